@@ -1,0 +1,5 @@
+"""`python -m trinity_compat` is the same as `trinity-compat`."""
+
+from trinity_compat.cli import main
+
+main()

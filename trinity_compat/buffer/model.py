@@ -1,0 +1,110 @@
+"""What lies in the buffer: groups of experiences, weight versions, claims.
+
+Units: ``step`` is a veRL step (one train batch) counted from 1; a model version is the step after
+which its weights were published (0: the initial weights). Trinity's YAML counts optimizer updates;
+the conversion is in ``runtime``, nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """One response to one prompt, of P prompt and R response tokens.
+
+    ``prompt_ids`` int32 [P]; ``response_ids`` int32 [R]; ``response_mask`` uint8 [R], 1 where the
+    policy wrote the token (0: tool output); ``logprobs`` float32 [R], the rollout engine's.
+    ``min_model_version`` ≤ ``max_model_version``: the weights that took part in generating it.
+    """
+
+    run: int  # 0 … n-1 inside the group
+    prompt_ids: npt.NDArray[np.int32]
+    response_ids: npt.NDArray[np.int32]
+    response_mask: npt.NDArray[np.uint8]
+    logprobs: npt.NDArray[np.float32]
+    reward: float
+    min_model_version: int
+    max_model_version: int
+    prompt_text: str = ""
+    response_text: str = ""
+    num_turns: int = 2
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)  # reward_extra_info; JSON only
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All n responses to one task: written in one transaction, claimed and trained whole.
+
+    ``key`` makes writing idempotent: the same key twice stores one group.
+    ``task`` is the veRL dataset row (JSON): raw_prompt, data_source, reward_model, extra_info, index, …
+    """
+
+    key: str
+    task_no: int  # position in the task stream, from 0
+    task: Mapping[str, Any]
+    explorer_step: int  # the train batch that it was made for, from 1
+    experiences: tuple[Experience, ...]
+    kind: str = "train"  # "train", or "eval:<request id>"
+    priority: float = 0.0
+    group_id: int | None = None  # set by the store
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Groups leased to one trainer step. ``token`` fences: a later claim of the same groups wins."""
+
+    token: int
+    owner: str
+    step: int
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightVersion:
+    """A published policy: ``version`` (veRL step), where it lies, and how to check it."""
+
+    version: int
+    path: str
+    digest: str
+    nbytes: int
+    method: str = "memory"  # checkpoint | memory | nccl
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A process that takes part in the job. ``age_s``: seconds since its last heartbeat."""
+
+    role: str  # trainer | explorer | supervisor
+    name: str
+    pid: int
+    host: str
+    state: str  # starting | running | waiting | done | failed
+    age_s: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRequest:
+    """Validation that the trainer asks of the explorer, with the weights of ``version``."""
+
+    request_id: int
+    step: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a resume did: ``history`` is the new history's id; counts are groups."""
+
+    history: int
+    ready_again: int
+    voided: int
+    kept: int

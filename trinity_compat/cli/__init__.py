@@ -1,0 +1,70 @@
+"""The command line. One file per command in this folder; each defines ``command``.
+
+A command's module is imported only when it is asked for, so that `translate` starts without
+what `run` needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import sys
+from typing import Any
+
+import click
+
+from trinity_compat import __version__
+from trinity_compat.errors import RunError, UserError
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+        return sorted(name.replace("_", "-") for name in names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{__name__}.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, n=1)
+            ctx.fail(f"no command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="trinity-compat")
+def cli() -> None:
+    """Keep your veRL scripts: translate, audit, run decoupled, compare."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: turns our two error classes into one message and an exit code."""
+    try:
+        code: Any = cli.main(args=argv, standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except UserError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except RunError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What a launch is: one call of a veRL training main, and where each word of it came from.
+
+A word's text is what bash would hand to Python under the environment that is known
+(``--env``, the script's own assignments). Its parts keep what is not literal: a variable that
+the script takes from its surroundings, or a value that cannot be known without running something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trinity_compat.errors import Where
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRef:
+    """A piece that comes from an environment variable which the script itself doesn't set.
+
+    ``default`` is the text of ``${NAME:-default}``; None when the script gives none.
+    """
+
+    name: str
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A piece that cannot be known without running something: ``$(nvidia-smi …)``, ``$(hostname)``."""
+
+    expression: str
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One piece of a word. ``text`` is its value as far as it is known ("" for an Open)."""
+
+    text: str
+    source: EnvRef | Open | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A string with its origin. ``"".join(part.text) == text`` always holds."""
+
+    parts: tuple[Part, ...]
+    where: Where
+
+    @property
+    def text(self) -> str:
+        """The value under the known environment, byte for byte what bash hands on."""
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def open(self) -> tuple[Open, ...]:
+        """The pieces that static reading cannot know; empty for a settled word."""
+        return tuple(part.source for part in self.parts if isinstance(part.source, Open))
+
+    @property
+    def env_refs(self) -> tuple[EnvRef, ...]:
+        """The environment variables that the value depends on."""
+        return tuple(part.source for part in self.parts if isinstance(part.source, EnvRef))
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something about the script that its author should know. ``code`` is stable (TP…)."""
+
+    code: str
+    message: str
+    where: Where
+    severity: str = "warning"  # warning | error
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One call of a training main. ``arguments`` are everything after ``-m module``."""
+
+    module: str
+    arguments: tuple[Word, ...]
+    where: Where
+    env: Mapping[str, Word] = field(default_factory=dict)  # exported by the script, or prefixed
+    wrapper: tuple[str, ...] = ()  # e.g. ("ray job submit",): what stands before python
+    cwd: str = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All launches of one source, in the order in which bash would make them."""
+
+    source: str
+    launches: tuple[Launch, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()

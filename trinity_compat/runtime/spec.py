@@ -1,0 +1,54 @@
+"""What a process of a run needs to know, as plain JSON: written once, read by each side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Mode = Literal["both", "train", "explore", "bench", "colocate"]
+SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSpec:
+    """When weights move. ``interval`` and ``offset`` count veRL steps here (YAML: × r updates)."""
+
+    style: SyncStyle = "fixed"
+    interval: int = 1
+    offset: int = 0
+    timeout_s: float = 3600.0
+    method: Literal["checkpoint", "memory", "nccl"] = "memory"
+    directory: str = ""  # where versions lie: shared memory, or the job directory
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
+
+    job_dir: str
+    database_url: str
+    verl: Mapping[str, Any]
+    updates_per_step: int  # r: mini-batches in one veRL step
+    total_steps: int | None  # veRL steps; None: until the epochs are done
+    sync: SyncSpec
+    device: str = "cpu"
+    mode: Mode = "both"
+    explorers: int = 1
+    max_staleness: int | None = None  # veRL steps
+    env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
+    resume: bool = True
+
+    def save(self, path: Path) -> None:
+        """Write beside, then rename."""
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> RunSpec:
+        """Read what ``save`` wrote."""
+        data = json.loads(path.read_text())
+        return cls(**{**data, "sync": SyncSpec(**data["sync"])})

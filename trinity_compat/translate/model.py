@@ -1,0 +1,67 @@
+"""What a translation yields: a Trinity configuration and one finding per key of the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trinity_compat.errors import Where
+
+
+class Status(StrEnum):
+    """What became of a key, mildest first. The order and spelling serve --fail-on and JSON."""
+
+    MAPPED = "mapped"
+    DERIVED = "derived"
+    PASSED_THROUGH = "passed_through"
+    NO_EFFECT = "no_effect"
+    APPROXIMATED = "approximated"
+    UNSUPPORTED_UPSTREAM = "unsupported_upstream"  # ours runs it
+    UNSUPPORTED = "unsupported"
+    UNKNOWN = "unknown"
+
+    @property
+    def rank(self) -> int:
+        """Position in the order, 0 for the mildest."""
+        return list(Status).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one key. ``code`` is stable (TC…) and has a page in docs/."""
+
+    code: str
+    status: Status
+    key: str
+    value: Any
+    where: Where | None  # None: a default of the launch's veRL release
+    target: str | None = None  # dotted path in the Trinity configuration
+    target_value: Any = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warning_:
+    """Something known to hurt that concerns the launch, not one key (TW… codes)."""
+
+    code: str
+    message: str
+    where: Where | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A Trinity configuration (plain containers), the reason for each path, and the findings.
+
+    ``provenance`` maps a dotted path of ``config`` to its comment:
+    ``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``.
+    """
+
+    config: Mapping[str, Any]
+    provenance: Mapping[str, str]
+    findings: tuple[Finding, ...]
+    warnings: tuple[Warning_, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # r, gpu split, verl version, …

@@ -1,0 +1,58 @@
+"""The effective veRL configuration of a launch: every key, its value and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.errors import Where
+from trinity_compat.launch.model import Diagnostic, Launch, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One leaf of the configuration.
+
+    ``value`` is the resolved Python value (int, float, str, bool, None, list, dict); interpolations
+    are resolved. ``where`` is the override's place, None when the value is a default of ``version``.
+    ``word`` is the override's value as written (it carries EnvRef and Open parts), None for defaults.
+    ``spelling`` is the key as the user wrote it (``+a.b``), else the key itself.
+    """
+
+    key: str
+    value: Any
+    where: Where | None = None
+    word: Word | None = None
+    spelling: str = ""
+    interpolation: str | None = None  # "${data.max_prompt_length}" before it was resolved
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChoice:
+    """Which veRL release the launch was written for, and why we think so."""
+
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveConfig:
+    """A launch composed as Hydra would compose it under one veRL release.
+
+    ``settings`` holds every leaf by dotted key, defaults included; ``set_keys`` those that the
+    launch itself sets (in order); ``unknown`` those among them that this release doesn't define.
+    """
+
+    launch: Launch
+    version: VersionChoice
+    flavour: str  # "ppo_trainer" | "ppo_megatron_trainer"
+    settings: Mapping[str, Setting]
+    set_keys: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Value of ``key``; ``default`` when this release has no such key."""
+        setting = self.settings.get(key)
+        return default if setting is None else setting.value
