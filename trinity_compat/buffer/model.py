@@ -2,7 +2,7 @@
 
 Units: ``step`` is a veRL step (one train batch) counted from 1; a model version is the step after
 which its weights were published (0: the initial weights). Trinity's YAML counts optimizer updates;
-the conversion is in ``runtime``, nowhere else.
+the conversion is in ``spec`` and ``runtime``, nowhere else.
 """
 
 from __future__ import annotations
