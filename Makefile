@@ -1,0 +1,29 @@
+.PHONY: install demo test lint bench clean
+PY := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+install: .venv/.installed
+
+.venv/.installed: requirements/cpu.txt requirements/dev.txt pyproject.toml scripts/make_venv.sh
+	scripts/make_venv.sh .venv
+	@touch $@
+
+# The main job on a CPU: a tiny model, a small dataset, a veRL script run unchanged and decoupled.
+demo: install
+	trinity-compat toy toy
+	TOY_DIR=$(CURDIR)/toy trinity-compat run examples/verl_scripts/run_toy_grpo.sh
+
+lint: install
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+test: lint
+	pytest $(PYTEST_ARGS)
+
+bench: install
+	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+clean:
+	rm -rf .venv .venv-upstream-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
