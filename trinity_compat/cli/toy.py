@@ -1,0 +1,28 @@
+"""``trinity-compat toy``: a tiny model and a small dataset to try things with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trinity_compat.errors import UserError
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default="toy")
+@click.option("--seed", default=0, show_default=True, help="Decides model and dataset.")
+def command(directory: Path, seed: int) -> None:
+    """Make a tiny model and a verifiable-reward dataset (sort four digits) in DIRECTORY.
+
+    The model gets a short supervised warm start: it knows the form of an answer, not which one is
+    wanted. A second call with the same seed does nothing.
+    """
+    try:
+        from trinity_compat.runtime.toy import ToySpec, make_toy
+    except ModuleNotFoundError as missing:
+        raise UserError(
+            f"the toy needs {missing.name}", hint="pip install 'trinity-compat[run]', or make install"
+        ) from missing
+    make_toy(directory, ToySpec(seed=seed))
+    click.echo(f"{directory}/model, {directory}/data/train.parquet, {directory}/data/val.parquet")
