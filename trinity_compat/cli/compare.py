@@ -1,0 +1,122 @@
+"""``trinity-compat compare``: two or more runs side by side, with a verdict."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from trinity_compat.compare.axes import AXES, Axis
+from trinity_compat.compare.verdict import Comparison, Options
+from trinity_compat.errors import UserError
+
+
+@click.command(name="compare")
+@click.argument("sides", nargs=-1, required=True, metavar="A B [C…]")
+@click.option("--axis", type=click.Choice(AXES), default="step", help="What the curves are aligned on.")
+@click.option("--updates-per-step", "-r", type=click.IntRange(1), help="Optimizer updates per veRL step (r).")
+@click.option("--samples-per-step", type=click.IntRange(1), help="Responses per veRL step (batch × n).")
+@click.option("--paired", is_flag=True, help="The k-th run of each side has the same seed.")
+@click.option("--metric", "metrics", multiple=True, help="Only metrics that begin so; may be repeated.")
+@click.option("--pair", "pairs", multiple=True, metavar="THEIRS=OURS", help="Treat metric THEIRS as OURS.")
+@click.option("--assert", "assertions", multiple=True, metavar="EXPR", help="Exit 1 unless EXPR holds.")
+@click.option("--configs", is_flag=True, help="A and B are launches: compare their configuration in effect.")
+@click.option("--format", "form", type=click.Choice(["text", "json", "md", "html"]), default="text")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here.")
+def command(
+    sides: tuple[str, ...],
+    axis: Axis,
+    updates_per_step: int | None,
+    samples_per_step: int | None,
+    paired: bool,
+    metrics: tuple[str, ...],
+    pairs: tuple[str, ...],
+    assertions: tuple[str, ...],
+    configs: bool,
+    form: str,
+    output: Path | None,
+) -> int:
+    """Compare runs: does it still train the same?
+
+    A side is a path, several paths joined by commas (its seeds), or LABEL=PATH[,PATH…]. A path is a job
+    directory, a TensorBoard directory, a W&B offline run, an mlflow store, CSV, JSON(L) or a veRL log;
+    a directory of such runs is a side with several seeds. B, C, … are each compared with A.
+
+    Exit code: 0, 1 when an --assert fails, 2 when the input is wrong.
+    """
+    if len(sides) < 2:
+        raise UserError("compare needs two sides", hint="trinity-compat compare A B")
+    if configs:
+        _print(_config_text(sides, form), output)
+        return 0
+    options = Options(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs))
+    return _compare_runs(sides, options, assertions, form, output)
+
+
+def _compare_runs(
+    sides: tuple[str, ...], options: Options, assertions: tuple[str, ...], form: str, output: Path | None
+) -> int:
+    from trinity_compat.compare.assertion import holds
+    from trinity_compat.compare.sources import read_side
+    from trinity_compat.compare.verdict import compare
+
+    read = [read_side(paths, label) for label, paths in map(_side, sides)]
+    comparisons = [compare(read[0], other, options) for other in read[1:]]
+    _print("\n".join(_render(c, form) for c in comparisons), output)
+    failed = [(e, c) for c in comparisons for e in assertions if not holds(e, c)]
+    for expression, comparison in failed:
+        click.echo(f"assertion failed ({comparison.b.label}): {expression}", err=True)
+    return 1 if failed else 0
+
+
+def _side(text: str) -> tuple[str, list[Path]]:
+    """``label=path,path`` → (label, paths); a text that is an existing path is taken as it is."""
+    if Path(text).exists():
+        return Path(text).name or text, [Path(text)]
+    label, sep, rest = text.partition("=")
+    paths = [Path(piece) for piece in (rest if sep else text).split(",") if piece]
+    return (label if sep else text), paths
+
+
+def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise UserError(f"--pair {pair!r} has no '='", hint="--pair eval/gsm8k/accuracy=val-core/…")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _render(comparison: Comparison, form: str) -> str:
+    from trinity_compat.compare import report
+
+    if form == "json":
+        return report.as_json(comparison)
+    if form == "md":
+        return report.as_markdown(comparison)
+    if form == "html":
+        from trinity_compat.compare.configs import run_difference
+        from trinity_compat.compare.html import as_html
+
+        return as_html(comparison, config_diff=run_difference(comparison))
+    width = None if sys.stdout.isatty() else 160
+    console = Console(width=width, highlight=False)
+    with console.capture() as capture:
+        report.print_text(comparison, console)
+    return capture.get()
+
+
+def _config_text(sides: tuple[str, ...], form: str) -> str:
+    from trinity_compat.compare.configs import difference_text
+
+    return difference_text(sides[0], list(sides[1:]), form)
+
+
+def _print(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    part = output.with_name(output.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(output)
+    click.echo(f"wrote {output}", err=True)

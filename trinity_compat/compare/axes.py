@@ -1,0 +1,96 @@
+"""The common x axis: veRL steps, optimizer updates, samples, tokens or wall-clock seconds."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Literal
+
+from trinity_compat.compare.model import Run, Series
+from trinity_compat.compare.names import is_trinity
+from trinity_compat.errors import UserError
+
+Axis = Literal["step", "update", "samples", "tokens", "time"]
+AXES: tuple[Axis, ...] = ("step", "update", "samples", "tokens", "time")
+_TOKENS = "perf/total_num_tokens"
+_STEP_SECONDS = ("timing_s/step", "perf/time_per_step", "time/train_step")
+
+Curve = list[tuple[float, float]]  # (x, value), x ascending
+
+
+def curve(series: Series, run: Run, axis: Axis, *, r: int | None, samples_per_step: int | None) -> Curve:
+    """One series on ``axis``.
+
+    ``r``: optimizer updates per veRL step. Trinity's step is one update, veRL's is r of them.
+    Raises UserError where the run lacks what the axis needs.
+    """
+    ordered = series.sorted()
+    if axis == "time":
+        return _on_clock(ordered, run)
+    if axis == "tokens":
+        return _on_tokens(ordered, run)
+    per_update = is_trinity(run)
+    if per_update != (axis == "update") and r is None:
+        raise UserError(
+            f"{run.source}: putting it on axis {axis!r} needs r, the optimizer updates per veRL step",
+            hint="give --updates-per-step R (train_batch_size / ppo_mini_batch_size)",
+        )
+    scale = 1.0
+    if axis == "update":
+        scale = 1.0 if per_update else float(r or 1)
+    elif per_update:
+        scale = 1.0 / float(r or 1)
+    if axis == "samples":
+        if samples_per_step is None:
+            raise UserError(
+                f"{run.source}: axis 'samples' needs the responses per veRL step",
+                hint="give --samples-per-step N (train_batch_size × rollout.n)",
+            )
+        scale *= samples_per_step
+    return [(step * scale, value) for step, value in ordered.points()]
+
+
+def _on_clock(series: Series, run: Run) -> Curve:
+    """Seconds since the run's first point; from step times where the source has no clock."""
+    if all(wall == wall for wall in series.walls):
+        walls = (w for s in run.series.values() for w in s.walls if w == w)
+        start = min(walls, default=0.0)
+        return sorted((wall - start, value) for wall, value in zip(series.walls, series.values, strict=True))
+    seconds = next((run.series[name].sorted() for name in _STEP_SECONDS if name in run.series), None)
+    if seconds is None:
+        raise UserError(f"{run.source}: axis 'time' needs a clock or a timing_s/step series")
+    return _cumulative(series, seconds)
+
+
+def _on_tokens(series: Series, run: Run) -> Curve:
+    if _TOKENS not in run.series:
+        raise UserError(f"{run.source}: axis 'tokens' needs the metric {_TOKENS}")
+    return _cumulative(series, run.series[_TOKENS].sorted())
+
+
+def _cumulative(series: Series, amounts: Series) -> Curve:
+    """x at a step is the sum of ``amounts`` up to it; steps before the first amount are at 0."""
+    totals = list(accumulate(amounts.values, initial=0.0))
+    return [(totals[bisect_right(amounts.steps, step)], value) for step, value in series.points()]
+
+
+def align(curves: list[Curve]) -> tuple[list[float], list[list[float]]]:
+    """The x of the first curve inside the range that all share, and every curve there (linear between
+    its points). Empty when the ranges don't overlap."""
+    if not all(curves):
+        return [], [[] for _ in curves]
+    low, high = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
+    xs = [x for x, _ in curves[0] if low <= x <= high]
+    return xs, [[_at(c, x) for x in xs] for c in curves]
+
+
+def _at(points: Curve, x: float) -> float:
+    index = bisect_right(points, (x, math.inf))
+    if index == 0:
+        return points[0][1]
+    x0, y0 = points[index - 1]
+    if x0 == x or index == len(points):
+        return y0
+    x1, y1 = points[index]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)

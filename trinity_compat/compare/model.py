@@ -1,0 +1,70 @@
+"""What is compared: a run is a set of named series; a side is one or more runs (seeds)."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Series:
+    """One metric over steps. ``steps`` int64, ``values`` float64, ``walls`` seconds since the epoch
+    (NaN where the source has no clock). A step written twice (a resumed run) keeps its last value."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    walls: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, step: int, value: float, wall: float = math.nan) -> None:
+        """Append a point, in any order of steps."""
+        self.steps.append(step)
+        self.values.append(value)
+        self.walls.append(wall)
+
+    def sorted(self) -> Series:
+        """Ordered by step, one point a step (the last written wins), without NaN values."""
+        latest: dict[int, int] = {}
+        for index, (step, value) in enumerate(zip(self.steps, self.values, strict=True)):
+            if value == value:
+                latest[step] = index
+        order = [latest[step] for step in sorted(latest)]
+        return Series(
+            array("q", (self.steps[i] for i in order)),
+            array("d", (self.values[i] for i in order)),
+            array("d", (self.walls[i] for i in order)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def points(self) -> Iterator[tuple[int, float]]:
+        """(step, value) pairs as stored."""
+        return zip(self.steps, self.values, strict=True)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run's metrics as its source names them.
+
+    ``updates_per_step`` is r when the source counts optimizer updates (Trinity-RFT) and r is known;
+    ``meta`` holds what the source knows of the configuration (batch sizes, project, audit findings).
+    """
+
+    name: str
+    source: str
+    kind: str  # tensorboard | wandb | mlflow | table | console | job
+    series: dict[str, Series]
+    updates_per_step: int | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # what was odd: truncated tails, skipped lines
+
+
+@dataclass(slots=True)
+class Side:
+    """One side of a comparison: runs that differ only in their seed."""
+
+    label: str
+    runs: list[Run]

@@ -1,0 +1,83 @@
+"""One name per metric: veRL's. The table is data (``translators/metrics/names.yaml``)."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import yaml
+
+from trinity_compat.compare.model import Run, Series
+from trinity_compat.data import data_path
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``names`` rows (verl, trinity, differs), ``groups`` name → prefixes, ``better`` pattern → sign."""
+
+    names: tuple[tuple[str, str, str], ...]
+    groups: Mapping[str, tuple[str, ...]]
+    better: Mapping[str, str]
+
+
+@cache
+def table() -> Table:
+    """The shipped table."""
+    data = yaml.safe_load(data_path("translators/metrics/names.yaml").read_text())
+    names = tuple((row["verl"], row["trinity"], row.get("differs", "")) for row in data["names"])
+    groups = {group: tuple(prefixes) for group, prefixes in data["groups"].items()}
+    return Table(names, groups, dict(data["better"]))
+
+
+def canonical(name: str) -> tuple[str, str]:
+    """(veRL's name for a Trinity metric, what differs in meaning); (name, "") when it has no row."""
+    for verl, trinity, differs in table().names:
+        if trinity == name:
+            return verl, differs
+        if trinity.endswith("*") and name.startswith(trinity[:-1]):
+            return verl[:-1] + name[len(trinity) - 1 :], differs
+    return name, ""
+
+
+def is_trinity(run: Run) -> bool:
+    """Whether upstream Trinity-RFT wrote the run: it says ``time/…`` where veRL says ``timing_s/…``."""
+    has = {name.split("/")[0] for name in run.series}
+    return "time" in has and "timing_s" not in has
+
+
+def rename(run: Run, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[str, str]]:
+    """The run's series under canonical names, and name → what differs in meaning.
+
+    ``pairs`` (the user's --pair) go first; a row of the table applies to Trinity's runs only, and never
+    onto a name that the run has itself.
+    """
+    renamed: dict[str, Series] = {}
+    differs: dict[str, str] = {}
+    foreign = is_trinity(run)
+    for name, series in run.series.items():
+        target, note = canonical(name) if foreign else (name, "")
+        target = pairs.get(name, target)
+        if target != name and target in run.series:
+            target, note = name, ""
+        renamed[target] = series
+        if note:
+            differs[target] = note
+    return renamed, differs
+
+
+def group_of(name: str) -> str:
+    """The verdict's group of a metric, ``other`` when none of the table's prefixes fits."""
+    for group, prefixes in table().groups.items():
+        if name.startswith(prefixes):
+            return group
+    return "other"
+
+
+def better(name: str) -> str:
+    """ "+" where higher is better, "-" where lower is, "" where neither."""
+    for pattern, sign in table().better.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return sign
+    return ""

@@ -1,0 +1,140 @@
+"""A comparison as text, JSON or Markdown; ``html.py`` writes the page."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trinity_compat.compare.verdict import Comparison, MetricVerdict, SideCurves, headline
+
+_STYLES = {"differs": "bold red", "unclear": "yellow", "same": "green", "identical": "dim green"}
+_COLUMNS = (
+    "metric",
+    "verdict",
+    "A level",
+    "B level",
+    "B − A",
+    "95 % interval",
+    "A last",
+    "B last",
+    "distance",
+)
+
+
+def _cells(metric: MetricVerdict) -> list[str]:
+    d = metric.difference
+    interval = "–" if math.isnan(d.low) else f"{d.low:+.3g} … {d.high:+.3g}"
+    return [
+        metric.name + (" *" if metric.differs_in_meaning else ""),
+        metric.verdict,
+        f"{metric.a.summary.level:.4g}",
+        f"{metric.b.summary.level:.4g}",
+        f"{d.value:+.3g}",
+        interval,
+        f"{metric.a.summary.last:.4g}",
+        f"{metric.b.summary.last:.4g}",
+        f"{metric.area:.3g}",
+    ]
+
+
+def _footnotes(comparison: Comparison) -> list[str]:
+    notes = [f"* {m.name}: {m.differs_in_meaning}" for m in comparison.metrics if m.differs_in_meaning]
+    for label, missing in ((comparison.a.label, comparison.only_a), (comparison.b.label, comparison.only_b)):
+        if missing:
+            shown = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")
+            notes.append(f"only in {label}: {shown}")
+    return notes + comparison.notes
+
+
+def _sides(comparison: Comparison) -> list[str]:
+    pairs = (("A", comparison.a), ("B", comparison.b))
+    return [f"{letter} = {side.label}: {len(side.runs)} run(s)" for letter, side in pairs]
+
+
+def print_text(comparison: Comparison, console: Console) -> None:
+    """Conclusion first, then a table per group, then what should be known about the names."""
+    for line in (*_sides(comparison), "", *headline(comparison), ""):
+        console.print(Text(line))
+    for group, metrics in comparison.groups.items():
+        table = Table(title=group, title_justify="left", box=None, pad_edge=False)
+        for index, column in enumerate(_COLUMNS):
+            table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
+        for metric in metrics:
+            cells = _cells(metric)
+            table.add_row(cells[0], Text(cells[1], style=_STYLES[metric.verdict]), *cells[2:])
+        console.print(table)
+        console.print()
+    for note in _footnotes(comparison):
+        console.print(Text(note))
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """The same as the text, for a pull request."""
+    lines = [*(f"- {line}" for line in _sides(comparison)), "", *(f"- {s}" for s in headline(comparison))]
+    for group, metrics in comparison.groups.items():
+        lines += ["", f"### {group}", "", "| " + " | ".join(_COLUMNS) + " |", "|---" * len(_COLUMNS) + "|"]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(m)) + " |" for m in metrics]
+    notes = _footnotes(comparison)
+    return "\n".join([*lines, *(["", *(f"- {note}" for note in notes)] if notes else [])]) + "\n"
+
+
+def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
+    """Version 1 of the JSON form; NaN becomes null."""
+    return {
+        "version": 1,
+        "a": _side_dict(comparison.a.label, comparison),
+        "b": _side_dict(comparison.b.label, comparison),
+        "axis": comparison.options.axis,
+        "conclusion": headline(comparison),
+        "metrics": [_metric_dict(m, curves) for m in comparison.metrics],
+        "only_a": comparison.only_a,
+        "only_b": comparison.only_b,
+        "notes": _footnotes(comparison),
+    }
+
+
+def _side_dict(label: str, comparison: Comparison) -> dict[str, Any]:
+    side = comparison.a if comparison.a.label == label else comparison.b
+    return {"label": label, "runs": [{"name": r.name, "source": r.source, "kind": r.kind} for r in side.runs]}
+
+
+def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
+    d = metric.difference
+    return {
+        "name": metric.name,
+        "group": metric.group,
+        "verdict": metric.verdict,
+        "better": metric.better_side or None,
+        "a": _summary_dict(metric.a),
+        "b": _summary_dict(metric.b),
+        "difference": {
+            "value": d.value,
+            "low": _finite(d.low),
+            "high": _finite(d.high),
+            "effect": _finite(d.effect),
+            "p": d.p,
+            "method": d.method,
+        },
+        "distance": _finite(metric.area),
+        "differs_in_meaning": metric.differs_in_meaning or None,
+        **({"x": metric.xs, "a_seeds": metric.a.seeds, "b_seeds": metric.b.seeds} if curves else {}),
+    }
+
+
+def _summary_dict(side: SideCurves) -> dict[str, Any]:
+    s = side.summary
+    return {"level": s.level, "slope": s.slope, "last": s.last, "points": s.points}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def as_json(comparison: Comparison) -> str:
+    """Indented JSON with a newline at the end."""
+    return json.dumps(as_dict(comparison), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,62 @@
+"""Finds out what a path holds and reads it: one run, or several (seeds) below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity_compat.compare.model import Run, Side
+from trinity_compat.compare.sources import job, mlflow, tables, tensorboard, wandb
+from trinity_compat.errors import UserError, Where
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Every run at ``path``. Raises UserError when there is none."""
+    if not path.exists():
+        raise UserError("no such file or directory", where=Where(str(path)))
+    runs = _read_file(path) if path.is_file() else _read_directory(path)
+    if not runs or not any(run.series for run in runs):
+        raise UserError(
+            "nothing to compare here: no event files, W&B run, mlflow store, job or log with metrics",
+            where=Where(str(path)),
+        )
+    return runs
+
+
+def read_side(paths: Sequence[Path], label: str) -> Side:
+    """The runs of all paths as the seeds of one side."""
+    return Side(label, [run for path in paths for run in read_runs(path)])
+
+
+def _read_file(path: Path) -> list[Run]:
+    suffix = path.suffix.lower()
+    if suffix == ".wandb":
+        return [wandb.read(path)]
+    if suffix == ".csv":
+        return [tables.read_csv(path)]
+    if suffix in (".json", ".jsonl"):
+        return [tables.read_json(path)]
+    if suffix in (".db", ".sqlite"):
+        return mlflow.read_database(path)
+    if path.name.startswith("events.out.tfevents"):
+        return [tensorboard.read(path.parent)]
+    return [tables.read_console(path)]
+
+
+def _read_directory(directory: Path) -> list[Run]:
+    """A directory that is a run itself, else all runs below it (event files decide before logs)."""
+    if job.is_job(directory):
+        return [job.read(directory)]
+    if any(directory.glob("events.out.tfevents*")):
+        return [tensorboard.read(directory)]
+    if any(directory.glob("*.wandb")):
+        return [wandb.read(directory)]
+    if mlflow.is_run(directory):
+        return [mlflow.read_run(directory)]
+    if (directory / "mlflow.db").is_file():
+        return mlflow.read_database(directory / "mlflow.db")
+    found = [run for child in sorted(directory.iterdir()) if child.is_dir() for run in _read_directory(child)]
+    if found:
+        return found
+    logs = [p for p in sorted(directory.iterdir()) if p.suffix in (".jsonl", ".csv") and p.is_file()]
+    return [run for log in logs for run in _read_file(log)]

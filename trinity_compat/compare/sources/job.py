@@ -1,0 +1,58 @@
+"""Our job directory: the trainer's and the explorer's TensorBoard merged, the configuration beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.compare.model import Run
+from trinity_compat.compare.sources import tensorboard
+
+
+def is_job(directory: Path) -> bool:
+    """Whether this is a job directory of ours (or of upstream Trinity-RFT, which has monitor/ too)."""
+    return (directory / "monitor" / "tensorboard").is_dir()
+
+
+def read(directory: Path) -> Run:
+    """One run: trainer metrics under their names; an explorer metric that collides gets ``explorer/``."""
+    root = directory / "monitor" / "tensorboard"
+    trainer = tensorboard.read(_role(root, "trainer"))
+    explorer = tensorboard.read(_role(root, "explorer"))
+    series = dict(trainer.series)
+    for name, values in explorer.series.items():
+        series[f"explorer/{name}" if name in series else name] = values
+    meta = _meta(directory)
+    run = Run(directory.name, str(directory), "job", series, meta=meta, notes=trainer.notes + explorer.notes)
+    run.updates_per_step = meta.get("updates_per_step")
+    return run
+
+
+def _role(root: Path, role: str) -> Path:
+    """``trainer`` itself, or the newest directory below it that holds event files."""
+    place = root / role
+    nested = sorted({p.parent for p in place.rglob("events.out.tfevents*")}) if place.is_dir() else []
+    return nested[-1] if nested else place
+
+
+def _meta(directory: Path) -> dict[str, Any]:
+    """What config/run.json and config/audit.json say; an absent or damaged file says nothing."""
+    meta: dict[str, Any] = {}
+    spec = _json(directory / "config" / "run.json")
+    for key in ("updates_per_step", "total_steps", "sync"):
+        if key in spec:
+            meta[key] = spec[key]
+    if verl := spec.get("verl"):
+        meta["verl"] = verl
+    if audit := _json(directory / "config" / "audit.json"):
+        meta["audit"] = audit
+    return meta
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,52 @@
+"""mlflow's local stores: the file store (``mlruns/<experiment>/<run>/metrics/<name>``, lines of
+``timestamp_ms value step``) and the SQLite store (table ``metrics``)."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from trinity_compat.compare.model import Run, Series
+from trinity_compat.errors import UserError, Where
+
+
+def is_run(directory: Path) -> bool:
+    """Whether this is one run of a file store."""
+    return (directory / "meta.yaml").is_file() and (directory / "metrics").is_dir()
+
+
+def read_run(directory: Path) -> Run:
+    """One run of a file store."""
+    series: dict[str, Series] = {}
+    root = directory / "metrics"
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        into = series.setdefault(path.relative_to(root).as_posix(), Series())
+        for line in path.read_text().splitlines():
+            parts = line.split()
+            if len(parts) >= 3:
+                into.add(int(parts[2]), float(parts[1]), int(parts[0]) / 1000)
+    return Run(_name(directory), str(directory), "mlflow", series)
+
+
+def _name(directory: Path) -> str:
+    tag = directory / "tags" / "mlflow.runName"
+    return tag.read_text().strip() if tag.is_file() else directory.name
+
+
+def read_database(path: Path) -> list[Run]:
+    """Every run of a SQLite store that has metrics, opened read-only."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            rows = connection.execute(
+                "SELECT m.run_uuid, r.name, m.key, m.step, m.value, m.timestamp, m.is_nan FROM metrics m"
+                " JOIN runs r ON r.run_uuid = m.run_uuid ORDER BY r.start_time, m.run_uuid, m.timestamp"
+            ).fetchall()
+    except sqlite3.DatabaseError as error:
+        raise UserError(f"not an mlflow database: {error}", where=Where(str(path))) from error
+    runs: dict[str, Run] = {}
+    for uuid, name, key, step, value, stamp, is_nan in rows:
+        run = runs.setdefault(uuid, Run(name or uuid, str(path), "mlflow", {}))
+        if not is_nan:
+            run.series.setdefault(key, Series()).add(step, value, stamp / 1000)
+    return list(runs.values())

@@ -1,0 +1,122 @@
+"""Exports and logs in text: CSV, JSON, veRL's file logger (jsonl) and veRL's console output."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.compare.model import Run, Series
+from trinity_compat.errors import UserError, Where
+
+_STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "Step")
+_WALL_NAMES = ("_timestamp", "wall_time", "timestamp")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
+# pprint writes numpy scalars as np.float64(0.5)
+_NUMBER = re.compile(r"^(?:np\.\w+\()?([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\)?$")
+
+
+def read_csv(path: Path) -> Run:
+    """A CSV with a step column; W&B's panel export names its columns ``run - metric``."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        rows = list(csv.DictReader(file))
+    if not rows:
+        raise UserError("this CSV has no rows", where=Where(str(path)))
+    return _from_rows(path, ({_column(k): v for k, v in row.items() if k} for row in rows))
+
+
+def _column(name: str) -> str:
+    """``my-run - critic/score/mean`` → ``critic/score/mean``; W&B's __MIN/__MAX columns keep their suffix."""
+    return name.split(" - ", 1)[1] if " - " in name else name
+
+
+def read_json(path: Path) -> Run:
+    """A list of rows, one row per line (veRL's file logger: {"step", "data"}), or {metric: [values]}."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return _from_rows(path, _json_lines(text))
+    if isinstance(data, dict) and data and all(isinstance(v, list) for v in data.values()):
+        names = list(data)
+        data = [dict(zip(names, values, strict=False)) for values in zip(*data.values(), strict=False)]
+    elif isinstance(data, dict):
+        data = [data]
+    return _from_rows(path, (row for row in data if isinstance(row, dict)))
+
+
+def _json_lines(text: str) -> Iterator[Mapping[str, Any]]:
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the last line of a run that is still writing
+        if isinstance(row, dict):
+            yield row
+
+
+def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
+    series: dict[str, Series] = {}
+    has_step = False
+    for index, row in enumerate(rows):
+        data = row.get("data")
+        flat: Mapping[str, Any] = {**row, **data} if isinstance(data, dict) else row
+        step, found = _first(flat, _STEP_NAMES)
+        wall, _ = _first(flat, _WALL_NAMES)
+        has_step |= found
+        for name, value in flat.items():
+            number = _number(value)
+            if number is not None and name not in _STEP_NAMES and name not in _WALL_NAMES:
+                series.setdefault(name, Series()).add(int(step) if found else index, number, wall)
+    if not series:
+        raise UserError("no numeric metric in this file", where=Where(str(path)))
+    notes = [] if has_step else ["no step column: rows were numbered from 0"]
+    return Run(path.stem, str(path), "table", series, notes=notes)
+
+
+def _first(row: Mapping[str, Any], names: Iterable[str]) -> tuple[float, bool]:
+    for name in names:
+        value = _number(row.get(name))
+        if value is not None:
+            return value, True
+    return math.nan, False
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    match = _NUMBER.match(value.strip()) if isinstance(value, str) else None
+    return float(match[1]) if match else None
+
+
+def read_console(path: Path) -> Run:
+    """veRL's console lines ``step:N - k:v - …``, with Ray's prefixes and colours around them."""
+    series: dict[str, Series] = {}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            match = _STEP_LINE.search(_ANSI.sub("", line.rstrip()))
+            if match:
+                for name, value in _pairs(match[2]):
+                    series.setdefault(name, Series()).add(int(match[1]), value)
+    if not series:
+        raise UserError(
+            "no metric found: neither event files, a table, nor veRL console lines (step:N - key:value - …)",
+            where=Where(str(path)),
+            hint="give a TensorBoard, W&B, mlflow or job directory, a CSV/JSON export, or a veRL log",
+        )
+    return Run(path.stem, str(path), "console", series)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    for piece in text.split(" - "):
+        name, _, value = piece.rpartition(":")
+        number = _number(value)
+        if name and number is not None:
+            yield name.strip(), number

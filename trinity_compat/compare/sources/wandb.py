@@ -1,0 +1,98 @@
+"""W&B offline runs (``offline-run-*/run-*.wandb``), read without wandb.
+
+The file is a LevelDB log (32 KiB blocks; record: CRC u32, length u16, type u8) after a 7-byte header;
+each record is a protobuf Record, whose history (field 2) holds items key/nested_key → JSON.
+Source: wandb/proto/wandb_internal.proto and leveldb's doc/log_format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from trinity_compat.compare import wire
+from trinity_compat.compare.model import Run, Series
+
+_BLOCK, _FILE_HEADER, _RECORD_HEADER = 32768, 7, 7
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_HISTORY, _ITEM, _KEY, _NESTED_KEY, _VALUE_JSON = 2, 1, 1, 2, 16
+
+
+def read(path: Path) -> Run:
+    """The history of one ``.wandb`` file, or of the offline run directory that holds it."""
+    file = path if path.is_file() else next(iter(sorted(path.glob("*.wandb"))))
+    series: dict[str, Series] = {}
+    notes: list[str] = []
+    for index, record in enumerate(_records(file.read_bytes(), notes)):
+        try:
+            _history(record, index, series)
+        except (wire.Malformed, UnicodeDecodeError):
+            notes.append(f"{file.name}: record {index} is damaged and was left out")
+    return Run(file.stem.removeprefix("run-"), str(path), "wandb", series, notes=notes)
+
+
+def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
+    if data[:4] != b":W&B":
+        notes.append("not a W&B file: its first bytes are not ':W&B'")
+        return
+    at = _FILE_HEADER
+    parts: list[bytes] = []
+    while at + _RECORD_HEADER <= len(data):
+        left = _BLOCK - at % _BLOCK
+        if left < _RECORD_HEADER:
+            at += left
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        start = at + _RECORD_HEADER
+        if start + size > len(data):
+            notes.append("the last record is unfinished (still being written?)")
+            return
+        at = start + size
+        if kind in (_FULL, _FIRST):
+            parts = []
+        parts.append(data[start:at])
+        if kind in (_FULL, _LAST):
+            yield b"".join(parts)
+
+
+def _history(record: bytes, index: int, series: dict[str, Series]) -> None:
+    for number, kind, start, stop in wire.fields(record, 0, len(record)):
+        if number == _HISTORY and kind == wire.BYTES:
+            row = dict(_items(record, start, stop))
+            step = row.pop("_step", index)
+            wall = row.pop("_timestamp", math.nan)
+            for key, value in row.items():
+                if not key.startswith("_"):
+                    series.setdefault(key, Series()).add(int(step), value, wall)
+
+
+def _items(record: bytes, at: int, end: int) -> Iterator[tuple[str, float]]:
+    """(name, number) pairs of one history row; values that are no numbers are left out."""
+    for number, kind, start, stop in wire.fields(record, at, end):
+        if number != _ITEM or kind != wire.BYTES:
+            continue
+        key, nested, text = "", [], ""
+        for inner, _, a, b in wire.fields(record, start, stop):
+            piece = record[a:b].decode()
+            if inner == _KEY:
+                key = piece
+            elif inner == _NESTED_KEY:
+                nested.append(piece)
+            elif inner == _VALUE_JSON:
+                text = piece
+        value = _number(text)
+        if value is not None:
+            yield key or ".".join(nested), value
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    if value in ("NaN", "Infinity", "-Infinity"):  # wandb writes them as JSON strings
+        return float(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

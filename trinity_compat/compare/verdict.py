@@ -1,0 +1,250 @@
+"""Side A against side B, metric by metric: level, slope, last value, area, and whether noise explains it."""
+
+from __future__ import annotations
+
+import math
+import statistics as stdlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trinity_compat.compare import names
+from trinity_compat.compare.axes import Axis, align, curve
+from trinity_compat.compare.model import Run, Series, Side
+from trinity_compat.compare.statistics import (
+    Difference,
+    Summary,
+    area_between,
+    between_seeds,
+    summarise,
+    within_runs,
+)
+from trinity_compat.errors import UserError
+
+SAME, DIFFERS, UNCLEAR, IDENTICAL = "same", "differs", "unclear", "identical"
+_ALPHA = 0.05
+# An interval narrower than this share of the level is narrow enough to call two sides the same.
+_NARROW = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compare. ``pairs`` renames metrics (theirs → canonical) before anything else."""
+
+    axis: Axis = "step"
+    updates_per_step: int | None = None
+    samples_per_step: int | None = None
+    paired: bool = False
+    metrics: Sequence[str] = ()  # prefixes to keep; empty: all
+    pairs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SideCurves:
+    """One side of one metric on the common x: its mean over seeds, and each seed's values."""
+
+    mean: list[float]
+    seeds: list[list[float]]
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class MetricVerdict:
+    """What became of one metric between A and B. ``area`` is the mean distance of the mean curves."""
+
+    name: str
+    group: str
+    xs: list[float]
+    a: SideCurves
+    b: SideCurves
+    difference: Difference
+    area: float
+    verdict: str
+    differs_in_meaning: str = ""
+
+    @property
+    def better_side(self) -> str:
+        """ "A" or "B" where the metric has a better direction and the sides differ, else ""."""
+        sign = names.better(self.name)
+        if self.verdict != DIFFERS or not sign:
+            return ""
+        return "B" if (self.difference.value > 0) == (sign == "+") else "A"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A against B. ``only_a`` and ``only_b``: metrics that the other side lacks."""
+
+    a: Side
+    b: Side
+    options: Options
+    metrics: list[MetricVerdict]
+    only_a: list[str]
+    only_b: list[str]
+    notes: list[str]
+
+    @property
+    def groups(self) -> dict[str, list[MetricVerdict]]:
+        """Metrics by group, in the table's order."""
+        order = [*names.table().groups, "other"]
+        found: dict[str, list[MetricVerdict]] = {group: [] for group in order}
+        for metric in self.metrics:
+            found[metric.group].append(metric)
+        return {group: metrics for group, metrics in found.items() if metrics}
+
+    def metric(self, name: str) -> MetricVerdict:
+        """One metric's verdict. Raises UserError with the nearest names."""
+        import difflib
+
+        known = {m.name: m for m in self.metrics}
+        if name in known:
+            return known[name]
+        near = difflib.get_close_matches(name, known, n=3)
+        raise UserError(
+            f"no metric {name!r} on both sides",
+            hint=f"did you mean {', '.join(near)}?" if near else "see the list without --assert",
+        )
+
+
+def compare(a: Side, b: Side, options: Options) -> Comparison:
+    """Every metric that all runs of both sides have. Raises UserError where none is common."""
+    _check_pairing(a, b, options)
+    renamed_a, notes_a = _renamed(a, options)
+    renamed_b, notes_b = _renamed(b, options)
+    in_a = set.intersection(*(set(series) for _, series in renamed_a))
+    in_b = set.intersection(*(set(series) for _, series in renamed_b))
+    metrics, notes = [], [note for run in (*a.runs, *b.runs) for note in run.notes]
+    for name in sorted(in_a & in_b):
+        if options.metrics and not name.startswith(tuple(options.metrics)):
+            continue
+        verdict = _metric(name, renamed_a, renamed_b, options, notes_a.get(name) or notes_b.get(name, ""))
+        if verdict is None:
+            notes.append(f"{name}: the sides share no range on axis {options.axis!r}")
+        else:
+            metrics.append(verdict)
+    if not metrics:
+        raise UserError(
+            f"{a.label} and {b.label} have no metric in common"
+            + (f" that begins with {', '.join(options.metrics)}" if options.metrics else ""),
+            hint=f"{a.label} has e.g. {_some(in_a)}; {b.label} has e.g. {_some(in_b)}; see --pair",
+        )
+    return Comparison(a, b, options, metrics, sorted(in_a - in_b), sorted(in_b - in_a), notes)
+
+
+def _some(found: set[str]) -> str:
+    return ", ".join(sorted(found)[:4]) or "none in all its runs"
+
+
+def _check_pairing(a: Side, b: Side, options: Options) -> None:
+    if options.paired and len(a.runs) != len(b.runs):
+        raise UserError(
+            f"--paired needs as many runs on each side: {a.label} has {len(a.runs)}, {b.label} {len(b.runs)}"
+        )
+
+
+_Renamed = list[tuple[Run, dict[str, Series]]]
+
+
+def _renamed(side: Side, options: Options) -> tuple[_Renamed, dict[str, str]]:
+    runs: _Renamed = []
+    differs: dict[str, str] = {}
+    for run in side.runs:
+        series, notes = names.rename(run, options.pairs)
+        runs.append((run, series))
+        differs.update(notes)
+    return runs, differs
+
+
+def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str) -> MetricVerdict | None:
+    curves = [
+        curve(
+            series[name],
+            run,
+            options.axis,
+            r=options.updates_per_step or run.updates_per_step,
+            samples_per_step=options.samples_per_step or samples_of(run),
+        )
+        for run, series in (*a, *b)
+    ]
+    xs, values = align(curves)
+    if not xs:
+        return None
+    side_a, side_b = _side(xs, values[: len(a)]), _side(xs, values[len(a) :])
+    difference = _difference(side_a, side_b, options)
+    return MetricVerdict(
+        name,
+        names.group_of(name),
+        xs,
+        side_a,
+        side_b,
+        difference,
+        area_between(xs, side_a.mean, side_b.mean),
+        _judge(side_a, side_b, difference),
+        differs,
+    )
+
+
+def samples_of(run: Run) -> int | None:
+    """Responses per veRL step as the job's own configuration says, None elsewhere."""
+    verl = run.meta.get("verl") or {}
+    batch = verl.get("data", {}).get("train_batch_size")
+    n = verl.get("actor_rollout_ref", {}).get("rollout", {}).get("n")
+    return int(batch) * int(n) if batch and n else None
+
+
+def _side(xs: list[float], seeds: list[list[float]]) -> SideCurves:
+    mean = [stdlib.fmean(column) for column in zip(*seeds, strict=True)]
+    return SideCurves(mean, seeds, summarise(xs, mean))
+
+
+def _difference(a: SideCurves, b: SideCurves, options: Options) -> Difference:
+    if len(a.seeds) >= 2 and len(b.seeds) >= 2:
+        levels_a = [stdlib.fmean(seed) for seed in a.seeds]
+        levels_b = [stdlib.fmean(seed) for seed in b.seeds]
+        return between_seeds(levels_a, levels_b, paired=options.paired)
+    return within_runs(a.mean, b.mean)
+
+
+def _judge(a: SideCurves, b: SideCurves, difference: Difference) -> str:
+    """Identical; differs (the interval excludes 0, and p ≤ 0.05 where there is one); same (it holds 0 and
+    is narrow against the level); else unclear."""
+    if a.mean == b.mean and a.seeds == b.seeds:
+        return IDENTICAL
+    if math.isnan(difference.low):
+        return UNCLEAR
+    excludes = difference.low > 0 or difference.high < 0
+    if excludes and (difference.p is None or difference.p <= _ALPHA):
+        return DIFFERS
+    scale = max(abs(a.summary.level), abs(b.summary.level))
+    if not excludes and (difference.high - difference.low) / 2 <= _NARROW * scale:
+        return SAME
+    return UNCLEAR
+
+
+def headline(comparison: Comparison) -> list[str]:
+    """The conclusion in a few sentences: rewards first, then what differs, then how sure this is."""
+    lines = []
+    for name in ("critic/score/mean", "critic/rewards/mean", "response_length/mean", "perf/throughput"):
+        metric = next((m for m in comparison.metrics if m.name == name), None)
+        if metric:
+            lines.append(sentence(metric))
+    counts = {v: sum(m.verdict == v for m in comparison.metrics) for v in (SAME, DIFFERS, UNCLEAR, IDENTICAL)}
+    lines.append(
+        f"{len(comparison.metrics)} metrics compared: "
+        + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        + f" (about {_ALPHA * len(comparison.metrics):.0f} would differ by chance alone at 5 %)."
+    )
+    if min(len(comparison.a.runs), len(comparison.b.runs)) < 2:
+        lines.append("One run on a side: seed noise is unknown, so 'differs' may be the seed. Add seeds.")
+    return lines
+
+
+def sentence(metric: MetricVerdict) -> str:
+    """One metric's verdict in words."""
+    d = metric.difference
+    interval = "" if math.isnan(d.low) else f", 95 % interval {d.low:+.4g} … {d.high:+.4g}"
+    p = "" if d.p is None else f", p = {d.p:.3g}, Hedges' g = {d.effect:+.2f}"
+    side = f"; {metric.better_side} is better" if metric.better_side else ""
+    return (
+        f"{metric.name}: {metric.verdict} (A {metric.a.summary.level:.4g}, B {metric.b.summary.level:.4g}, "
+        f"B − A {d.value:+.4g}{interval}{p}; {d.method}){side}"
+    )
