@@ -1,0 +1,38 @@
+"""Entry point ``verl.plugins``: verl imports this at the end of ``import verl``, in every process.
+
+verl swallows whatever is raised here (a DEBUG line, then it falls back to "nvidia"), so a process that
+needs the CPU platform calls ``assert_platform`` after importing verl. On a machine with an accelerator
+only the registration happens: nothing of verl is replaced.
+"""
+
+from __future__ import annotations
+
+from verl.plugin.platform import get_platform
+
+from trinity_compat.plugins import cpu_platform, cpu_process_group, verl_vllm_version
+
+
+def _apply() -> None:
+    cpu_platform.register()
+    if get_platform().device_name == cpu_platform.NAME:
+        cpu_process_group.apply()
+        verl_vllm_version.apply()
+
+
+def assert_platform(device: str) -> None:
+    """Raise RuntimeError unless verl runs on ``device`` ("cpu", "cuda", "npu") in this process.
+
+    Also finds out that the plugin failed halfway: its patches are checked, not only its name.
+    """
+    found = get_platform().device_name
+    if found != device:
+        raise RuntimeError(
+            f"verl chose the platform {found!r} but this run is for {device!r}; "
+            "is trinity-compat installed in this environment (entry point verl.plugins), "
+            "and are VERL_PLATFORM and VERL_USE_EXTERNAL_PLUGINS unset?"
+        )
+    if device == cpu_platform.NAME and not cpu_process_group.applied():
+        raise RuntimeError("trinity-compat's plugin for verl failed while loading: see VERL_LOGGING_LEVEL=DEBUG")
+
+
+_apply()
