@@ -1,4 +1,4 @@
-"""Recorded-like runs, written by the libraries that users have (TensorBoard's writer, wandb, mlflow's layout)."""
+"""Sides with several seeds, as veRL's file logger writes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def write_jsonl(path: Path, metrics: dict[str, list[float]], start: int = 1) -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     length = len(next(iter(metrics.values())))
     rows = [
-        {"step": start + i, "data": {name: values[i] for name, values in metrics.items()}} for i in range(length)
+        {"step": start + i, "data": {name: values[i] for name, values in metrics.items()}}
+        for i in range(length)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -95,10 +95,9 @@ def _render(comparison: Comparison, form: str) -> str:
     if form == "md":
         return report.as_markdown(comparison)
     if form == "html":
-        from trinity_compat.compare.configs import run_difference
         from trinity_compat.compare.html import as_html
 
-        return as_html(comparison, config_diff=run_difference(comparison))
+        return as_html(comparison)
     width = None if sys.stdout.isatty() else 160
     console = Console(width=width, highlight=False)
     with console.capture() as capture:

@@ -22,7 +22,7 @@ from trinity_compat.errors import UserError
 
 SAME, DIFFERS, UNCLEAR, IDENTICAL = "same", "differs", "unclear", "identical"
 _ALPHA = 0.05
-# An interval narrower than this share of the level is narrow enough to call two sides the same.
+# An interval inside this share of the level is close enough to zero to call two sides the same.
 _NARROW = 0.1
 
 
@@ -205,8 +205,8 @@ def _difference(a: SideCurves, b: SideCurves, options: Options) -> Difference:
 
 
 def _judge(a: SideCurves, b: SideCurves, difference: Difference) -> str:
-    """Identical; differs (the interval excludes 0, and p ≤ 0.05 where there is one); same (it holds 0 and
-    is narrow against the level); else unclear."""
+    """Identical; differs (the interval excludes 0, and p ≤ 0.05 where there is one); same (the whole
+    interval lies within a tenth of the level); else unclear."""
     if a.mean == b.mean and a.seeds == b.seeds:
         return IDENTICAL
     if math.isnan(difference.low):
@@ -215,7 +215,7 @@ def _judge(a: SideCurves, b: SideCurves, difference: Difference) -> str:
     if excludes and (difference.p is None or difference.p <= _ALPHA):
         return DIFFERS
     scale = max(abs(a.summary.level), abs(b.summary.level))
-    if not excludes and (difference.high - difference.low) / 2 <= _NARROW * scale:
+    if max(abs(difference.low), abs(difference.high)) <= _NARROW * scale:
         return SAME
     return UNCLEAR
 

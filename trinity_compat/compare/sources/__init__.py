@@ -55,7 +55,9 @@ def _read_directory(directory: Path) -> list[Run]:
         return [mlflow.read_run(directory)]
     if (directory / "mlflow.db").is_file():
         return mlflow.read_database(directory / "mlflow.db")
-    found = [run for child in sorted(directory.iterdir()) if child.is_dir() for run in _read_directory(child)]
+    # wandb's latest-run is a link to a run that is listed under its own name
+    children = [c for c in sorted(directory.iterdir()) if c.is_dir() and not c.is_symlink()]
+    found = [run for child in children for run in _read_directory(child)]
     if found:
         return found
     logs = [p for p in sorted(directory.iterdir()) if p.suffix in (".jsonl", ".csv") and p.is_file()]

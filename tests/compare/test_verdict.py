@@ -1,0 +1,167 @@
+"""The verdict: right on constructed runs, honest about what it can't know."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trinity_compat.compare.assertion import holds
+from trinity_compat.compare.model import Run, Series, Side
+from trinity_compat.compare.sources import read_side
+from trinity_compat.compare.statistics import area_between, between_seeds, slope
+from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.errors import UserError
+
+
+def side(path, label):
+    return read_side([path], label)
+
+
+def run_of(metrics, name="run", **kw):
+    series = {}
+    for metric, values in metrics.items():
+        series[metric] = Series()
+        for step, value in enumerate(values, 1):
+            series[metric].add(step, value)
+    return Run(name, name, "table", series, **kw)
+
+
+def one(metrics, label, **kw):
+    return Side(label, [run_of(metrics, label, **kw)])
+
+
+def test_same_distribution_is_not_called_different(seeds):
+    c = compare(side(seeds("a"), "a"), side(seeds("b", first_seed=100), "b"), Options())
+    assert c.metric("critic/score/mean").verdict == "same"
+    assert c.metric("timing_s/step").verdict == "identical"
+
+
+def test_a_shift_beyond_seed_noise_is_found_and_the_better_side_named(seeds):
+    c = compare(side(seeds("a"), "a"), side(seeds("b", first_seed=100, shift=-0.1), "b"), Options())
+    m = c.metric("critic/score/mean")
+    assert (m.verdict, m.better_side) == ("differs", "A")
+    assert m.difference.value == pytest.approx(-0.1, abs=0.01)
+    assert m.difference.low < -0.1 < m.difference.high or abs(m.difference.value + 0.1) < 0.01
+    assert m.difference.p <= 0.05
+
+
+def test_one_run_a_side_says_that_seed_noise_is_unknown(seeds):
+    from trinity_compat.compare.verdict import headline
+
+    c = compare(side(seeds("a", count=1), "a"), side(seeds("b", count=1, first_seed=9), "b"), Options())
+    assert "weak" in c.metric("critic/score/mean").difference.method
+    assert any("seed noise is unknown" in line for line in headline(c))
+
+
+def test_false_alarm_rate_over_seeds_is_near_five_percent():
+    rng = random.Random(1)
+    alarms = 0
+    for _ in range(200):
+        d = between_seeds(
+            [rng.gauss(0, 1) for _ in range(5)], [rng.gauss(0, 1) for _ in range(5)], paired=False
+        )
+        alarms += d.p <= 0.05 and (d.low > 0 or d.high < 0)
+    assert alarms <= 20  # 5 % of 200 is 10; 20 is beyond the 99.8 % quantile of a right test
+
+
+def test_paired_sees_what_unpaired_cannot():
+    a = [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
+    b = [x + 1 + 0.01 * x for x in a]
+    assert between_seeds(a, b, paired=True).p < 0.05 < between_seeds(a, b, paired=False).p
+
+
+def test_trinity_names_and_steps_are_brought_to_verls():
+    verl = one({"timing_s/step": [9.0] * 5, "timing_s/adv": [0.5] * 5}, "verl")
+    trinity = one({"time/adv": [0.5] * 20, "actor/mfu": [0.1] * 20}, "trinity", updates_per_step=4)
+    m = compare(verl, trinity, Options()).metric("timing_s/adv")
+    assert m.xs == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert m.verdict == "identical"
+
+
+def test_an_axis_that_needs_r_says_so():
+    verl = one({"timing_s/adv": [0.5] * 5}, "verl")
+    trinity = one({"time/adv": [0.5] * 20}, "trinity")
+    with pytest.raises(UserError, match="updates-per-step"):
+        compare(verl, trinity, Options())
+
+
+def test_axis_tokens_aligns_on_cumulated_tokens():
+    a = one({"m": [0.0, 1.0, 2.0, 3.0], "perf/total_num_tokens": [100.0] * 4}, "a")
+    b = one({"m": [1.0, 3.0], "perf/total_num_tokens": [200.0] * 2}, "b")
+    m = compare(a, b, Options(axis="tokens")).metric("m")
+    assert m.xs == [200.0, 300.0, 400.0]
+    assert m.b.mean == [1.0, 2.0, 3.0]
+
+
+def test_no_common_metric_names_both_sides():
+    with pytest.raises(UserError, match="no metric in common") as error:
+        compare(one({"x": [1.0]}, "a"), one({"y": [1.0]}, "b"), Options())
+    assert "a has e.g. x" in str(error.value) and "--pair" in str(error.value)
+
+
+def test_pair_joins_names_that_differ():
+    c = compare(one({"x": [1.0, 2.0]}, "a"), one({"y": [1.0, 2.0]}, "b"), Options(pairs={"y": "x"}))
+    assert c.metric("x").verdict == "identical"
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=30), st.floats(-5, 5))
+def test_a_constant_shift_is_its_own_area_and_difference(ys, shift):
+    xs = [float(i) for i in range(len(ys))]
+    assert area_between(xs, ys, [y + shift for y in ys]) == pytest.approx(abs(shift), abs=1e-6)
+    assert slope(xs, [shift * x for x in xs]) == pytest.approx(shift, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.floats(-10, 10), min_size=2, max_size=6), st.lists(st.floats(-10, 10), min_size=2, max_size=6)
+)
+def test_swapping_sides_turns_the_sign(a, b):
+    forward, back = between_seeds(a, b, paired=False), between_seeds(b, a, paired=False)
+    assert forward.value == pytest.approx(-back.value)
+    assert forward.p == pytest.approx(back.p)
+    assert forward.value == pytest.approx(statistics.fmean(b) - statistics.fmean(a))
+
+
+A = one({"m": [1.0, 2.0, 3.0], "n": [1.0, 1.0, 1.0]}, "a")
+B = one({"m": [1.0, 2.5, 2.0], "n": [1.0, 1.0, 1.0]}, "b")
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ('max(abs(delta("m"))) < 1.1', True),
+        ('max(abs(delta("m"))) < 0.9', False),
+        ('last(b("m")) == 2', True),
+        ('mean(delta("m")) > -0.2 and min(delta("m")) == -1', True),
+        ('not area("n") > 0 or 1 > 2', True),
+        ('abs(last(relative("m"))) <= 1/3', True),
+        ('0 <= max(delta("m") * 2 + 1) <= 2', True),
+        ('-last(a("m")) < 0', True),
+    ],
+)
+def test_assertions(expression, expected):
+    assert holds(expression, compare(A, B, Options())) is expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        '__import__("os").system("true")',
+        'delta("m") < 1',
+        'max(abs(delta("m")))',
+        'delta("nope") < 1',
+        "(lambda: 1)() < 2",
+        "max(abs(delta('m'))) <",
+        "[1] < 2",
+        'delta("m").real < 1',
+        "1 / 0 < 1",
+        "1 in (1, 2)",
+    ],
+)
+def test_what_is_not_an_assertion_is_refused_with_the_piece(expression):
+    with pytest.raises(UserError):
+        holds(expression, compare(A, B, Options()))
