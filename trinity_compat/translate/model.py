@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Warning_:
+class Caution:
     """Something known to hurt that concerns the launch, not one key (TW… codes)."""
 
     code: str
@@ -63,5 +63,5 @@ class Translation:
     config: Mapping[str, Any]
     provenance: Mapping[str, str]
     findings: tuple[Finding, ...]
-    warnings: tuple[Warning_, ...] = ()
+    warnings: tuple[Caution, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # r, gpu split, verl version, …
