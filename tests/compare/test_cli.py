@@ -1,0 +1,63 @@
+"""The command, from paths to exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from trinity_compat.cli.compare import command
+from trinity_compat.errors import UserError
+
+
+def call(*args):
+    return CliRunner().invoke(command, [str(a) for a in args], standalone_mode=False)
+
+
+def test_text_starts_with_the_conclusion(seeds):
+    result = call(seeds("stock"), seeds("ours", first_seed=50, shift=-0.1))
+    assert result.return_value == 0
+    assert result.output.splitlines()[3].startswith("critic/score/mean: differs")
+    assert "A is better" in result.output
+
+
+def test_labels_and_comma_lists_make_sides(seeds):
+    a = seeds("a", count=2)
+    result = call(f"base={a}/seed0.jsonl,{a}/seed1.jsonl", f"other={a}/seed1.jsonl", "--format", "json")
+    data = json.loads(result.output)
+    assert (data["a"]["label"], len(data["a"]["runs"])) == ("base", 2)
+    assert (data["b"]["label"], len(data["b"]["runs"])) == ("other", 1)
+
+
+@pytest.mark.parametrize(("bound", "code"), [("0.3", 0), ("0.01", 1)])
+def test_assert_decides_the_exit_code(seeds, bound, code):
+    expression = f'max(abs(delta("critic/score/mean"))) < {bound}'
+    result = call(seeds("a"), seeds("b", first_seed=50), "--assert", expression)
+    assert result.return_value == code
+
+
+def test_a_third_side_is_compared_with_the_first(seeds):
+    result = call(seeds("a"), seeds("b"), seeds("c", shift=0.2))
+    assert result.output.count("A = a:") == 2
+
+
+def test_one_side_is_refused(seeds):
+    assert isinstance(call(seeds("a")).exception, UserError)
+
+
+def test_html_is_one_offline_file_and_escapes_names(tmp_path, seeds):
+    odd = tmp_path / "<script>alert(1)<script>.jsonl"
+    odd.write_text((seeds("a", count=1) / "seed0.jsonl").read_text())
+    page = call(odd, seeds("b"), "--format", "html").output
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
+    assert "<script>alert" not in page
+    assert "critic/score/mean" in page
+
+
+def test_output_file_is_written_whole(tmp_path, seeds):
+    out = tmp_path / "r.md"
+    call(seeds("a"), seeds("b"), "--format", "md", "-o", out)
+    assert "| critic/score/mean |" in out.read_text()
+    assert not list(tmp_path.glob("*.part"))
