@@ -1,0 +1,194 @@
+"""Hydra's override rules on a composed tree (struct mode): what is set, and what Hydra refuses.
+
+Follows ``ConfigLoaderImpl._apply_overrides_to_config`` and ``OmegaConf.update``. A refused override
+is reported and set all the same, so that every key of a launch has a value to speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trinity_compat.launch.model import Diagnostic
+from trinity_compat.verl_config.arguments import Given
+from trinity_compat.verl_config.grammar import ADD, DELETE, SET
+from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.suggest import did_you_mean
+
+_ABSENT = object()
+
+
+@dataclass
+class Applied:
+    """A tree with overrides. ``origins``: dotted leaf → the override that set it, in that order."""
+
+    tree: dict[str, Any]
+    origins: dict[str, Given] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def refuse(self, code: str, given: Given, message: str) -> None:
+        self.diagnostics.append(Diagnostic(code, message, given.where, "error"))
+
+
+def apply_overrides(tree: dict[str, Any], overrides: tuple[Given, ...], release: str) -> Applied:
+    """Set ``overrides`` on ``tree`` in their order. ``release`` names the release in messages."""
+    done = Applied(tree)
+    for given in overrides:
+        _note_repeat(done, given)
+        if given.override.op == DELETE:
+            _delete(done, given)
+        else:
+            _set(done, given, release)
+    return done
+
+
+def _note_repeat(done: Applied, given: Given) -> None:
+    key = given.override.key
+    before = done.origins.get(key)
+    if before is None or given.override.op == DELETE:
+        return
+    message = f"{key} is given twice ({before.where}: {before.override.line}); the last one wins"
+    done.diagnostics.append(Diagnostic("TP205", message, given.where))
+
+
+def lookup(tree: Any, key: str) -> Any:
+    """The raw node at a dotted key; interpolations on the way are followed. ``_ABSENT`` if none."""
+    node, path = tree, ()
+    for part in key.split("."):
+        node, path = _step(tree, node, path, part)
+        if node is _ABSENT:
+            return _ABSENT
+    return node
+
+
+def _step(tree: Any, node: Any, path: tuple[Any, ...], part: str) -> tuple[Any, tuple[Any, ...]]:
+    if isinstance(node, str) and "${" in node:
+        target = Resolver(tree).target(node, path[:-1])
+        node = _ABSENT if target is None else lookup(tree, ".".join(map(str, target)))
+        path = target or path
+    if isinstance(node, Mapping) and part in node:
+        return node[part], (*path, part)
+    if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        return node[int(part)], (*path, int(part))
+    return _ABSENT, path
+
+
+def _set(done: Applied, given: Given, release: str) -> None:
+    key, value, op = given.override.key, given.override.value, given.override.op
+    here = lookup(done.tree, key)
+    if given.override.package is not None:
+        done.refuse("TP207", given, f"'{given.override.line}' looks like a config group, but {key} is none")
+        return
+    if op == SET and here is _ABSENT:
+        _unknown(done, given, release)
+    elif op == SET and isinstance(value, dict) and isinstance(here, dict):
+        _check_nested(done, given, here, value, release)
+    elif op == ADD and here not in (_ABSENT, None, "???") and not isinstance(value, dict | list):
+        message = f"{given.spelling} adds a key that {release} already has; write {key}= or ++{key}="
+        done.refuse("TP202", given, message)
+    _store(done, given, here)
+
+
+def _unknown(done: Applied, given: Given, release: str) -> None:
+    key = given.override.key
+    near = did_you_mean(key, _keys(done.tree))
+    hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
+    done.unknown.append(key)
+    done.refuse("TP201", given, f"Hydra would refuse {given.spelling}: {release} has no such key; {hint}")
+
+
+def _check_nested(
+    done: Applied, given: Given, here: dict[str, Any], value: dict[Any, Any], release: str
+) -> None:
+    """A plain ``key={…}`` merges into a dict, whose keys are fixed in struct mode."""
+    for name, item in value.items():
+        key = f"{given.override.key}.{name}"
+        if name not in here:
+            done.unknown.append(key)
+            message = (
+                f"Hydra would refuse {given.spelling}: {release} has no {key}; write +{given.override.line}"
+            )
+            done.refuse("TP201", given, message)
+        elif isinstance(item, dict) and isinstance(here[name], dict):
+            _check_nested(done, given, here[name], item, release)
+
+
+def _store(done: Applied, given: Given, here: Any) -> None:
+    """OmegaConf.update with force_add: containers merge into dicts, a scalar on the way is replaced."""
+    key, value = given.override.key, given.override.value
+    *path, last = key.split(".")
+    node: Any = done.tree
+    place: tuple[Any, ...] = ()
+    for part in path:
+        below, place = _step(done.tree, node, place, part)
+        if isinstance(below, str) and "${" in below:
+            below = lookup(done.tree, ".".join(map(str, place)))
+        if not isinstance(below, dict | list):
+            below = {}
+            _put(done, given, node, part, below)
+        node = below
+    if isinstance(value, dict) and isinstance(here, dict):
+        merge(here, value)
+        _mark(done, given, key, value)
+        return
+    if isinstance(value, dict):
+        value = merge({}, value)
+    if _put(done, given, node, last, value):
+        _forget(done, key)
+        _mark(done, given, key, value)
+
+
+def _put(done: Applied, given: Given, node: Any, part: str, value: Any) -> bool:
+    if isinstance(node, dict):
+        node[part] = value
+        return True
+    if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        node[int(part)] = value
+        return True
+    done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is no place in a list")
+    return False
+
+
+def _mark(done: Applied, given: Given, key: str, value: Any) -> None:
+    """Note the origin of each leaf below ``key``; a leaf set again moves to the end."""
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            _mark(done, given, f"{key}.{name}", item)
+        return
+    done.origins.pop(key, None)
+    done.origins[key] = given
+
+
+def _forget(done: Applied, key: str) -> None:
+    for old in [old for old in done.origins if old == key or old.startswith(key + ".")]:
+        del done.origins[old]
+
+
+def _delete(done: Applied, given: Given) -> None:
+    key, value = given.override.key, given.override.value
+    here = lookup(done.tree, key)
+    if here is _ABSENT or here is None:
+        near = did_you_mean(key, _keys(done.tree))
+        hint = f"; did you mean ~{near}?" if near else ""
+        done.refuse("TP203", given, f"Hydra would refuse {given.spelling}: there is no {key} to delete{hint}")
+        return
+    if value is not None and value != here:
+        done.refuse("TP203", given, f"Hydra would refuse '{given.override.line}': {key} is {here!r}")
+        return
+    parent, _, last = key.rpartition(".")
+    holder = lookup(done.tree, parent) if parent else done.tree
+    if isinstance(holder, dict):
+        del holder[last]
+        _forget(done, key)
+
+
+def _keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
+    out: list[str] = []
+    for name, value in tree.items():
+        out.append(f"{prefix}{name}")
+        if isinstance(value, Mapping):
+            out += _keys(value, f"{prefix}{name}.")
+    return out

@@ -1,0 +1,236 @@
+"""The arguments of a launch: Hydra's own flags apart from the overrides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch.model import Diagnostic, Launch, Part, Word
+from trinity_compat.verl_config.grammar import (
+    DELETE,
+    Override,
+    OverrideSyntaxError,
+    SweepError,
+    parse_override,
+    split_key,
+)
+
+_VALUED = {
+    "--config-path": "config_path",
+    "-cp": "config_path",
+    "--config-name": "config_name",
+    "-cn": "config_name",
+    "--config-dir": "config_dir",
+    "-cd": "config_dir",
+    "--cfg": "cfg",
+    "-c": "cfg",
+    "--package": "package",
+    "-p": "package",
+    "--experimental-rerun": "rerun",
+}
+_BARE = {
+    "--resolve": "resolve",
+    "--run": "run",
+    "-r": "run",
+    "--multirun": "multirun",
+    "-m": "multirun",
+    "--help": "help",
+    "-h": "help",
+    "--hydra-help": "hydra_help",
+    "--version": "version",
+    "--shell-completion": "shell_completion",
+    "-sc": "shell_completion",
+}
+_OPTIONAL = {"--info": "info", "-i": "info"}
+_LONG = [name for name in (*_VALUED, *_BARE, *_OPTIONAL) if name.startswith("--")]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Hydra's own command line: ``values`` by name (config_path, cfg, …), bare ones hold ""."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    words: dict[str, Word] = field(default_factory=dict)
+
+    @property
+    def multirun(self) -> bool:
+        return "multirun" in self.values
+
+    @property
+    def cfg(self) -> str | None:
+        """``job``, ``hydra`` or ``all`` of --cfg: print the configuration, run nothing."""
+        return self.values.get("cfg")
+
+    def get(self, name: str) -> str | None:
+        return self.values.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An override of the launch with the word that it was written as."""
+
+    override: Override
+    word: Word
+
+    @property
+    def where(self) -> Where:
+        return self.word.where
+
+    @property
+    def spelling(self) -> str:
+        """The key as the user wrote it, with its operator."""
+        return self.override.line.partition("=")[0]
+
+    @property
+    def value_word(self) -> Word:
+        """The part of the word after the first ``=``."""
+        _, equals, _ = self.word.text.partition("=")
+        return (
+            cut(self.word, self.word.text.index("=") + 1) if equals else cut(self.word, len(self.word.text))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A launch's command line, read. ``hydra`` holds the overrides of Hydra's own node."""
+
+    flags: Flags
+    overrides: tuple[Given, ...]
+    hydra: tuple[Given, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def cut(word: Word, start: int) -> Word:
+    """``word`` without its first ``start`` characters; origins of the rest are kept."""
+    parts: list[Part] = []
+    for part in word.parts:
+        if start > 0 and start >= len(part.text):
+            start -= len(part.text)
+            continue
+        parts.append(replace(part, text=part.text[start:]) if start else part)
+        start = 0
+    return Word(tuple(parts), word.where)
+
+
+def hydra_flags(launch: Launch) -> Flags:
+    """Hydra's own flags among the arguments: ``--cfg job``, ``--multirun``, ``--config-name`` ….
+
+    Raises UserError for a flag without its value or one that Hydra doesn't have.
+    """
+    return _split(launch.arguments)[0]
+
+
+def read_arguments(launch: Launch) -> Arguments:
+    """Tell flags from overrides and read each override by Hydra's grammar.
+
+    What Hydra would refuse becomes a diagnostic of severity ``error`` and is left out.
+    Raises UserError for broken flags, which leave no configuration to speak of.
+    """
+    flags, words, notes = _split(launch.arguments)
+    given: list[Given] = []
+    for word in words:
+        try:
+            given.append(Given(_read(word), word))
+        except OverrideSyntaxError as error:
+            notes.append(_refused(word, error))
+    own = tuple(item for item in given if not _is_hydras(item.override))
+    hydra = tuple(item for item in given if _is_hydras(item.override))
+    return Arguments(flags, own, hydra, tuple(notes))
+
+
+def _is_hydras(override: Override) -> bool:
+    return override.key == "hydra" or override.key.startswith(("hydra.", "hydra/"))
+
+
+def _read(word: Word) -> Override:
+    """An override; a value that holds an open piece stays text, for it cannot be typed."""
+    if not word.open:
+        return parse_override(word.text)
+    op, key, text = split_key(word.text)
+    return Override(word.text, op, key, text, None, text is not None)
+
+
+def _refused(word: Word, error: OverrideSyntaxError) -> Diagnostic:
+    text = word.text
+    if isinstance(error, SweepError):
+        _, key, value = split_key(text)
+        message = (
+            f"'{text}' asks for several runs, which needs --multirun; "
+            f"write {key}=[{value}] for a list, {key}='\"{value}\"' for a text"
+        )
+        return Diagnostic("TP209", message, word.where, "error")
+    if not text.strip():
+        message = "an empty argument: Hydra refuses it (a stray backslash or quotes in the script?)"
+    elif "=" not in text and not text.startswith(DELETE):
+        message = f"'{text}' has no '=': Hydra refuses it; write {text.strip()}=VALUE"
+    else:
+        message = f"Hydra cannot read '{text}': {error}"
+    return Diagnostic("TP204", message, word.where, "error")
+
+
+def _split(arguments: tuple[Word, ...]) -> tuple[Flags, list[Word], list[Diagnostic]]:
+    flags, notes = Flags(), []
+    blocks: list[list[Word]] = [[]]
+    queue = list(arguments)
+    while queue:
+        word = queue.pop(0)
+        if word.text == "--":
+            blocks[-1] += queue
+            break
+        if not word.text.startswith("-") or word.text == "-":
+            blocks[-1].append(word)
+            continue
+        _take_flag(word, queue, flags)
+        if blocks[-1]:
+            blocks.append([])
+    if len(blocks) > 1 and blocks[1]:
+        notes.append(_interleaved(blocks[1][0]))
+    return flags, [word for block in blocks for word in block], notes
+
+
+def _interleaved(word: Word) -> Diagnostic:
+    message = (
+        f"'{word.text}' follows a flag that follows overrides: Hydra's command line refuses it "
+        "(unrecognized arguments); write the flags before all overrides"
+    )
+    return Diagnostic("TP212", message, word.where, "error")
+
+
+def _take_flag(word: Word, queue: list[Word], flags: Flags) -> None:
+    """One flag in argparse's spellings: ``--name value``, ``--name=value``, ``-cnvalue``, a prefix."""
+    spelled, equals, value = word.text.partition("=")
+    name = _full_name(spelled, word)
+    target = _VALUED.get(name) or _BARE.get(name) or _OPTIONAL[name]
+    if name in _VALUED and not equals:
+        value = _attached(spelled, name) or _next_value(queue, word)
+    elif name in _OPTIONAL and not equals:
+        value = "all"
+    flags.values[target] = value
+    flags.words[target] = word
+
+
+def _attached(spelled: str, name: str) -> str:
+    return spelled[len(name) :] if not spelled.startswith("--") else ""
+
+
+def _next_value(queue: list[Word], word: Word) -> str:
+    if not queue or queue[0].text.startswith("-"):
+        raise UserError(f"{word.text} needs a value", where=word.where, hint=f"write {word.text} NAME")
+    return queue.pop(0).text
+
+
+def _full_name(spelled: str, word: Word) -> str:
+    known = (*_VALUED, *_BARE, *_OPTIONAL)
+    if spelled in known:
+        return spelled
+    if spelled.startswith("--"):
+        matches = [name for name in _LONG if name.startswith(spelled)]
+    else:
+        matches = [name for name in sorted(_VALUED, key=len, reverse=True) if spelled.startswith(name)][:1]
+    if len(matches) == 1:
+        return matches[0]
+    raise UserError(
+        f"{spelled} is not a flag of Hydra's command line",
+        where=word.where,
+        hint=f"overrides are written key=value; Hydra's flags are {', '.join(sorted(_LONG))}",
+    )

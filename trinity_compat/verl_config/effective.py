@@ -1,0 +1,293 @@
+"""A launch composed as Hydra would compose it under one veRL release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import Where
+from trinity_compat.launch.model import Diagnostic, Launch
+from trinity_compat.verl_config.apply import Applied, apply_overrides
+from trinity_compat.verl_config.arguments import Arguments, Given, read_arguments
+from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
+from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
+from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
+from trinity_compat.verl_config.infer import Fit, choose, fit
+from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
+from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
+from trinity_compat.verl_config.releases import PINNED, check_version
+from trinity_compat.verl_config.yaml_files import ConfigFile
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A launch with its arguments read, before a release is chosen."""
+
+    launch: Launch
+    arguments: Arguments
+    root: Path
+
+    def path(self, version: str) -> SearchPath:
+        return search_path(self.launch, version, self.arguments.flags, self.root)
+
+
+def effective_config(
+    launch: Launch, *, version: str | None = None, root: Path | None = None
+) -> EffectiveConfig:
+    """Compose ``launch`` under ``version``, or under the release that its keys fit best.
+
+    What Hydra would refuse is among the diagnostics with severity ``error``; the refused key has
+    its value in ``settings`` all the same. Config files are read only inside ``root`` (the launch's
+    working directory if None). A main that we don't know yields the keys that it was given and
+    nothing else. Raises UserError where no configuration can be made: an unknown version, a config
+    file or folder that isn't there, a config group without that choice.
+    """
+    plan = _plan(launch, root)
+    if not known_main(launch.module):
+        return _keys_only(plan, version)
+    if version is not None:
+        choice = VersionChoice(check_version(version), f"asked for ({version})")
+    else:
+        choice = choose(_fit(plan))
+    return _compose(plan, choice)
+
+
+def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
+    """The release that takes all overrides of ``launch`` (the newest such), with the reason.
+
+    When none takes all, the one that refuses the fewest. Raises UserError as effective_config does.
+    """
+    return choose(_fit(_plan(launch, root)))
+
+
+def version_sensitive(
+    launch: Launch, chosen: str, *, root: Path | None = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Keys whose value depends on which of the equally fitting releases is meant.
+
+    Each with its value per release, absent where the release has no such key. Keys that only
+    some of the releases have are left out unless their value isn't null.
+    """
+    plan = _plan(launch, root)
+    best = _fit(plan).best if known_main(launch.module) else ()
+    if chosen not in best or len(best) < 2:
+        return []
+    values = {version: _compose(plan, VersionChoice(version, "")).settings for version in best}
+    out = []
+    for key in values[chosen]:
+        seen = {version: values[version][key].value for version in best if key in values[version]}
+        if any(value != seen[chosen] for value in seen.values()):
+            out.append((key, seen))
+    return out
+
+
+def as_tree(config: EffectiveConfig) -> dict[str, Any]:
+    """The configuration as nested plain containers, interpolations resolved."""
+    tree: dict[str, Any] = {}
+    for key, setting in config.settings.items():
+        node = tree
+        *path, last = key.split(".")
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = setting.value
+    return tree
+
+
+def _plan(launch: Launch, root: Path | None) -> _Plan:
+    return _Plan(launch, read_arguments(launch), root if root is not None else Path(launch.cwd))
+
+
+def _fit(plan: _Plan) -> Fit:
+    candidates = releases_of(plan.launch.module)
+    flavour, content = user_keys(plan.path(candidates[-1]))
+    overrides = [given.override for given in plan.arguments.overrides]
+    known = _nodes(content)
+    if flavour is None:
+        overrides += [Override(key, "", key, value) for key, value in known.items()]
+        known = {}
+    engine = _engine(overrides, flavour or "ppo_trainer")
+    return fit(overrides, engine, known, candidates)
+
+
+def _engine(overrides: list[Override], flavour: str) -> str:
+    """``model_engine=megatron`` (0.8 and later) makes ppo_trainer the megatron flavour."""
+    for override in overrides:
+        if override.key == "model_engine":
+            return "ppo_megatron_trainer" if override.value == "megatron" else "ppo_trainer"
+    return flavour
+
+
+def _nodes(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        out[f"{prefix}{name}"] = value
+        if isinstance(value, Mapping):
+            out |= _nodes(value, f"{prefix}{name}.")
+    return out
+
+
+def _compose(plan: _Plan, choice: VersionChoice) -> EffectiveConfig:
+    path = plan.path(choice.value)
+    groups, plain = _split_groups(plan.arguments.overrides, path)
+    choices = _choices(groups)
+    notes = [*plan.arguments.diagnostics]
+    parts = _defaults(path, choices, groups)
+    release = f"verl {choice.value}"
+    applied = apply_overrides(merge_parts(parts), plain, release)
+    notes += [*_path_notes(path), *applied.diagnostics]
+    settings = _settings(applied, _file_origins(parts), plan.launch, notes)
+    set_keys = _set_keys(settings, applied)
+    return EffectiveConfig(
+        plan.launch,
+        choice,
+        _flavour(path, choices),
+        settings,
+        set_keys,
+        tuple(key for key in set_keys if _below(key, applied.unknown)),
+        tuple(notes),
+    )
+
+
+def _set_keys(settings: Mapping[str, Setting], applied: Applied) -> tuple[str, ...]:
+    """Keys of the user's config files first, then those of the overrides in their order."""
+    files = [key for key, setting in settings.items() if setting.where and key not in applied.origins]
+    return (*files, *(key for key in applied.origins if key in settings))
+
+
+def _below(key: str, parents: list[str]) -> bool:
+    return any(key == parent or key.startswith(parent + ".") for parent in parents)
+
+
+def _split_groups(
+    overrides: tuple[Given, ...], path: SearchPath
+) -> tuple[tuple[Given, ...], tuple[Given, ...]]:
+    """Overrides of config groups (``model_engine=megatron``) apart from those of values."""
+    groups = tuple(
+        given
+        for given in overrides
+        if path.has_group(given.override.key) and not isinstance(given.override.value, dict)
+    )
+    return groups, tuple(given for given in overrides if given not in groups)
+
+
+def _choices(groups: tuple[Given, ...]) -> Choices:
+    """Hydra's reading of group overrides. Raises CompositionError for values that are no choice."""
+    choices = Choices()
+    for given in groups:
+        override = given.override
+        key = f"{override.key}@{override.package}" if override.package else override.key
+        if override.op == FORCE:
+            raise CompositionError(
+                f"'{override.line}': config groups know no ++", where=given.where, hint=f"write +{key}=CHOICE"
+            )
+        if override.op == DELETE:
+            choices.deleted[key] = override.value
+        elif not isinstance(override.value, str | list):
+            raise CompositionError(
+                f"'{override.line}': {key} is a config group, its value names one of its files",
+                where=given.where,
+                hint=f"to set a value inside, write its full key: {key}.NAME=…",
+            )
+        elif override.op == ADD:
+            choices.appended.append((override.key, override.package, override.value))
+        else:
+            choices.overrides[key] = override.value
+    return choices
+
+
+def _defaults(path: SearchPath, choices: Choices, groups: tuple[Given, ...]) -> list[tuple[str, ConfigFile]]:
+    """The final defaults list; an error carries the place of the group override that caused it."""
+    try:
+        return defaults_list(path.find, path.primary, choices)
+    except CompositionError as error:
+        if error.where is None:
+            blamed = [given for given in groups if f"{given.override.key}" in error.message]
+            error.where = blamed[0].where if blamed else path.where
+        raise
+
+
+def _flavour(path: SearchPath, choices: Choices) -> str:
+    megatron = choices.known.get("model_engine") == "megatron" or user_keys(path)[0] == "ppo_megatron_trainer"
+    return "ppo_megatron_trainer" if megatron else "ppo_trainer"
+
+
+def _path_notes(path: SearchPath) -> list[Diagnostic]:
+    if not path.from_tree_unasked:
+        return path.notes
+    message = (
+        f"Hydra would not find veRL's own configs: add hydra.searchpath [pkg://verl.trainer.config] to "
+        f"{path.primary}.yaml"
+    )
+    return [*path.notes, Diagnostic("TP208", message, path.where, "error")]
+
+
+def _file_origins(parts: list[tuple[str, ConfigFile]]) -> dict[str, Where | None]:
+    """Dotted key → the line of the user's config file that sets it last; None where veRL's own does."""
+    out: dict[str, Where | None] = {}
+    for package, file in parts:
+        prefix = f"{package}." if package else ""
+        if not file.source and not out:
+            continue
+        for key in _nodes(file.config):
+            where = Where(file.source, file.lines.get(key, 0)) if file.source else None
+            out[prefix + key] = where
+    return out
+
+
+def _settings(
+    applied: Applied, files: Mapping[str, Where | None], launch: Launch, notes: list[Diagnostic]
+) -> dict[str, Setting]:
+    env = {name: word.text for name, word in launch.env.items() if not word.open and not word.env_refs}
+    resolver = Resolver(applied.tree, env)
+    resolved = resolver.resolve()
+    out: dict[str, Setting] = {}
+    for key, raw, value in _leaves(applied.tree, resolved):
+        given = applied.origins.get(key)
+        shown = str(raw) if is_interpolated(raw) else None
+        if given is None:
+            out[key] = Setting(key, value, files.get(key), None, key, shown)
+        else:
+            spelling = given.spelling if given.override.key == key else key
+            out[key] = Setting(key, value, given.where, given.value_word, spelling, shown)
+    notes += [_unresolved(path, text, out, launch) for path, text in resolver.errors.items()]
+    return out
+
+
+def _unresolved(
+    path: tuple[Any, ...], text: str, settings: Mapping[str, Setting], launch: Launch
+) -> Diagnostic:
+    key = ".".join(map(str, path))
+    setting = settings.get(key)
+    where = setting.where if setting and setting.where else launch.where
+    return Diagnostic("TP211", f"{key}: {text}", where, "error")
+
+
+def _leaves(
+    raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, value as written, resolved value); an empty dict is a leaf."""
+    for name, value in raw.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, resolved[name], f"{key}.")
+        else:
+            yield key, value, resolved[name]
+
+
+def _keys_only(plan: _Plan, version: str | None) -> EffectiveConfig:
+    """The overrides of a main whose configuration we don't know."""
+    applied = apply_overrides({}, tuple(_forced(given) for given in plan.arguments.overrides), "")
+    notes = [*plan.arguments.diagnostics, *applied.diagnostics]
+    settings = _settings(applied, {}, plan.launch, notes)
+    why = f"{plan.launch.module} is not a main that trinity-compat knows"
+    choice = VersionChoice(check_version(version) if version else PINNED, why)
+    return EffectiveConfig(plan.launch, choice, "", settings, tuple(settings), (), tuple(notes))
+
+
+def _forced(given: Given) -> Given:
+    override = given.override
+    return (
+        given if override.op == DELETE else replace(given, override=replace(override, op=FORCE, package=None))
+    )

@@ -1,0 +1,208 @@
+"""Where a configuration starts: the main's config file, --config-path/-name/-dir, the search path."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch.model import Diagnostic, Launch
+from trinity_compat.verl_config.arguments import Flags
+from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.releases import (
+    FLAVOURS,
+    VERSIONS,
+    ConfigFile,
+    Find,
+    Tree,
+    recipes,
+    release_tree,
+)
+from trinity_compat.verl_config.yaml_files import parse_config_file
+
+_TREE = "verl/trainer/config"
+# @hydra.main of the mains in verl/trainer; those of recipes come with each release's data.
+_MAINS = {
+    "verl.trainer.main_ppo": "ppo_trainer",
+    "verl.trainer.main_ppo_sync": "ppo_trainer",
+    "verl.trainer.fsdp_sft_trainer": "sft_trainer",
+    "verl.trainer.sft_trainer": "sft_trainer_engine",
+    "verl.trainer.main_generation": "generation",
+    "verl.trainer.main_eval": "evaluation",
+}
+
+
+@dataclass
+class SearchPath:
+    """Hydra's search path of one launch under one release, and what was noted while building it."""
+
+    primary: str
+    places: list[Find]
+    tree: Tree
+    declares_tree: bool
+    where: Where
+    notes: list[Diagnostic] = field(default_factory=list)
+    from_tree_unasked: bool = False
+
+    def find(self, name: str) -> ConfigFile | None:
+        """The first config file of that name; veRL's own tree comes last, declared or not."""
+        for place in self.places:
+            file = place(name)
+            if file is not None:
+                return file
+        file = self.tree.find(name)
+        self.from_tree_unasked |= file is not None and not self.declares_tree
+        return file
+
+    def has_group(self, group: str) -> bool:
+        return self.tree.has_group(group)
+
+
+def known_main(module: str) -> bool:
+    """Whether we know the config file that ``module`` starts from."""
+    return module in _MAINS or any(module in recipes(version)["mains"] for version in VERSIONS)
+
+
+def releases_of(module: str) -> tuple[str, ...]:
+    """The releases that have ``module`` as a main, newest last; all when none is known to."""
+    if module in _MAINS:
+        name = _MAINS[module]
+        found = tuple(version for version in VERSIONS if release_tree(version).find(name))
+    else:
+        found = tuple(version for version in VERSIONS if module in recipes(version)["mains"])
+    return found or VERSIONS
+
+
+def search_path(launch: Launch, version: str, flags: Flags, root: Path) -> SearchPath:
+    """The search path that Hydra would build. Files are read only inside ``root``.
+
+    Raises UserError when --config-path or --config-dir names a folder that cannot be read.
+    """
+    tree, module = release_tree(version), launch.module
+    folder, primary = _main_config(module, version)
+    name = flags.get("config_name")
+    where = flags.words["config_name"].where if name else launch.where
+    path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)
+    if flags.get("config_dir") is not None:
+        path.places.append(_folder(flags, "config_dir", version, root, module))
+    if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):
+        place = _folder(flags, "config_path", version, root, module)
+        path.declares_tree = place == tree.find
+        path.places.append(place)
+    elif folder != _TREE:
+        path.places.append(_recipe(folder, version).find)
+    _add_declared(path, root)
+    return path
+
+
+def _main_config(module: str, version: str) -> tuple[str, str]:
+    """(folder, config name) of a main; a recipe that the release lacks is taken from the nearest older."""
+    if module in _MAINS:
+        return _TREE, _MAINS[module]
+    at = VERSIONS.index(version)
+    for candidate in (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :]):
+        found = recipes(candidate)["mains"].get(module)
+        if found:
+            return found[0], found[1]
+    return _TREE, "ppo_trainer"
+
+
+def _recipe(folder: str, version: str) -> Tree:
+    at = VERSIONS.index(version)
+    for candidate in (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :]):
+        if folder in recipes(candidate)["dirs"]:
+            return Tree.from_json(recipes(candidate)["dirs"][folder])
+    return Tree()
+
+
+def _is_own(spelled: str, folder: str) -> bool:
+    """``--config-path=config`` is relative to the main's file, so it names the main's own folder."""
+    return posixpath.normpath(spelled) == posixpath.basename(folder)
+
+
+def _folder(flags: Flags, flag: str, version: str, root: Path, module: str) -> Find:
+    spelled = flags.values[flag].removeprefix("file://")
+    if posixpath.normpath(spelled).endswith(_TREE):
+        return release_tree(version).find
+    for candidate in _candidates(spelled, root, module, flag):
+        if _inside(candidate, root) and candidate.is_dir():
+            return _reader(candidate, root)
+    for at in (VERSIONS.index(version), *reversed(range(len(VERSIONS)))):
+        for known in recipes(VERSIONS[at])["dirs"]:
+            if posixpath.normpath("/" + spelled).endswith("/" + known):
+                return Tree.from_json(recipes(VERSIONS[at])["dirs"][known]).find
+    raise UserError(
+        f"--{flag.replace('_', '-')} {spelled}: there is no such folder below {root}",
+        where=flags.words[flag].where,
+        hint="name the folder that holds it with --cwd",
+    )
+
+
+def _candidates(spelled: str, root: Path, module: str, flag: str) -> list[Path]:
+    """Where the folder may be: --config-path is relative to the main's file, --config-dir to the cwd."""
+    beside_main = root.joinpath(*module.split(".")[:-1], spelled)
+    return [beside_main, root / spelled] if flag == "config_path" else [root / spelled]
+
+
+def _inside(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def _reader(folder: Path, root: Path) -> Find:
+    """Reads config files of a user's folder, each once. Its find raises UserError on broken YAML."""
+    cache: dict[str, ConfigFile | None] = {}
+
+    def find(name: str) -> ConfigFile | None:
+        if name not in cache:
+            path = folder / f"{name}.yaml"
+            cache[name] = read_config(path) if _inside(path, root) and path.is_file() else None
+        return cache[name]
+
+    return find
+
+
+def read_config(path: Path) -> ConfigFile:
+    """A user's config file. Raises UserError with the place when it isn't a mapping in YAML."""
+    import yaml
+
+    try:
+        return parse_config_file(path.read_text(encoding="utf-8"), str(path))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = Where(str(path), mark.line + 1 if mark else 0)
+        raise UserError(f"not a YAML file: {getattr(error, 'problem', error)}", where=where) from None
+    except (TypeError, UnicodeDecodeError, OSError, RecursionError) as error:
+        raise UserError(f"not a Hydra config file: {error}", where=Where(str(path))) from None
+
+
+def _add_declared(path: SearchPath, root: Path) -> None:
+    """``hydra.searchpath`` of the primary config."""
+    file = path.find(path.primary) if path.places else None
+    hydra = file.config.get("hydra") if file else None
+    declared = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+    for entry in declared if isinstance(declared, list) else ():
+        spelled = str(entry).removeprefix("file://").removeprefix("pkg://")
+        if posixpath.normpath(spelled.replace("verl.trainer.config", _TREE)).endswith(_TREE):
+            path.declares_tree = True
+        elif _inside(root / spelled, root) and (root / spelled).is_dir():
+            path.places.append(_reader(root / spelled, root))
+
+
+def user_keys(path: SearchPath) -> tuple[str | None, dict[str, Any]]:
+    """(flavour that the primary config builds on or None, merged content of the files above it)."""
+    content: dict[str, Any] = {}
+    name, seen = path.primary, set()
+    while name not in FLAVOURS:
+        file = path.find(name)
+        if file is None or name in seen:
+            return None, content
+        seen.add(name)
+        content = merge(merge({}, file.config), content)
+        below = [str(line) for line in file.defaults if isinstance(line, str) and line != "_self_"]
+        if not below:
+            return None, content
+        name = below[0]
+    return name, content

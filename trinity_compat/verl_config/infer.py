@@ -1,0 +1,98 @@
+"""Which veRL release a launch was written for: the one whose keys its overrides fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
+from trinity_compat.verl_config.model import VersionChoice
+from trinity_compat.verl_config.releases import VERSIONS, key_index
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How well the releases fit: per release the overrides that its Hydra would refuse."""
+
+    misfits: Mapping[str, tuple[str, ...]]
+
+    @property
+    def best(self) -> tuple[str, ...]:
+        """The releases with the fewest refused overrides, oldest first."""
+        fewest = min(len(keys) for keys in self.misfits.values())
+        return tuple(version for version, keys in self.misfits.items() if len(keys) == fewest)
+
+
+def fit(
+    overrides: Iterable[Override],
+    flavour: str,
+    known: Mapping[str, Any],
+    candidates: tuple[str, ...] = VERSIONS,
+) -> Fit:
+    """Count what each release refuses. ``known`` are the keys of the user's own config files."""
+    masks = [(override.key, _accepting(override, flavour, known)) for override in overrides]
+    misfits = {}
+    for version in candidates:
+        bit = 1 << VERSIONS.index(version)
+        misfits[version] = tuple(dict.fromkeys(key for key, mask in masks if not mask & bit))
+    return Fit(misfits)
+
+
+def choose(found: Fit) -> VersionChoice:
+    """The newest of the releases that fit best, with the reason in words."""
+    version = found.best[-1]
+    return VersionChoice(version, _why(version, found))
+
+
+_ALL = (1 << len(VERSIONS)) - 1
+
+
+def _accepting(override: Override, flavour: str, known: Mapping[str, Any]) -> int:
+    """Bit mask of the releases whose Hydra takes the override."""
+    index = key_index()
+    key = override.key
+    group = index["groups"].get(key)
+    if group is not None and isinstance(override.value, str):
+        return int(group)
+    if key in known:
+        return _ALL
+    has, filled = index[flavour].get(key, (0, 0))
+    if override.op == SET:
+        return int(has)
+    if override.op == ADD:
+        return _ALL if isinstance(override.value, dict | list) else _ALL & ~int(filled)
+    return int(filled) if override.op == DELETE else _ALL
+
+
+def _why(version: str, found: Fit) -> str:
+    left = found.misfits[version]
+    older = [v for v in found.misfits if VERSIONS.index(v) < VERSIONS.index(version) and v not in found.best]
+    newer = [v for v in found.misfits if VERSIONS.index(v) > VERSIONS.index(version)]
+    reasons = []
+    if older:
+        reasons.append(
+            f"{_name(_only(found, older[-1], version))} {_verb(found, older[-1], version)} {older[-1]}"
+        )
+    if newer:
+        reasons.append(
+            f"{_name(_only(found, newer[0], version))} {_verb(found, newer[0], version)} {newer[0]}"
+        )
+    if left:
+        reasons.append(f"no release takes {_name(left)}; this one refuses the fewest keys ({len(left)})")
+    elif len(found.best) > 1:
+        reasons.append(f"every key fits {found.best[0]} to {found.best[-1]}; the newest is taken")
+    return "; ".join(reasons) or "the only release that takes every key"
+
+
+def _only(found: Fit, other: str, version: str) -> tuple[str, ...]:
+    return tuple(key for key in found.misfits[other] if key not in found.misfits[version])
+
+
+def _verb(found: Fit, other: str, version: str) -> str:
+    return "are refused by" if len(_only(found, other, version)) > 1 else "is refused by"
+
+
+def _name(keys: tuple[str, ...]) -> str:
+    shown = ", ".join(keys[:3])
+    return shown + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

@@ -1,0 +1,239 @@
+"""OmegaConf's interpolations on plain containers: ``${a.b}``, ``${.x}``, ``${oc.select:key,default}``.
+
+What only the machine of the run knows stays as it is written: ``${oc.env:NAME}`` of a variable
+that the launch doesn't set, and resolvers that the training code registers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
+
+Path = tuple[str | int, ...]
+_SIMPLE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}", re.A)
+_NAME = re.compile(r"[A-Za-z_][\w.]*", re.A)
+
+
+class InterpolationError(ValueError):
+    """An interpolation that OmegaConf cannot resolve: a key that isn't there, a cycle."""
+
+
+class _Symbolic(Exception):
+    """The interpolation stays as written."""
+
+
+def is_interpolated(value: Any) -> bool:
+    """Whether ``value`` is or holds a text with ``${…}``."""
+    if isinstance(value, str):
+        return "${" in value
+    if isinstance(value, list):
+        return any(is_interpolated(item) for item in value)
+    return isinstance(value, dict) and any(is_interpolated(item) for item in value.values())
+
+
+class Resolver:
+    """Resolves the interpolations of one tree. ``env`` holds the variables that the launch sets."""
+
+    def __init__(self, tree: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
+        self._tree = tree
+        self._env = env or {}
+        self._done: dict[Path, Any] = {}
+        self._busy: set[Path] = set()
+        self.errors: dict[Path, str] = {}
+
+    def resolve(self) -> dict[str, Any]:
+        """The tree with every interpolation filled in; failures go to ``errors`` and stay as text."""
+        return {key: self._tolerant((key,), value) for key, value in self._tree.items()}
+
+    def _tolerant(self, path: Path, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._tolerant((*path, key), item) for key, item in value.items()}
+        if isinstance(value, str) and "${" not in value:
+            return value
+        try:
+            return self.value(path, value)
+        except InterpolationError as error:
+            self.errors[path] = str(error)
+            return value
+
+    def value(self, path: Path, raw: Any) -> Any:
+        """The resolved value of the node ``raw`` at ``path``. Raises InterpolationError."""
+        if isinstance(raw, dict):
+            return {key: self.value((*path, key), item) for key, item in raw.items()}
+        if isinstance(raw, list):
+            return [self.value((*path, index), item) for index, item in enumerate(raw)]
+        if not isinstance(raw, str) or "${" not in raw:
+            return raw
+        if path in self._done:
+            return self._done[path]
+        if path in self._busy:
+            raise InterpolationError(f"'{raw}' refers to itself")
+        self._busy.add(path)
+        try:
+            self._done[path] = self._text(raw, path[:-1])
+        finally:
+            self._busy.discard(path)
+        return self._done[path]
+
+    def target(self, raw: str, parent: Path) -> Path | None:
+        """The path that ``raw`` points to when it is one plain reference to a node, else None."""
+        match = _SIMPLE.fullmatch(raw)
+        if match:
+            return _join(match.group(1), match.group(2), parent)
+        if raw.startswith("${oc.select:") and _closing(raw, 1) == len(raw) - 1:
+            key = _arguments(raw[len("${oc.select:") : -1])[0]
+            dots = len(key) - len(key.lstrip("."))
+            return _join(key[:dots], key[dots:], parent)
+        return None
+
+    def _text(self, raw: str, parent: Path) -> Any:
+        whole = _closing(raw, 1) == len(raw) - 1 if raw.startswith("${") else False
+        try:
+            if whole:
+                return self._reference(raw[2:-1], parent)
+            return self._joined(raw, parent)
+        except _Symbolic:
+            return raw
+
+    def _joined(self, raw: str, parent: Path) -> str:
+        out, at = [], 0
+        while True:
+            start = raw.find("${", at)
+            if start < 0:
+                out.append(raw[at:])
+                return "".join(out)
+            slashes = len(raw[:start]) - len(raw[:start].rstrip("\\"))
+            if slashes % 2:
+                out.append(raw[at : start - 1 - slashes // 2] + "${")
+                at = start + 2
+                continue
+            end = _closing(raw, start + 1)
+            out.append(raw[at : start - slashes // 2])
+            out.append(str(self._reference(raw[start + 2 : end], parent)))
+            at = end + 1
+
+    def _reference(self, inner: str, parent: Path) -> Any:
+        """The value of ``${inner}``."""
+        name, colon, rest = inner.partition(":")
+        if colon and _NAME.fullmatch(name.strip()):
+            return self._call(name.strip(), _arguments(rest), parent)
+        if "${" in inner:
+            inner = self._joined(inner, parent)
+        dots = len(inner) - len(inner.lstrip("."))
+        target = _join(inner[:dots], inner[dots:].strip(), parent)
+        if target is None:
+            raise InterpolationError(f"'${{{inner}}}' goes above the root")
+        return self._node(target, f"${{{inner}}}")
+
+    def _node(self, target: Path, shown: str) -> Any:
+        node: Any = self._tree
+        path: Path = ()
+        for part in target:
+            if isinstance(node, str) and "${" in node:
+                node, path = self._follow(node, path)
+            if isinstance(node, list) and str(part).isdigit() and int(part) < len(node):
+                node, path = node[int(part)], (*path, int(part))
+            elif isinstance(node, Mapping) and part in node:
+                node, path = node[str(part)], (*path, part)
+            else:
+                raise InterpolationError(f"'{shown}' names a key that isn't there")
+        return self.value(path, node)
+
+    def _follow(self, raw: str, path: Path) -> tuple[Any, Path]:
+        """The container behind an interpolation in the middle of a path."""
+        target = self.target(raw, path[:-1])
+        if target is None:
+            return self.value(path, raw), path
+        node: Any = self._tree
+        for part in target:
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return (self.value(path, raw), path) if node is None else (node, target)
+
+    def _call(self, name: str, arguments: list[str], parent: Path) -> Any:
+        function = _RESOLVERS.get(name)
+        if function is None:
+            raise _Symbolic
+        return function(self, arguments, parent)
+
+    def _argument(self, text: str, parent: Path) -> Any:
+        if "${" in text and not text.startswith(("'", '"')):
+            return self._text(text, parent)
+        try:
+            return parse_value(text)
+        except OverrideSyntaxError as error:
+            raise InterpolationError(str(error)) from None
+
+    def _select(self, arguments: list[str], parent: Path) -> Any:
+        """oc.select: a missing key, or one set to ``???``, gives the default."""
+        key = str(self._argument(arguments[0], parent))
+        default = self._argument(arguments[1], parent) if len(arguments) > 1 else None
+        dots = len(key) - len(key.lstrip("."))
+        target = _join(key[:dots], key[dots:], parent)
+        if target is None:
+            return default
+        try:
+            value = self._node(target, key)
+        except InterpolationError:
+            return default
+        return default if value == "???" else value
+
+    def _environment(self, arguments: list[str], parent: Path) -> Any:
+        """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""
+        name = str(self._argument(arguments[0], parent))
+        if name in self._env:
+            return self._env[name]
+        if len(arguments) < 2:
+            raise _Symbolic
+        default = self._argument(arguments[1], parent)
+        return default if default is None else str(default)
+
+    def _decode(self, arguments: list[str], parent: Path) -> Any:
+        text = self._argument(arguments[0], parent)
+        return text if text is None else self._argument(str(text), parent)
+
+
+_RESOLVERS: dict[str, Callable[[Resolver, list[str], Path], Any]] = {
+    "oc.select": Resolver._select,
+    "oc.env": Resolver._environment,
+    "oc.decode": Resolver._decode,
+}
+
+
+def _join(dots: str, name: str, parent: Path) -> Path | None:
+    """The absolute path of a reference: one dot is the node's own parent, each further one a level up."""
+    parts = tuple(part for part in re.split(r"[.\[\]]+", name) if part)
+    if not dots:
+        return parts
+    up = len(dots) - 1
+    return None if up > len(parent) else (*parent[: len(parent) - up], *parts)
+
+
+def _closing(text: str, opening: int) -> int:
+    """Index of the brace that closes the one at ``opening``. Raises InterpolationError."""
+    depth = 0
+    for index in range(opening, len(text)):
+        depth += (text[index] == "{") - (text[index] == "}")
+        if depth == 0:
+            return index
+    raise InterpolationError(f"'{text}' lacks a closing brace")
+
+
+def _arguments(text: str) -> list[str]:
+    """A resolver's arguments, split at the commas outside of brackets and quotes."""
+    out, depth, quote, start = [], 0, "", 0
+    for index, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "[{(":
+            depth += 1
+        elif char in "]})":
+            depth -= 1
+        elif char == "," and depth == 0:
+            out.append(text[start:index].strip())
+            start = index + 1
+    return [*out, text[start:].strip()]

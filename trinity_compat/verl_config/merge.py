@@ -1,0 +1,19 @@
+"""OmegaConf's merge on plain containers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MISSING = "???"
+
+
+def merge(into: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """``source`` over ``into`` in place: dicts merge, all else replaces; ``???`` never replaces a value."""
+    for key, value in source.items():
+        here = into.get(key)
+        if isinstance(value, Mapping):
+            into[key] = merge(here if isinstance(here, dict) else {}, value)
+        elif value != MISSING or key not in into:
+            into[key] = list(value) if isinstance(value, list) else value
+    return into

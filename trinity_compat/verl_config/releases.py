@@ -1,0 +1,86 @@
+"""veRL's releases as data: each release's config tree, its recipes' configs, the keys of all releases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any
+
+from trinity_compat.data import data_path
+from trinity_compat.errors import UserError
+from trinity_compat.verl_config.yaml_files import ConfigFile
+
+VERSIONS = ("0.2.0", "0.3.0", "0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
+PINNED = "0.9.1"  # the veRL that the runtime runs
+FLAVOURS = ("ppo_trainer", "ppo_megatron_trainer")
+
+Find = Callable[[str], ConfigFile | None]  # a config's path in its search path, without suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A folder of config files by path without suffix, e.g. ``actor/dp_actor``."""
+
+    files: Mapping[str, ConfigFile] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Mapping[str, Any]]) -> Tree:
+        """The tree as scripts/make_verl_releases.py stores it."""
+        return cls(
+            {
+                name: ConfigFile(
+                    tuple(entry.get("defaults", ())), entry.get("config", {}), entry.get("package")
+                )
+                for name, entry in stored.items()
+            }
+        )
+
+    def find(self, name: str) -> ConfigFile | None:
+        """The config file at ``name``; None when the tree has none."""
+        return self.files.get(name)
+
+    def has_group(self, group: str) -> bool:
+        """Whether ``group`` is a folder of this tree (Hydra then takes it as a config group)."""
+        return any(name.startswith(group + "/") for name in self.files)
+
+
+def _load(name: str) -> Any:
+    return json.loads(data_path(f"translators/verl/releases/{name}").read_text(encoding="utf-8"))
+
+
+@cache
+def release_tree(version: str) -> Tree:
+    """``verl/trainer/config`` of a release. Raises UserError for a version that we don't know."""
+    return Tree.from_json(_load(f"{check_version(version)}.json")["files"])
+
+
+@cache
+def recipes(version: str) -> Mapping[str, Any]:
+    """``{"dirs": {folder: {name: file}}, "mains": {module: [folder, name]}}`` of a release's repository."""
+    return _load(f"{check_version(version)}.recipes.json")
+
+
+@lru_cache(maxsize=1)
+def key_index() -> Mapping[str, Any]:
+    """Per flavour, ``key: [mask of releases that have it, mask of those where it isn't null]``."""
+    return _load("keys.json")
+
+
+def check_version(version: str) -> str:
+    """``version`` itself, or the release whose configuration it shares (0.9.0 → 0.9.1).
+
+    Raises UserError for anything that isn't a veRL release between the first and the last known.
+    """
+    if version in VERSIONS:
+        return version
+    same_minor = [known for known in VERSIONS if known.rsplit(".", 1)[0] == version.rsplit(".", 1)[0]]
+    if version.count(".") in (1, 2, 3) and same_minor:
+        return same_minor[-1]
+    if version in {known.rsplit(".", 1)[0] for known in VERSIONS}:
+        return next(known for known in reversed(VERSIONS) if known.startswith(version + "."))
+    raise UserError(
+        f"veRL {version} is not a release that trinity-compat knows",
+        hint=f"write one of {', '.join(VERSIONS)}",
+    )

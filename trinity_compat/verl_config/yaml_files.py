@@ -1,0 +1,115 @@
+"""Hydra's config files as plain data: OmegaConf's YAML, the package header, the defaults list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+_PACKAGE_LINE = re.compile(r"^#\s*@package\s+(\S+)\s*$")
+# OmegaConf reads 1e-6 as a float, YAML 1.1 as a string (omegaconf._utils.get_yaml_loader).
+_FLOAT = re.compile(
+    r"""^(?:
+     [-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+    |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.X,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One config file: ``defaults`` as written, ``config`` the rest, ``package`` its header or None.
+
+    ``source`` is the path of a user's own file, "" for veRL's; ``lines`` its dotted keys' lines.
+    """
+
+    defaults: tuple[Any, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    package: str | None = None
+    source: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def _loader() -> type:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Safe YAML as OmegaConf reads it: floats without a dot, no dates, no duplicate keys."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:str" and key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"found duplicate key {key.value}", key.start_mark
+                    )
+                seen.add(key.value)
+            return super().construct_mapping(node, deep=deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+    return Loader
+
+
+def load_yaml(text: str) -> Any:
+    """Parse one YAML document by OmegaConf's rules. Raises yaml.YAMLError."""
+    import yaml
+
+    return yaml.load(text, Loader=_loader())  # noqa: S506 - a SafeLoader subclass
+
+
+def parse_config_file(text: str, source: str = "") -> ConfigFile:
+    """Read a Hydra config file; the lines of its keys are kept when it has a ``source``.
+
+    Raises yaml.YAMLError; TypeError when it isn't a mapping.
+    """
+    content = load_yaml(text)
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise TypeError("a Hydra config file holds a mapping of keys to values")
+    defaults = content.pop("defaults", None) or ()
+    if not isinstance(defaults, list | tuple):
+        raise TypeError("'defaults' holds a list")
+    lines = _key_lines(text) if source else {}
+    return ConfigFile(tuple(defaults), content, _package_header(text), source, lines)
+
+
+def _key_lines(text: str) -> dict[str, int]:
+    """Dotted key → line, counted from 1."""
+    import yaml
+
+    out: dict[str, int] = {}
+
+    def walk(node: Any, prefix: str) -> None:
+        for key, value in node.value:
+            out[prefix + str(key.value)] = key.start_mark.line + 1
+            if isinstance(value, yaml.MappingNode):
+                walk(value, f"{prefix}{key.value}.")
+
+    root = yaml.compose(text, Loader=_loader())
+    if isinstance(root, yaml.MappingNode):
+        walk(root, "")
+    return out
+
+
+def _package_header(text: str) -> str | None:
+    """The ``# @package x`` line; Hydra looks for it in the comment lines before the first key."""
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            return None
+        found = _PACKAGE_LINE.match(stripped)
+        if found:
+            return found.group(1)
+    return None
