@@ -29,9 +29,11 @@ class Buffer(Protocol):
     """All methods are safe to call from several processes at once, and after a crash again."""
 
     # -- experiences ------------------------------------------------------------------------
-    def put_groups(self, groups: Sequence[Group]) -> int:
-        """Store complete groups in one transaction; groups whose key is there already are left
-        as they are. Returns how many were new."""
+    def put_groups(self, groups: Sequence[Group], *, history: int | None = None) -> int:
+        """Store complete groups in one transaction; groups whose key lives already (not void, not
+        stale) are left as they are. Returns how many were new. With ``history``, the one they were made
+        in, raises HistoryChanged once a resume has started another. Raises BufferFull on a full disk,
+        with nothing half-written, and ValueError for a group without experiences or of unequal lengths."""
 
     def claim_groups(
         self,
@@ -42,44 +44,49 @@ class Buffer(Protocol):
         kind: str = "train",
         min_version: int | None = None,
         lease_s: float = 60.0,
+        max_uses: int = 1,
+        cooldown_s: float = 0.0,
     ) -> Claim | None:
-        """Lease exactly ``count`` ready groups, first in first out (priority first), or None when
-        fewer are ready. With ``min_version``, groups whose oldest token is older are dropped (state
-        "stale"). A lapsed lease makes groups ready again by itself."""
+        """Lease exactly ``count`` ready groups, or None when fewer are ready. Order: priority (highest
+        first), then task number, so a group made again comes in its task's place. With ``min_version``,
+        ready groups whose oldest token is older are dropped (state "stale") and their tasks are missing
+        again. A lapsed lease makes groups ready again by itself. With ``max_uses`` > 1, trained groups
+        fill up what is lacking, least used first, ``cooldown_s`` seconds after their last use."""
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
-        """Prolong the lease. Raises ClaimLost."""
+        """Prolong the lease, also a lapsed one that nobody took over. Raises ClaimLost."""
 
     def mark_trained(self, claim: Claim, *, step: int) -> None:
-        """Enter the claim's groups in the ledger under ``step``. Raises ClaimLost. Call before the
-        checkpoint of ``step`` is written."""
+        """Enter the claim's groups in the ledger under ``step``; the same claim and step twice enter
+        once. Raises ClaimLost. Call before the checkpoint of ``step`` is written."""
 
     def release(self, claim: Claim) -> None:
-        """Give the groups back, ready, in their old order."""
+        """Give the groups back, ready, in their old order. Of a claim that ended, nothing happens."""
 
     def groups(self, kind: str, *, limit: int | None = None) -> list[Group]:
-        """Groups of one kind in task order, e.g. all of ``eval:7``."""
+        """Live groups of one kind in task order, e.g. all of ``eval:7``."""
 
     def experiences(self, *, limit: int | None = None, after_id: int = 0) -> list[tuple[int, Experience]]:
         """(experience id, Experience) pairs in order of id."""
 
-    def depth(self) -> Mapping[str, int]:
-        """Groups by state: ready, claimed, trained, stale, void."""
+    def depth(self, kind: str = "train") -> Mapping[str, int]:
+        """Groups of one kind by state: ready, claimed, trained, stale, void."""
 
     # -- the task stream ----------------------------------------------------------------------
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
-        """Task numbers < ``upto`` that have no live group (not void), in order: what an explorer
-        has to make (again)."""
+        """Task numbers < ``upto`` that have no live group (void and stale ones are dead), in order:
+        what an explorer has to make (again)."""
 
     # -- weights --------------------------------------------------------------------------------
     def publish_version(self, version: WeightVersion) -> None:
-        """Announce a version. Versions grow within a history; a smaller one raises ValueError."""
+        """Announce a version. Versions grow within a history; a smaller one raises ValueError, the same
+        one again (or one that an earlier history left) is replaced."""
 
     def latest_version(self) -> WeightVersion | None:
-        """The newest version of the current history."""
+        """The newest version that no resume has voided."""
 
     def get_version(self, version: int) -> WeightVersion | None:
-        """One version of the current history, if published."""
+        """One version, if published and not voided."""
 
     # -- evaluation -----------------------------------------------------------------------------
     def request_eval(self, *, step: int, version: int) -> EvalRequest:
@@ -111,7 +118,7 @@ class Buffer(Protocol):
         """Keep one step's metrics; the same (role, step) replaces."""
 
     def read_metrics(self, role: str, *, after_step: int = -1) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) of the current history, in order."""
+        """(step, metrics) in order of step: the current history's, and what it continues from."""
 
     # -- resume ---------------------------------------------------------------------------------
     def history(self) -> int:
@@ -120,7 +127,8 @@ class Buffer(Protocol):
     def reconcile(self, *, step: int) -> Reconciled:
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
         Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and
-        void otherwise; nothing trained at or before it returns; later weight versions are void."""
+        void otherwise; nothing trained at or before it returns; later weight versions are void, and open
+        claims are lost. ``ready_again`` counts the groups that are ready now."""
 
     def close(self) -> None:
         """Give the connections back."""

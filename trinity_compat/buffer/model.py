@@ -22,6 +22,7 @@ class Experience:
     ``prompt_ids`` int32 [P]; ``response_ids`` int32 [R]; ``response_mask`` uint8 [R], 1 where the
     policy wrote the token (0: tool output); ``logprobs`` float32 [R], the rollout engine's.
     ``min_model_version`` ≤ ``max_model_version``: the weights that took part in generating it.
+    Arrays that the store hands out are read-only.
     """
 
     run: int  # 0 … n-1 inside the group

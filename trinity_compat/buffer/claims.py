@@ -1,0 +1,113 @@
+"""Leasing groups to a trainer step, and entering them in the ledger.
+
+A lapsed lease stays its holder's until somebody else takes the groups: only then does the token fence
+him out. The order of locks is claims before groups, everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import groups, queries
+from trinity_compat.buffer.api import ClaimLost
+from trinity_compat.buffer.model import Claim
+from trinity_compat.buffer.queries import query
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a claimer asks. ``request`` names the attempt, so that a repeated one finds its first claim."""
+
+    request: str
+    count: int
+    owner: str
+    step: int
+    kind: str
+    min_version: int | None
+    lease_s: float
+    max_uses: int
+    cooldown_s: float
+
+
+class TooFew(Exception):
+    """Fewer groups are ready than asked: the transaction rolls back."""
+
+
+def take(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: float) -> Claim:
+    """Lease ``ask.count`` groups. Raises TooFew."""
+    token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": ask.request}).scalar_one_or_none()
+    if token is None:
+        give_back_lapsed(conn, dialect=dialect, now=now)
+        token = _lease(conn, ask, dialect=dialect, history=history, now=now)
+    return _read(conn, ask, token)
+
+
+def _read(conn: sa.Connection, ask: Request, token: int) -> Claim:
+    bind = {"token": token}
+    rows = conn.execute(query(queries.CLAIMED_GROUPS), bind).all()
+    members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind)
+    return Claim(token=token, owner=ask.owner, step=ask.step, groups=groups.assemble(rows, members))
+
+
+def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: float) -> int:
+    values = {"request": ask.request, "owner": ask.owner, "step": ask.step, "history": history}
+    values |= {"until": now + ask.lease_s, "now": now}
+    token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
+    bind = {"kind": ask.kind, "token": token}
+    skip = queries.skip_locked(dialect)
+    ready = query(queries.TAKE_READY.format(skip_locked=skip))
+    taken = len(conn.execute(ready, {**bind, "count": ask.count}).all())
+    if taken < ask.count and ask.max_uses > 1:
+        reuse = {"max_uses": ask.max_uses, "used_before": now - ask.cooldown_s}
+        reuse |= {"count": ask.count - taken, "min_version": ask.min_version or 0}
+        trained = query(queries.TAKE_TRAINED.format(skip_locked=skip))
+        taken += len(conn.execute(trained, {**bind, **reuse}).all())
+    if taken < ask.count:
+        raise TooFew
+    return token
+
+
+def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:
+    """Ready groups with an older token leave the queue; their tasks are to be made again."""
+    bind = {"kind": kind, "min_version": min_version}
+    tasks = conn.execute(query(queries.DROP_STALE), bind).scalars().all()
+    if tasks and kind == "train":
+        conn.execute(query(queries.LOWER_COMPLETE), {"value": min(tasks)})
+    return len(tasks)
+
+
+def give_back_lapsed(conn: sa.Connection, *, dialect: str, now: float) -> None:
+    lapsed = query(queries.LAPSED + queries.skip_locked(dialect))
+    for token in conn.execute(lapsed, {"now": now}).scalars().all():
+        end(conn, token, state="lapsed")
+        conn.execute(query(queries.GIVE_BACK), {"token": token})
+
+
+def end(conn: sa.Connection, token: int, *, state: str, step: int | None = None) -> bool:
+    """Close an open claim; False when it isn't open any more."""
+    bind = {"token": token, "state": state, "step": step}
+    return conn.execute(query(queries.END_CLAIM), bind).rowcount == 1
+
+
+def enter(conn: sa.Connection, claim: Claim, *, step: int, history: int, now: float) -> None:
+    """The ledger entry. A repetition of the same step is no error; anything else raises ClaimLost."""
+    if not end(conn, claim.token, state="trained", step=step):
+        known = conn.execute(query(queries.CLAIM_STATE), {"token": claim.token}).one_or_none()
+        if known is not None and tuple(known) == ("trained", step):
+            return
+        raise lost(claim, known[0] if known else "unknown")
+    bind = {"token": claim.token, "step": step, "history": history, "now": now}
+    conn.execute(query(queries.ENTER), bind)
+    conn.execute(query(queries.SET_TRAINED), {"token": claim.token, "now": now})
+
+
+def lost(claim: Claim, state: str) -> ClaimLost:
+    why = {
+        "lapsed": "its lease ran out and the groups were given to somebody else",
+        "void": "a resume started a new history",
+        "released": "it was released",
+        "trained": "it is in the ledger already",
+    }
+    return ClaimLost(f"claim {claim.token} of {claim.owner}, step {claim.step}: {why.get(state, state)}")

@@ -1,0 +1,220 @@
+"""One database, SQLite or PostgreSQL: opening, transactions, retries, and what its errors mean."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from trinity_compat.buffer.errors import BufferError, BufferFull
+from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
+from trinity_compat.errors import UserError
+
+T = TypeVar("T")
+
+# PostgreSQL answers that a second try can mend: deadlock, serialization, shutdown, start-up, lost connection.
+_PASSING = ("40001", "40P01", "57P01", "57P02", "57P03", "08")
+_REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to it
+_FULL = ("53100",)
+_LOCK = 0x7472_6D63  # advisory lock under which migrations run
+
+
+class Database:
+    """Transactions over one URL. ``retry_s`` bounds how long a lost connection is tried again."""
+
+    def __init__(self, url: str, *, create: bool = True, retry_s: float = 60.0) -> None:
+        self.url = _parse(url)
+        self.dialect = self.url.get_backend_name()
+        self.retry_s = retry_s
+        self._check_file(create)
+        self.engine = self._make_engine()
+        try:
+            self.run(lambda conn: None, write=False)
+            self._migrate(create)
+        except BaseException:
+            self.engine.dispose()
+            raise
+
+    def run(self, work: Callable[[sa.Connection], T], *, write: bool = True) -> T:
+        """``work`` in one transaction; run again after a passing fault, so it must bear repetition."""
+        deadline = time.monotonic() + self.retry_s
+        pause = 0.02
+        while True:
+            try:
+                with self.transaction(write=write) as conn:
+                    return work(conn)
+            except DBAPIError as error:
+                if not self._passing(error) or time.monotonic() > deadline:
+                    raise self._explain(error) from error
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(1.0, pause * 2)
+
+    @contextmanager
+    def transaction(self, *, write: bool) -> Iterator[sa.Connection]:
+        """One transaction; SQLite takes the write lock at once, so that reading first is safe."""
+        with self.engine.connect() as plain:
+            conn = plain.execution_options(write=write)
+            with conn.begin():
+                yield conn
+
+    def now(self, conn: sa.Connection) -> float:
+        """The database's clock, seconds since 1970. SQLite has its machine's."""
+        if self.dialect == "sqlite":
+            return time.time()
+        return float(conn.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    # -- opening ----------------------------------------------------------------------------
+
+    def _check_file(self, create: bool) -> None:
+        if self.dialect != "sqlite" or not self.url.database:
+            return
+        path = Path(self.url.database)
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise UserError(f"no buffer at {path}", hint="give the run's buffer/experiences.db")
+        if path.exists() and not _looks_like_sqlite(path):
+            raise UserError(f"{path} is not an SQLite database")
+
+    def _make_engine(self) -> sa.Engine:
+        if self.dialect == "sqlite":
+            engine = sa.create_engine(
+                self.url, connect_args={"timeout": self.retry_s, "isolation_level": None}
+            )
+            sa.event.listen(engine, "connect", _prepare_sqlite)
+            sa.event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        return sa.create_engine(self.url, connect_args={"connect_timeout": 10}, pool_size=4)
+
+    def _migrate(self, create: bool) -> None:
+        if self.run(self._version, write=False) != LATEST:
+            if not create and self.run(self._version, write=False) == 0:
+                raise UserError(f"no buffer in {self._name()}", hint="is this the run's database?")
+            self.run(self._upgrade)
+
+    def _version(self, conn: sa.Connection) -> int:
+        """The schema's number, 0 for an empty database. Raises UserError for a foreign or newer one."""
+        tables = set(sa.inspect(conn).get_table_names())
+        if "schema_migrations" not in tables:
+            if tables:
+                raise UserError(
+                    f"{self._name()} holds another program's tables ({', '.join(sorted(tables)[:4])})",
+                    hint="give the buffer a database of its own",
+                )
+            return 0
+        number = int(conn.exec_driver_sql("SELECT max(number) FROM schema_migrations").scalar_one() or 0)
+        if number > LATEST:
+            raise UserError(
+                f"{self._name()} has schema {number}; this trinity-compat knows up to {LATEST}",
+                hint="open it with the version that wrote it, or a newer one",
+            )
+        return number
+
+    def _upgrade(self, conn: sa.Connection) -> None:
+        if self.dialect == "postgresql":
+            conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        done = self._version(conn)
+        if done == 0:
+            conn.exec_driver_sql(
+                "CREATE TABLE schema_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+            )
+        for migration in MIGRATIONS[done:]:
+            for statement in migration.render(self.dialect):
+                conn.exec_driver_sql(statement)
+            entry = sa.text("INSERT INTO schema_migrations (number, name) VALUES (:number, :name)")
+            conn.execute(entry, {"number": migration.number, "name": migration.name})
+
+    def _name(self) -> str:
+        return self.url.render_as_string(hide_password=True)
+
+    # -- errors -----------------------------------------------------------------------------
+
+    def _passing(self, error: DBAPIError) -> bool:
+        if self.dialect == "sqlite":
+            return getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+        state = getattr(error.orig, "sqlstate", None)
+        if state is None:  # the client's own: refused, reset, closed in the middle
+            return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+        return state.startswith(_PASSING)
+
+    def _explain(self, error: DBAPIError) -> Exception:
+        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", "")
+        if (
+            code in _FULL
+            or code == "SQLITE_FULL"
+            or (code.startswith("SQLITE_IOERR") and self._free() < 1 << 20)
+        ):
+            return self._full()
+        text = str(error.orig).strip()
+        if code.startswith(_REFUSED):
+            return UserError(f"{self._name()}: {text}", hint="check the database's name, user and password")
+        if isinstance(error, sa.exc.OperationalError) or self._passing(error):
+            return BufferError(f"the buffer at {self._name()} is out of reach: {text}")
+        return error
+
+    def _full(self) -> BufferFull:
+        hint = "free some space and run the same command again: what was acknowledged is kept"
+        if self.dialect == "sqlite":
+            free = self._free() / 2**20
+            return BufferFull(
+                f"no space left for the buffer {self.url.database} ({free:.0f} MiB free)", hint=hint
+            )
+        return BufferFull(f"the disk of the database server {self._name()} is full", hint=hint)
+
+    def _free(self) -> int:
+        return (
+            shutil.disk_usage(Path(self.url.database or ".").parent).free if self.dialect == "sqlite" else 0
+        )
+
+
+def _parse(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+    except ArgumentError as error:
+        raise UserError(
+            f"{url!r} is not a database URL",
+            hint="sqlite:////abs/path.db or postgresql+psycopg://user@host/db",
+        ) from error
+    if parsed.get_backend_name() == "sqlite":
+        return parsed
+    if parsed.get_backend_name() != "postgresql":
+        raise UserError(
+            f"{parsed.get_backend_name()} is not supported", hint="use sqlite:/// or postgresql+psycopg://"
+        )
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise UserError("PostgreSQL needs psycopg", hint="pip install 'trinity-compat[postgres]'") from error
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def _looks_like_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(15) in (b"", b"SQLite format 3")
+
+
+def _prepare_sqlite(raw: sqlite3.Connection, _: Any) -> None:
+    """WAL lets readers and the writer work at once; FULL makes an acknowledged write outlive a power cut."""
+    if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        if not raw.execute("PRAGMA page_count").fetchone()[0]:
+            raw.execute("PRAGMA page_size=8192")
+        raw.execute("PRAGMA journal_mode=WAL")
+    raw.execute("PRAGMA synchronous=FULL")
+    raw.execute("PRAGMA cache_size=-65536")
+
+
+def _begin_sqlite(conn: sa.Connection) -> None:
+    # Deferred, a transaction that reads before it writes fails when another one wrote between.
+    write = conn.get_execution_options().get("write", True)
+    conn.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")

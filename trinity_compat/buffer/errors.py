@@ -1,0 +1,17 @@
+"""What the buffer raises besides ``UserError`` and ``ClaimLost``."""
+
+from __future__ import annotations
+
+from trinity_compat.errors import RunError
+
+
+class BufferError(RunError):
+    """The database stayed out of reach, or answered what it must not."""
+
+
+class BufferFull(BufferError):
+    """The disk under the database is full. The transaction was rolled back: nothing is half-written."""
+
+
+class HistoryChanged(BufferError):
+    """A resume started a new history: what was made in the old one must not be stored."""

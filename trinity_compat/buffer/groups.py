@@ -1,0 +1,117 @@
+"""Writing and reading groups inside a transaction that the caller opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec, queries
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.buffer.queries import query
+
+Row = Sequence[Any]
+
+
+def group_values(group: Group) -> dict[str, Any]:
+    """Column values of one group. Raises ValueError for an empty or misshapen one."""
+    if not group.experiences:
+        raise ValueError(f"group {group.key!r} has no experiences")
+    for experience in group.experiences:
+        codec.check(experience, group.key)
+    return {
+        "key": group.key,
+        "kind": group.kind,
+        "task_no": group.task_no,
+        "task": codec.to_json(group.task),
+        "explorer_step": group.explorer_step,
+        "priority": group.priority,
+        "size": len(group.experiences),
+        "min_model_version": min(e.min_model_version for e in group.experiences),
+        "max_model_version": max(e.max_model_version for e in group.experiences),
+    }
+
+
+def experience_values(experience: Experience) -> dict[str, Any]:
+    """Column values of one experience, all but its group."""
+    return {
+        "run": experience.run,
+        "reward": float(experience.reward),
+        "min_model_version": experience.min_model_version,
+        "max_model_version": experience.max_model_version,
+        "num_turns": experience.num_turns,
+        "metrics": codec.to_json(experience.metrics),
+        "info": codec.to_json(experience.info),
+        "prompt_text": codec.to_text(experience.prompt_text),
+        "response_text": codec.to_text(experience.response_text),
+        "prompt_ids": codec.pack_ints(experience.prompt_ids),
+        "response_ids": codec.pack_ints(experience.response_ids),
+        "response_mask": codec.pack_mask(experience.response_mask),
+        "logprobs": codec.pack_floats(experience.logprobs),
+    }
+
+
+Prepared = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def prepare(groups: Iterable[Group]) -> list[Prepared]:
+    """Everything that needs no database, done before the transaction takes the write lock."""
+    return [(group_values(g), [experience_values(e) for e in g.experiences]) for g in groups]
+
+
+def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, now: float) -> int:
+    """Store what isn't there yet; returns how many groups were new."""
+    new = 0
+    rows: list[dict[str, Any]] = []
+    for group, experiences in prepared:
+        values = {**group, "history": history, "now": now}
+        group_id = conn.execute(query(queries.PUT_GROUP), values).scalar_one_or_none()
+        if group_id is None:
+            continue
+        new += 1
+        rows.extend({**experience, "group_id": group_id} for experience in experiences)
+    if rows:
+        conn.execute(query(queries.PUT_EXPERIENCES), rows)
+    return new
+
+
+def experience(row: Row) -> Experience:
+    """One row of ``queries._EXPERIENCE``. The arrays are read-only views on what the driver gave."""
+    response = codec.unpack_ints(row[4])
+    return Experience(
+        run=row[2],
+        prompt_ids=codec.unpack_ints(row[3]),
+        response_ids=response,
+        response_mask=codec.unpack_mask(row[5], len(response)),
+        logprobs=codec.unpack_floats(row[6]),
+        reward=row[7],
+        min_model_version=row[8],
+        max_model_version=row[9],
+        prompt_text=row[10],
+        response_text=row[11],
+        num_turns=row[12],
+        metrics=codec.numbers(row[13]),
+        info=codec.from_json(row[14]),
+    )
+
+
+def assemble(groups: Iterable[Row], experiences: Iterable[Row]) -> tuple[Group, ...]:
+    """Groups in the order of their rows, each with its experiences in order of ``run``."""
+    members: dict[int, list[Experience]] = {}
+    for row in experiences:
+        members.setdefault(row[0], []).append(experience(row))
+    return tuple(_group(row, tuple(members.get(row[0], ()))) for row in groups)
+
+
+def _group(row: Row, experiences: tuple[Experience, ...]) -> Group:
+    return Group(
+        group_id=row[0],
+        key=row[1],
+        task_no=row[2],
+        task=codec.from_json(row[3]),
+        explorer_step=row[4],
+        kind=row[5],
+        priority=row[6],
+        experiences=experiences,
+    )

@@ -1,0 +1,160 @@
+"""Every statement that the buffer runs, by name. ``:name`` binds; states are literals, because the
+partial indexes match literals only. Statements that differ between databases are built in ``lock``.
+
+States of a group: ready → claimed → trained; ``stale`` was dropped by the staleness limit, ``void`` was
+made by weights that a resume took back. A group that comes back from a claim is ready if it was never
+used and trained if it was (it then waits for its next use).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from sqlalchemy import TextClause, text
+
+
+@cache
+def query(statement: str) -> TextClause:
+    """The parsed statement; SQLAlchemy caches its compiled form under it."""
+    return text(statement)
+
+
+def skip_locked(dialect: str) -> str:
+    """PostgreSQL's claimers pass each other's rows; SQLite has one writer at a time."""
+    return " FOR UPDATE SKIP LOCKED" if dialect == "postgresql" else ""
+
+
+def for_update(dialect: str) -> str:
+    return " FOR UPDATE" if dialect == "postgresql" else ""
+
+
+def for_share(dialect: str) -> str:
+    return " FOR SHARE" if dialect == "postgresql" else ""
+
+
+# -- history ------------------------------------------------------------------------------------
+HISTORY = "SELECT value FROM counters WHERE name = 'history'"
+COMPLETE_BELOW = "SELECT value FROM counters WHERE name = 'complete_below'"
+SET_COUNTER = "UPDATE counters SET value = :value WHERE name = :name"
+LOWER_COMPLETE = "UPDATE counters SET value = :value WHERE name = 'complete_below' AND value > :value"
+NEW_HISTORY = "INSERT INTO histories (from_step, started_at) VALUES (:step, :now) RETURNING id"
+
+# -- writing ------------------------------------------------------------------------------------
+PUT_GROUP = """INSERT INTO task_groups (key, kind, task_no, task, explorer_step, priority, state, size,
+    min_model_version, max_model_version, history_id, written_at)
+VALUES (:key, :kind, :task_no, :task, :explorer_step, :priority, 'ready', :size,
+    :min_model_version, :max_model_version, :history, :now)
+ON CONFLICT DO NOTHING RETURNING id"""
+PUT_EXPERIENCES = """INSERT INTO experiences (group_id, run, reward, min_model_version, max_model_version,
+    num_turns, metrics, info, prompt_text, response_text, prompt_ids, response_ids, response_mask, logprobs)
+VALUES (:group_id, :run, :reward, :min_model_version, :max_model_version, :num_turns, :metrics, :info,
+    :prompt_text, :response_text, :prompt_ids, :response_ids, :response_mask, :logprobs)"""
+
+# -- reading ------------------------------------------------------------------------------------
+_GROUP = """g.id, g.key, g.task_no, CAST(g.task AS TEXT), g.explorer_step, g.kind, g.priority"""
+_EXPERIENCE = """e.group_id, e.id, e.run, e.prompt_ids, e.response_ids, e.response_mask, e.logprobs, e.reward,
+    e.min_model_version, e.max_model_version, e.prompt_text, e.response_text, e.num_turns,
+    CAST(e.metrics AS TEXT), CAST(e.info AS TEXT)"""
+_FIFO = "g.use_count, g.priority DESC, g.task_no, g.id"
+CLAIMED_GROUPS = f"SELECT {_GROUP} FROM task_groups g WHERE g.claim_token = :token ORDER BY {_FIFO}"
+CLAIMED_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM task_groups g JOIN experiences e ON e.group_id = g.id
+WHERE g.claim_token = :token ORDER BY e.group_id, e.run"""
+KIND_GROUPS = f"""SELECT {_GROUP} FROM task_groups g
+WHERE g.kind = :kind AND g.state NOT IN ('void', 'stale') ORDER BY g.task_no, g.id LIMIT :limit"""
+KIND_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id IN (
+    SELECT g.id FROM task_groups g WHERE g.kind = :kind AND g.state NOT IN ('void', 'stale')
+    ORDER BY g.task_no, g.id LIMIT :limit) ORDER BY e.group_id, e.run"""
+EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e
+WHERE e.id > :after_id AND e.response_ids IS NOT NULL ORDER BY e.id LIMIT :limit"""
+DEPTH = """SELECT 'ready', count(*) FROM task_groups WHERE kind = :kind AND state = 'ready'
+UNION ALL SELECT 'trained', count(*) FROM task_groups WHERE kind = :kind AND state = 'trained'
+UNION ALL SELECT 'stale', count(*) FROM task_groups WHERE kind = :kind AND state = 'stale'
+    AND state IN ('void', 'stale')
+UNION ALL SELECT 'void', count(*) FROM task_groups WHERE kind = :kind AND state = 'void'
+    AND state IN ('void', 'stale')
+UNION ALL SELECT CASE WHEN c.lease_until >= :now THEN 'claimed' WHEN g.use_count = 0 THEN 'ready'
+    ELSE 'trained' END, 1 FROM claims c JOIN task_groups g ON g.claim_token = c.token
+    WHERE c.state = 'open' AND g.kind = :kind"""
+LIVE_TASKS = """SELECT DISTINCT task_no FROM task_groups WHERE kind = :kind
+    AND state NOT IN ('void', 'stale') AND task_no >= :first AND task_no < :upto ORDER BY task_no"""
+
+# -- claims -------------------------------------------------------------------------------------
+CLAIM_OF_REQUEST = "SELECT token FROM claims WHERE request = :request"
+LAPSED = "SELECT token FROM claims WHERE state = 'open' AND lease_until < :now ORDER BY token"
+END_CLAIM = "UPDATE claims SET state = :state, trained_step = :step WHERE token = :token AND state = 'open'"
+CLAIM_STATE = "SELECT state, trained_step FROM claims WHERE token = :token"
+GIVE_BACK = """UPDATE task_groups SET claim_token = NULL,
+    state = CASE WHEN use_count = 0 THEN 'ready' ELSE 'trained' END WHERE claim_token = :token"""
+DROP_STALE = """UPDATE task_groups SET state = 'stale'
+WHERE kind = :kind AND state = 'ready' AND min_model_version < :min_version RETURNING task_no"""
+NEW_CLAIM = """INSERT INTO claims (request, owner, step, history_id, state, lease_until, claimed_at)
+VALUES (:request, :owner, :step, :history, 'open', :until, :now) RETURNING token"""
+TAKE_READY = """WITH picked AS MATERIALIZED (
+    SELECT id FROM task_groups WHERE kind = :kind AND state = 'ready'
+    ORDER BY priority DESC, task_no, id LIMIT :count{skip_locked})
+UPDATE task_groups SET state = 'claimed', claim_token = :token
+WHERE id IN (SELECT id FROM picked) RETURNING id"""
+TAKE_TRAINED = """WITH picked AS MATERIALIZED (
+    SELECT id FROM task_groups WHERE kind = :kind AND state = 'trained' AND use_count < :max_uses
+    AND last_used_at <= :used_before AND min_model_version >= :min_version
+    ORDER BY use_count, last_used_at, task_no, id LIMIT :count{skip_locked})
+UPDATE task_groups SET state = 'claimed', claim_token = :token
+WHERE id IN (SELECT id FROM picked) RETURNING id"""
+RENEW = "UPDATE claims SET lease_until = :until WHERE token = :token AND state = 'open'"
+ENTER = """INSERT INTO ledger_entries (history_id, group_id, use_no, trainer_step, claim_token, entered_at)
+SELECT :history, id, use_count + 1, :step, :token, :now FROM task_groups WHERE claim_token = :token ORDER BY id"""
+SET_TRAINED = """UPDATE task_groups SET state = 'trained', use_count = use_count + 1, last_used_at = :now,
+    claim_token = NULL WHERE claim_token = :token"""
+
+# -- weights, evaluation ------------------------------------------------------------------------
+_VERSION = "version, path, digest, nbytes, method"
+NEWEST_HERE = "SELECT max(version) FROM weight_versions WHERE history_id = :history AND voided_in IS NULL"
+PUBLISH = f"""INSERT INTO weight_versions ({_VERSION}, history_id, published_at)
+VALUES (:version, :path, :digest, :nbytes, :method, :history, :now)
+ON CONFLICT (version) WHERE voided_in IS NULL DO UPDATE SET path = excluded.path, digest = excluded.digest,
+    nbytes = excluded.nbytes, method = excluded.method, history_id = excluded.history_id,
+    published_at = excluded.published_at"""
+LATEST_VERSION = f"""SELECT {_VERSION} FROM weight_versions WHERE voided_in IS NULL
+ORDER BY version DESC LIMIT 1"""
+ONE_VERSION = f"SELECT {_VERSION} FROM weight_versions WHERE voided_in IS NULL AND version = :version"
+ASK_EVAL = """INSERT INTO eval_requests (history_id, step, version, asked_at)
+VALUES (:history, :step, :version, :now) ON CONFLICT DO NOTHING"""
+EVAL_AT = "SELECT id, step, version FROM eval_requests WHERE history_id = :history AND step = :step"
+NEXT_EVAL = """SELECT id, step, version FROM eval_requests
+WHERE history_id = :history AND done_at IS NULL ORDER BY id LIMIT 1"""
+FINISH_EVAL = "UPDATE eval_requests SET done_at = :now WHERE id = :id AND done_at IS NULL"
+EVAL_DONE = "SELECT done_at IS NOT NULL FROM eval_requests WHERE id = :id"
+
+# -- liveness, state, metrics -------------------------------------------------------------------
+BEAT = """INSERT INTO participants (role, name, pid, host, state, detail, history_id, beat_at)
+VALUES (:role, :name, :pid, :host, :state, :detail, :history, :now)
+ON CONFLICT (role, name) DO UPDATE SET pid = excluded.pid, host = excluded.host, state = excluded.state,
+    detail = excluded.detail, history_id = excluded.history_id, beat_at = excluded.beat_at"""
+PARTICIPANTS = """SELECT role, name, pid, host, state, :now - beat_at, CAST(detail AS TEXT)
+FROM participants WHERE history_id = :history ORDER BY role, name"""
+SET_STATE = """INSERT INTO job_state (key, value) VALUES (:key, :value)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
+GET_STATE = "SELECT CAST(value AS TEXT) FROM job_state WHERE key = :key"
+LOG_METRICS = """INSERT INTO metrics (history_id, role, step, metrics) VALUES (:history, :role, :step, :metrics)
+ON CONFLICT (role, step, history_id) DO UPDATE SET metrics = excluded.metrics, voided_in = NULL"""
+READ_METRICS = """SELECT step, CAST(metrics AS TEXT) FROM metrics
+WHERE role = :role AND step > :after_step AND voided_in IS NULL ORDER BY step, history_id"""
+
+# -- resume -------------------------------------------------------------------------------------
+GIVE_ALL_BACK = """UPDATE task_groups SET claim_token = NULL,
+    state = CASE WHEN use_count = 0 THEN 'ready' ELSE 'trained' END WHERE claim_token IS NOT NULL"""
+END_ALL_CLAIMS = "UPDATE claims SET state = 'void' WHERE state = 'open'"
+VOID_USES = "UPDATE ledger_entries SET voided_in = :history WHERE trainer_step > :step AND voided_in IS NULL"
+RECOUNT_USES = """UPDATE task_groups SET use_count = (SELECT count(*) FROM ledger_entries l
+    WHERE l.group_id = task_groups.id AND l.voided_in IS NULL)
+WHERE id IN (SELECT group_id FROM ledger_entries WHERE voided_in = :history)"""
+TRAINED_TO_READY = """UPDATE task_groups SET state = 'ready', last_used_at = NULL
+WHERE state = 'trained' AND use_count = 0"""
+VOID_GROUPS = """UPDATE task_groups SET state = 'void'
+WHERE kind = 'train' AND state = 'ready' AND max_model_version > :step RETURNING task_no"""
+VOID_VERSIONS = "UPDATE weight_versions SET voided_in = :history WHERE version > :step AND voided_in IS NULL"
+# What an explorer measured stays true of the groups that stay; a redone step replaces it.
+VOID_METRICS = """UPDATE metrics SET voided_in = :history
+WHERE step > :step AND voided_in IS NULL AND role NOT LIKE 'explorer%'"""
+COUNT_READY = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'ready'"
+COUNT_TRAINED = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'trained'"

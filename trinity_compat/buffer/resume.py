@@ -1,0 +1,32 @@
+"""Starting a new history from a checkpoint: the ledger and the queue are made to agree with it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import queries
+from trinity_compat.buffer.model import Reconciled
+from trinity_compat.buffer.queries import query
+
+
+def reconcile(conn: sa.Connection, *, step: int, now: float) -> Reconciled:
+    """The caller holds the history's row. Order matters: first claims, then uses, then groups."""
+    history = int(conn.execute(query(queries.NEW_HISTORY), {"step": step, "now": now}).scalar_one())
+    conn.execute(query(queries.SET_COUNTER), {"name": "history", "value": history})
+    conn.execute(query(queries.END_ALL_CLAIMS))
+    conn.execute(query(queries.GIVE_ALL_BACK))
+    lost = {"history": history, "step": step}
+    conn.execute(query(queries.VOID_USES), lost)
+    conn.execute(query(queries.RECOUNT_USES), {"history": history})
+    conn.execute(query(queries.TRAINED_TO_READY))
+    voided = conn.execute(query(queries.VOID_GROUPS), {"step": step}).scalars().all()
+    if voided:
+        conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})
+    conn.execute(query(queries.VOID_VERSIONS), lost)
+    conn.execute(query(queries.VOID_METRICS), lost)
+    return Reconciled(
+        history=history,
+        ready_again=conn.execute(query(queries.COUNT_READY)).scalar_one(),
+        voided=len(voided),
+        kept=conn.execute(query(queries.COUNT_TRAINED)).scalar_one(),
+    )

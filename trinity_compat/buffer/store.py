@@ -1,0 +1,277 @@
+"""The buffer over SQL: each method of the interface is one transaction of named queries."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import claims, codec, groups, queries, resume
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.database import Database
+from trinity_compat.buffer.errors import HistoryChanged
+from trinity_compat.buffer.model import (
+    Claim,
+    EvalRequest,
+    Experience,
+    Group,
+    Participant,
+    Reconciled,
+    WeightVersion,
+)
+from trinity_compat.buffer.queries import query
+
+T = TypeVar("T")
+_ALL = 2**62
+
+
+class SqlBuffer:
+    """``Buffer`` over one database. ``clock`` (seconds) stands in for the database's, in tests."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] | None = None) -> None:
+        self._db = database
+        self._clock = clock
+
+    # -- experiences ------------------------------------------------------------------------
+
+    def put_groups(self, groups_: Sequence[Group], *, history: int | None = None) -> int:
+        prepared = groups.prepare(groups_)
+
+        def work(conn: sa.Connection) -> int:
+            current = self._hold_history(conn, queries.for_share)
+            if history is not None and history != current:
+                raise HistoryChanged(f"made in history {history}; a resume has started history {current}")
+            return groups.insert(conn, prepared, history=current, now=self._now(conn))
+
+        return self._db.run(work) if prepared else 0
+
+    def claim_groups(
+        self,
+        count: int,
+        *,
+        owner: str,
+        step: int,
+        kind: str = "train",
+        min_version: int | None = None,
+        lease_s: float = 60.0,
+        max_uses: int = 1,
+        cooldown_s: float = 0.0,
+    ) -> Claim | None:
+        ask = claims.Request(
+            uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, max_uses, cooldown_s
+        )
+        if min_version is not None:
+            self._db.run(lambda conn: claims.drop_stale(conn, kind=kind, min_version=min_version))
+
+        def work(conn: sa.Connection) -> Claim:
+            history = self._hold_history(conn, queries.for_share)
+            return claims.take(conn, ask, dialect=self._db.dialect, history=history, now=self._now(conn))
+
+        try:
+            return self._db.run(work)
+        except claims.TooFew:
+            return None
+
+    def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
+        def work(conn: sa.Connection) -> None:
+            bind = {"token": claim.token, "until": self._now(conn) + lease_s}
+            if conn.execute(query(queries.RENEW), bind).rowcount == 0:
+                state = conn.execute(query(queries.CLAIM_STATE), {"token": claim.token}).one_or_none()
+                raise claims.lost(claim, state[0] if state else "unknown")
+
+        self._db.run(work)
+
+    def mark_trained(self, claim: Claim, *, step: int) -> None:
+        def work(conn: sa.Connection) -> None:
+            history = self._hold_history(conn, queries.for_share)
+            claims.enter(conn, claim, step=step, history=history, now=self._now(conn))
+
+        self._db.run(work)
+
+    def release(self, claim: Claim) -> None:
+        def work(conn: sa.Connection) -> None:
+            if claims.end(conn, claim.token, state="released"):
+                conn.execute(query(queries.GIVE_BACK), {"token": claim.token})
+
+        self._db.run(work)
+
+    def groups(self, kind: str, *, limit: int | None = None) -> list[Group]:
+        bind = {"kind": kind, "limit": _ALL if limit is None else limit}
+
+        def work(conn: sa.Connection) -> list[Group]:
+            rows = conn.execute(query(queries.KIND_GROUPS), bind).all()
+            return list(groups.assemble(rows, conn.execute(query(queries.KIND_EXPERIENCES), bind)))
+
+        return self._read(work)
+
+    def experiences(self, *, limit: int | None = None, after_id: int = 0) -> list[tuple[int, Experience]]:
+        bind = {"after_id": after_id, "limit": _ALL if limit is None else limit}
+        rows = self._rows(queries.EXPERIENCES, bind)
+        return [(row[1], groups.experience(row)) for row in rows]
+
+    def depth(self, kind: str = "train") -> Mapping[str, int]:
+        found = dict.fromkeys(("ready", "claimed", "trained", "stale", "void"), 0)
+
+        def work(conn: sa.Connection) -> None:
+            for state, count in conn.execute(query(queries.DEPTH), {"kind": kind, "now": self._now(conn)}):
+                found[state] += count
+
+        self._read(work)
+        return found
+
+    # -- the task stream ----------------------------------------------------------------------
+
+    def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
+        def work(conn: sa.Connection) -> list[int]:
+            locked = queries.COMPLETE_BELOW + queries.for_update(self._db.dialect)
+            first = int(conn.execute(query(locked)).scalar_one())
+            bind = {"kind": "train", "first": first, "upto": upto}
+            live = set(conn.execute(query(queries.LIVE_TASKS), bind).scalars())
+            complete = first
+            while complete in live:
+                complete += 1
+            if complete > first:
+                conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": complete})
+            missing = (number for number in range(complete, upto) if number not in live)
+            return [number for number, _ in zip(missing, range(limit), strict=False)]
+
+        return self._db.run(work)
+
+    # -- weights --------------------------------------------------------------------------------
+
+    def publish_version(self, version: WeightVersion) -> None:
+        def work(conn: sa.Connection) -> None:
+            history = self._hold_history(conn, queries.for_update)
+            newest = conn.execute(query(queries.NEWEST_HERE), {"history": history}).scalar_one()
+            if newest is not None and version.version < newest:
+                raise ValueError(f"version {version.version} after {newest}: versions grow within a history")
+            values = {name: getattr(version, name) for name in WeightVersion.__slots__}
+            values |= {"history": history, "now": self._now(conn)}
+            conn.execute(query(queries.PUBLISH), values)
+
+        self._db.run(work)
+
+    def latest_version(self) -> WeightVersion | None:
+        rows = self._rows(queries.LATEST_VERSION)
+        return WeightVersion(*rows[0]) if rows else None
+
+    def get_version(self, version: int) -> WeightVersion | None:
+        rows = self._rows(queries.ONE_VERSION, {"version": version})
+        return WeightVersion(*rows[0]) if rows else None
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def request_eval(self, *, step: int, version: int) -> EvalRequest:
+        def work(conn: sa.Connection) -> EvalRequest:
+            bind = {"history": self._hold_history(conn, queries.for_share), "step": step}
+            conn.execute(query(queries.ASK_EVAL), {**bind, "version": version, "now": self._now(conn)})
+            return EvalRequest(*conn.execute(query(queries.EVAL_AT), bind).one())
+
+        return self._db.run(work)
+
+    def next_eval(self) -> EvalRequest | None:
+        def work(conn: sa.Connection) -> EvalRequest | None:
+            bind = {"history": self._history(conn)}
+            row = conn.execute(query(queries.NEXT_EVAL), bind).one_or_none()
+            return EvalRequest(*row) if row else None
+
+        return self._read(work)
+
+    def finish_eval(self, request: EvalRequest) -> None:
+        def work(conn: sa.Connection) -> None:
+            conn.execute(query(queries.FINISH_EVAL), {"id": request.request_id, "now": self._now(conn)})
+
+        self._db.run(work)
+
+    def eval_done(self, request: EvalRequest) -> bool:
+        rows = self._rows(queries.EVAL_DONE, {"id": request.request_id})
+        return bool(rows and rows[0][0])
+
+    # -- liveness, state, metrics ---------------------------------------------------------------
+
+    def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, Any] | None = None) -> None:
+        values = {"role": role, "name": name, "state": state, "detail": codec.to_json(detail or {})}
+        values |= {"pid": os.getpid(), "host": socket.gethostname()}
+
+        def work(conn: sa.Connection) -> None:
+            bind = {**values, "history": self._history(conn), "now": self._now(conn)}
+            conn.execute(query(queries.BEAT), bind)
+
+        self._db.run(work)
+
+    def participants(self) -> list[Participant]:
+        def work(conn: sa.Connection) -> list[Participant]:
+            bind = {"history": self._history(conn), "now": self._now(conn)}
+            rows = conn.execute(query(queries.PARTICIPANTS), bind)
+            return [Participant(*row[:6], codec.from_json(row[6])) for row in rows]
+
+        return self._read(work)
+
+    def set_state(self, key: str, value: Any) -> None:
+        bind = {"key": key, "value": codec.to_json(value)}
+        self._db.run(lambda conn: conn.execute(query(queries.SET_STATE), bind))
+
+    def get_state(self, key: str, default: Any = None) -> Any:
+        rows = self._rows(queries.GET_STATE, {"key": key})
+        return codec.from_json(rows[0][0]) if rows else default
+
+    def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
+        values = {"role": role, "step": step, "metrics": codec.to_json(metrics)}
+
+        def work(conn: sa.Connection) -> None:
+            conn.execute(query(queries.LOG_METRICS), {**values, "history": self._history(conn)})
+
+        self._db.run(work)
+
+    def read_metrics(self, role: str, *, after_step: int = -1) -> list[tuple[int, dict[str, float]]]:
+        rows = self._rows(queries.READ_METRICS, {"role": role, "after_step": after_step})
+        return list({step: codec.numbers(text) for step, text in rows}.items())
+
+    # -- resume ---------------------------------------------------------------------------------
+
+    def history(self) -> int:
+        return self._read(self._history)
+
+    def reconcile(self, *, step: int) -> Reconciled:
+        def work(conn: sa.Connection) -> Reconciled:
+            self._hold_history(conn, queries.for_update)
+            return resume.reconcile(conn, step=step, now=self._now(conn))
+
+        return self._db.run(work)
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _read(self, work: Callable[[sa.Connection], T]) -> T:
+        return self._db.run(work, write=False)
+
+    def _rows(self, statement: str, bind: Mapping[str, Any] | None = None) -> Sequence[sa.Row[Any]]:
+        return self._read(lambda conn: conn.execute(query(statement), dict(bind or {})).all())
+
+    def _now(self, conn: sa.Connection) -> float:
+        return self._clock() if self._clock else self._db.now(conn)
+
+    def _history(self, conn: sa.Connection) -> int:
+        return int(conn.execute(query(queries.HISTORY)).scalar_one())
+
+    def _hold_history(self, conn: sa.Connection, lock: Callable[[str], str]) -> int:
+        """The current history, which stays so until this transaction ends."""
+        return int(conn.execute(query(queries.HISTORY + lock(self._db.dialect))).scalar_one())
+
+
+def open_buffer(
+    url: str, *, create: bool = True, retry_s: float = 60.0, clock: Callable[[], float] | None = None
+) -> Buffer:
+    """The buffer at ``sqlite:////abs/path.db`` or ``postgresql+psycopg://user@host/db``.
+
+    Creates and migrates the schema (``create=False``: the buffer must be there). A lost connection or a
+    locked database is tried again for ``retry_s`` seconds. Raises UserError for a URL that can't be, a
+    foreign or a newer database; BufferError when it stays out of reach, BufferFull on a full disk.
+    """
+    return SqlBuffer(Database(url, create=create, retry_s=retry_s), clock=clock)
