@@ -149,7 +149,7 @@ class Database:
         return state.startswith(_PASSING)
 
     def _explain(self, error: DBAPIError) -> Exception:
-        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", "")
+        code = str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", ""))
         if (
             code in _FULL
             or code == "SQLITE_FULL"

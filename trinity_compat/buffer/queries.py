@@ -102,7 +102,8 @@ UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""
 RENEW = "UPDATE claims SET lease_until = :until WHERE token = :token AND state = 'open'"
 ENTER = """INSERT INTO ledger_entries (history_id, group_id, use_no, trainer_step, claim_token, entered_at)
-SELECT :history, id, use_count + 1, :step, :token, :now FROM task_groups WHERE claim_token = :token ORDER BY id"""
+SELECT :history, id, use_count + 1, :step, :token, :now FROM task_groups
+WHERE claim_token = :token ORDER BY id"""
 SET_TRAINED = """UPDATE task_groups SET state = 'trained', use_count = use_count + 1, last_used_at = :now,
     claim_token = NULL WHERE claim_token = :token"""
 
@@ -135,7 +136,8 @@ FROM participants WHERE history_id = :history ORDER BY role, name"""
 SET_STATE = """INSERT INTO job_state (key, value) VALUES (:key, :value)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
 GET_STATE = "SELECT CAST(value AS TEXT) FROM job_state WHERE key = :key"
-LOG_METRICS = """INSERT INTO metrics (history_id, role, step, metrics) VALUES (:history, :role, :step, :metrics)
+LOG_METRICS = """INSERT INTO metrics (history_id, role, step, metrics)
+VALUES (:history, :role, :step, :metrics)
 ON CONFLICT (role, step, history_id) DO UPDATE SET metrics = excluded.metrics, voided_in = NULL"""
 READ_METRICS = """SELECT step, CAST(metrics AS TEXT) FROM metrics
 WHERE role = :role AND step > :after_step AND voided_in IS NULL ORDER BY step, history_id"""

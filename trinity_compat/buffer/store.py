@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from trinity_compat.buffer import claims, codec, groups, queries, resume
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.errors import HistoryChanged
+from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import (
     Claim,
     EvalRequest,
@@ -117,7 +118,8 @@ class SqlBuffer:
         found = dict.fromkeys(("ready", "claimed", "trained", "stale", "void"), 0)
 
         def work(conn: sa.Connection) -> None:
-            for state, count in conn.execute(query(queries.DEPTH), {"kind": kind, "now": self._now(conn)}):
+            counts: Iterable[Row] = conn.execute(query(queries.DEPTH), {"kind": kind, "now": self._now(conn)})
+            for state, count in counts:
                 found[state] += count
 
         self._read(work)
@@ -194,8 +196,8 @@ class SqlBuffer:
     # -- liveness, state, metrics ---------------------------------------------------------------
 
     def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, Any] | None = None) -> None:
-        values = {"role": role, "name": name, "state": state, "detail": codec.to_json(detail or {})}
-        values |= {"pid": os.getpid(), "host": socket.gethostname()}
+        values: dict[str, Any] = {"role": role, "name": name, "state": state}
+        values |= {"detail": codec.to_json(detail or {}), "pid": os.getpid(), "host": socket.gethostname()}
 
         def work(conn: sa.Connection) -> None:
             bind = {**values, "history": self._history(conn), "now": self._now(conn)}
@@ -206,8 +208,8 @@ class SqlBuffer:
     def participants(self) -> list[Participant]:
         def work(conn: sa.Connection) -> list[Participant]:
             bind = {"history": self._history(conn), "now": self._now(conn)}
-            rows = conn.execute(query(queries.PARTICIPANTS), bind)
-            return [Participant(*row[:6], codec.from_json(row[6])) for row in rows]
+            rows: Iterable[Row] = conn.execute(query(queries.PARTICIPANTS), bind)
+            return [_participant(row) for row in rows]
 
         return self._read(work)
 
@@ -251,7 +253,7 @@ class SqlBuffer:
     def _read(self, work: Callable[[sa.Connection], T]) -> T:
         return self._db.run(work, write=False)
 
-    def _rows(self, statement: str, bind: Mapping[str, Any] | None = None) -> Sequence[sa.Row[Any]]:
+    def _rows(self, statement: str, bind: Mapping[str, Any] | None = None) -> Sequence[Row]:
         return self._read(lambda conn: conn.execute(query(statement), dict(bind or {})).all())
 
     def _now(self, conn: sa.Connection) -> float:
@@ -263,6 +265,11 @@ class SqlBuffer:
     def _hold_history(self, conn: sa.Connection, lock: Callable[[str], str]) -> int:
         """The current history, which stays so until this transaction ends."""
         return int(conn.execute(query(queries.HISTORY + lock(self._db.dialect))).scalar_one())
+
+
+def _participant(row: Row) -> Participant:
+    role, name, pid, host, state, age_s, detail = row
+    return Participant(role, name, pid, host, state, age_s, codec.from_json(detail))
 
 
 def open_buffer(

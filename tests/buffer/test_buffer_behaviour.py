@@ -1,0 +1,387 @@
+"""What a buffer promises, on every backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from buffer_samples import experience, group, groups
+
+from trinity_compat.buffer import HistoryChanged, open_buffer
+from trinity_compat.buffer.api import ClaimLost
+from trinity_compat.buffer.model import WeightVersion
+
+ARRAYS = ("prompt_ids", "response_ids", "response_mask", "logprobs")
+
+
+def tasks(claim):
+    return None if claim is None else [g.task_no for g in claim.groups]
+
+
+def train(buffer, count, step, **options):
+    claim = buffer.claim_groups(count, owner="t", step=step, **options)
+    buffer.mark_trained(claim, step=step)
+    return tasks(claim)
+
+
+def version(number, path="w"):
+    return WeightVersion(number, path, f"sha-{number}", 10)
+
+
+# -- writing and reading ------------------------------------------------------------------------
+
+
+def test_a_group_comes_back_as_it_was_written(buffer):
+    masked = dataclasses.replace(
+        experience(1, version=3),
+        response_mask=np.array([1, 0, 0, 1], np.uint8),
+        min_model_version=2,
+        metrics={"acc": 0.5, "lost": math.nan, "far": -math.inf},
+        info={"pred": "42", "parts": [1, 2]},
+        num_turns=4,
+        response_text="日本語 😀",
+    )
+    written = dataclasses.replace(group(0, priority=1.5), experiences=(experience(0), masked))
+    buffer.put_groups([written])
+    (read,) = buffer.groups("train")
+    assert read.group_id is not None
+    assert dataclasses.replace(read, group_id=None, experiences=()) == dataclasses.replace(
+        written, experiences=()
+    )
+    for before, after in zip(written.experiences, read.experiences, strict=True):
+        for name in ARRAYS:
+            assert getattr(after, name).dtype == getattr(before, name).dtype
+            np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    blank = dict.fromkeys(ARRAYS) | {"metrics": {}}
+    assert dataclasses.replace(read.experiences[1], **blank) == dataclasses.replace(masked, **blank)
+    assert math.isnan(read.experiences[1].metrics["lost"])
+    assert read.experiences[1].metrics["far"] == -math.inf
+
+
+def test_numpy_scalars_and_arrays_in_a_task_become_json(buffer):
+    row = {"index": np.int64(3), "answer": np.array([1.5, 2.5]), "score": np.float32("nan")}
+    buffer.put_groups([dataclasses.replace(group(0), task=row)])
+    assert buffer.groups("train")[0].task == {"index": 3, "answer": [1.5, 2.5], "score": "NaN"}
+
+
+def test_text_that_postgresql_cannot_hold_is_replaced_not_refused(buffer):
+    odd = dataclasses.replace(experience(0), response_text="a\0b\ud800c", info={"raw": "x\0y"})
+    buffer.put_groups([dataclasses.replace(group(0), experiences=(odd,))])
+    assert buffer.groups("train")[0].experiences[0].response_text == "a�b�c"
+
+
+def test_what_is_not_json_is_refused_by_name(buffer):
+    with pytest.raises(TypeError, match="object is not JSON"):
+        buffer.put_groups([dataclasses.replace(group(0), task={"index": object()})])
+
+
+@pytest.mark.parametrize("name", ["response_mask", "logprobs"])
+def test_arrays_of_unequal_length_are_refused(buffer, name):
+    bad = dataclasses.replace(experience(1), **{name: np.ones(9, np.float32)})
+    with pytest.raises(ValueError, match=f"run 1: {name} has 9 of 4 tokens"):
+        buffer.put_groups([group(1), dataclasses.replace(group(0), experiences=(experience(0), bad))])
+    assert buffer.groups("train") == []
+
+
+def test_a_group_without_experiences_is_refused(buffer):
+    with pytest.raises(ValueError, match="no experiences"):
+        buffer.put_groups([dataclasses.replace(group(0), experiences=())])
+
+
+def test_the_same_key_twice_is_stored_once(buffer):
+    assert buffer.put_groups(groups(3)) == 3
+    assert buffer.put_groups([*groups(3), group(7), group(7)]) == 1
+    assert [g.task_no for g in buffer.groups("train")] == [0, 1, 2, 7]
+    assert len(buffer.experiences()) == 8
+
+
+def test_experiences_are_paged_by_id(buffer):
+    buffer.put_groups(groups(3))
+    first = buffer.experiences(limit=4)
+    rest = buffer.experiences(after_id=first[-1][0])
+    assert [e.response_text for _, e in first + rest] == [
+        f"response {t}.{r}" for t in range(3) for r in range(2)
+    ]
+
+
+def test_nothing_is_lost_when_the_buffer_is_opened_again(buffer, url):
+    buffer.put_groups(groups(2))
+    again = open_buffer(url, create=False)
+    assert [g.task_no for g in again.groups("train")] == [0, 1]
+    again.close()
+
+
+# -- claims -------------------------------------------------------------------------------------
+
+
+def test_claims_come_in_task_order_whatever_order_they_were_written_in(buffer):
+    for number in (3, 0, 2, 1):
+        buffer.put_groups([group(number)])
+    assert tasks(buffer.claim_groups(3, owner="t", step=1)) == [0, 1, 2]
+    assert buffer.claim_groups(3, owner="t", step=1) is None
+    assert tasks(buffer.claim_groups(1, owner="t", step=1)) == [3]
+
+
+def test_higher_priority_comes_first(buffer):
+    buffer.put_groups([group(0), group(1, priority=2.0), group(2, priority=2.0), group(3, priority=-1)])
+    assert tasks(buffer.claim_groups(4, owner="t", step=1)) == [1, 2, 0, 3]
+
+
+def test_a_claim_takes_all_or_nothing(buffer):
+    buffer.put_groups(groups(3))
+    assert buffer.claim_groups(4, owner="t", step=1) is None
+    assert buffer.depth() == {"ready": 3, "claimed": 0, "trained": 0, "stale": 0, "void": 0}
+
+
+def test_a_claim_holds_its_kind_only(buffer):
+    buffer.put_groups([group(0), group(0, key="e", kind="eval:1")])
+    assert tasks(buffer.claim_groups(1, owner="t", step=1)) == [0]
+    assert buffer.claim_groups(1, owner="t", step=1) is None
+    assert [g.key for g in buffer.groups("eval:1")] == ["e"]
+
+
+def test_released_groups_return_in_their_old_order(buffer):
+    buffer.put_groups(groups(4))
+    claim = buffer.claim_groups(2, owner="t", step=1)
+    buffer.release(claim)
+    buffer.release(claim)
+    assert tasks(buffer.claim_groups(4, owner="t", step=1)) == [0, 1, 2, 3]
+    with pytest.raises(ClaimLost, match="released"):
+        buffer.mark_trained(claim, step=1)
+
+
+def test_a_lapsed_lease_gives_the_groups_to_the_next_and_fences_the_first(buffer, clock, sql):
+    buffer.put_groups(groups(2))
+    first = buffer.claim_groups(2, owner="a", step=1, lease_s=10)
+    clock.seconds += 11
+    assert buffer.depth()["ready"] == 2
+    second = buffer.claim_groups(2, owner="b", step=1, lease_s=10)
+    assert tasks(second) == [0, 1]
+    for late in (lambda: buffer.renew(first), lambda: buffer.mark_trained(first, step=1)):
+        with pytest.raises(ClaimLost, match="of a, step 1: its lease ran out"):
+            late()
+    buffer.release(first)  # must not free what the second one holds
+    assert buffer.depth()["claimed"] == 2
+    buffer.mark_trained(second, step=1)
+    assert sql("SELECT count(*) FROM ledger") == [(4,)]
+
+
+def test_a_lapsed_lease_that_nobody_took_over_still_counts(buffer, clock):
+    buffer.put_groups(groups(2))
+    claim = buffer.claim_groups(2, owner="a", step=1, lease_s=10)
+    clock.seconds += 11
+    assert buffer.claim_groups(3, owner="b", step=1) is None
+    buffer.renew(claim, lease_s=10)
+    assert buffer.claim_groups(2, owner="b", step=1) is None
+    clock.seconds += 11
+    buffer.mark_trained(claim, step=1)
+    assert buffer.depth()["trained"] == 2
+
+
+def test_marking_twice_enters_once(buffer, sql):
+    buffer.put_groups(groups(2))
+    claim = buffer.claim_groups(2, owner="t", step=1)
+    buffer.mark_trained(claim, step=1)
+    buffer.mark_trained(claim, step=1)
+    with pytest.raises(ClaimLost, match="in the ledger already"):
+        buffer.mark_trained(claim, step=2)
+    assert sql("SELECT trainer_step, count(*) FROM ledger GROUP BY 1") == [(1, 4)]
+
+
+def test_stale_groups_are_dropped_and_their_tasks_are_missing_again(buffer):
+    buffer.put_groups([group(0, version=0), group(1, version=1), group(2, version=2)])
+    assert buffer.missing_tasks(upto=3, limit=9) == []
+    assert tasks(buffer.claim_groups(2, owner="t", step=3, min_version=1)) == [1, 2]
+    assert buffer.depth()["stale"] == 1
+    assert buffer.missing_tasks(upto=4, limit=9) == [0, 3]
+    buffer.put_groups([group(0, version=2)])
+    assert tasks(buffer.claim_groups(1, owner="t", step=3, min_version=1)) == [0]
+
+
+def test_trained_groups_come_again_only_where_reuse_is_asked(buffer, clock, sql):
+    buffer.put_groups(groups(2))
+    assert train(buffer, 2, 1) == [0, 1]
+    assert buffer.claim_groups(1, owner="t", step=2) is None
+    reuse = {"max_uses": 2, "cooldown_s": 30}
+    clock.seconds += 29
+    assert buffer.claim_groups(1, owner="t", step=2, **reuse) is None
+    clock.seconds += 1
+    buffer.put_groups([group(9)])
+    assert train(buffer, 2, 2, **reuse) == [9, 0]  # the fresh one first
+    assert train(buffer, 1, 3, **reuse) == [1]
+    clock.seconds += 99
+    assert buffer.claim_groups(2, owner="t", step=4, **reuse) is None
+    uses = sql("SELECT group_id, use_no, trainer_step FROM ledger GROUP BY 1, 2, 3 ORDER BY 1, 2")
+    assert uses == [(1, 1, 1), (1, 2, 2), (2, 1, 1), (2, 2, 3), (3, 1, 2)]
+
+
+def test_a_released_reuse_goes_back_to_the_trained_ones(buffer):
+    buffer.put_groups(groups(1))
+    train(buffer, 1, 1)
+    buffer.release(buffer.claim_groups(1, owner="t", step=2, max_uses=2))
+    assert buffer.claim_groups(1, owner="t", step=2) is None
+    assert buffer.depth()["trained"] == 1
+
+
+# -- tasks --------------------------------------------------------------------------------------
+
+
+def test_missing_tasks_are_the_gaps(buffer):
+    buffer.put_groups([group(n) for n in (0, 1, 3, 6)])
+    assert buffer.missing_tasks(upto=8, limit=9) == [2, 4, 5, 7]
+    assert buffer.missing_tasks(upto=8, limit=2) == [2, 4]
+    buffer.put_groups([group(2)])
+    assert buffer.missing_tasks(upto=8, limit=9) == [4, 5, 7]
+    assert buffer.missing_tasks(upto=2, limit=9) == []
+
+
+def test_evaluation_fills_no_task(buffer):
+    buffer.put_groups([group(0, kind="eval:1")])
+    assert buffer.missing_tasks(upto=1, limit=9) == [0]
+
+
+# -- weights, evaluation, liveness --------------------------------------------------------------
+
+
+def test_versions_grow(buffer):
+    assert buffer.latest_version() is None
+    buffer.publish_version(version(0))
+    buffer.publish_version(version(4))
+    with pytest.raises(ValueError, match="version 3 after 4"):
+        buffer.publish_version(version(3))
+    buffer.publish_version(version(4, path="again"))
+    assert buffer.latest_version() == version(4, path="again")
+    assert (buffer.get_version(0), buffer.get_version(3)) == (version(0), None)
+
+
+def test_an_evaluation_is_asked_once_and_done_once(buffer):
+    assert buffer.next_eval() is None
+    first = buffer.request_eval(step=2, version=2)
+    assert buffer.request_eval(step=2, version=2) == first
+    second = buffer.request_eval(step=4, version=4)
+    assert buffer.next_eval() == first
+    assert not buffer.eval_done(first)
+    buffer.finish_eval(first)
+    assert buffer.eval_done(first)
+    assert buffer.next_eval() == second
+
+
+def test_participants_age_by_the_databases_clock(buffer, clock):
+    buffer.beat("explorer", "e0", state="starting")
+    clock.seconds += 5
+    buffer.beat("trainer", "t", state="running", detail={"step": 3})
+    buffer.beat("explorer", "e0", state="running")
+    clock.seconds += 2
+    found = {p.name: (p.role, p.state, p.age_s, p.detail) for p in buffer.participants()}
+    assert found == {"e0": ("explorer", "running", 2.0, {}), "t": ("trainer", "running", 2.0, {"step": 3})}
+
+
+def test_state_is_json(buffer):
+    buffer.set_state("position", {"epoch": 1, "rng": [1, 2]})
+    buffer.set_state("position", {"epoch": 2})
+    buffer.set_state("empty", {})
+    assert buffer.get_state("position") == {"epoch": 2}
+    assert buffer.get_state("empty", 5) == {}
+    assert buffer.get_state("other", 5) == 5
+
+
+def test_metrics_replace_by_step(buffer):
+    buffer.log_metrics("trainer", 1, {"loss": 1.0})
+    buffer.log_metrics("trainer", 2, {"loss": math.nan})
+    buffer.log_metrics("trainer", 1, {"loss": 0.5})
+    buffer.log_metrics("explorer", 1, {"reward": 1.0})
+    (one, two) = buffer.read_metrics("trainer")
+    assert one == (1, {"loss": 0.5})
+    assert math.isnan(two[1]["loss"])
+    assert [step for step, _ in buffer.read_metrics("trainer", after_step=1)] == [2]
+
+
+# -- resume -------------------------------------------------------------------------------------
+
+
+def three_steps(buffer):
+    """Tasks 0-1 trained in step 1, 2-3 in 2, 4-5 in 3; version v made tasks 2v and 2v+1; 6-7 wait."""
+    for step in (1, 2, 3):
+        buffer.publish_version(version(step - 1))
+        buffer.put_groups(groups(2, first=2 * step - 2, version=step - 1))
+        buffer.log_metrics("trainer", step, {"step": step})
+        train(buffer, 2, step)
+    buffer.put_groups(groups(2, first=6, version=1))
+
+
+def test_resume_returns_what_the_checkpoint_lacks_and_voids_what_lost_weights_made(buffer, sql):
+    three_steps(buffer)
+    done = buffer.reconcile(step=1)
+    assert (done.history, done.ready_again, done.voided, done.kept) == (2, 4, 2, 2)
+    assert buffer.history() == 2
+    assert buffer.missing_tasks(upto=8, limit=9) == [4, 5]  # made by version 2, which is lost
+    assert buffer.latest_version() == version(1)
+    assert buffer.read_metrics("trainer") == [(1, {"step": 1.0})]
+    buffer.put_groups(groups(2, first=4, version=1))  # the same keys as the void ones
+    assert [train(buffer, 2, step) for step in (2, 3, 4)] == [[2, 3], [4, 5], [6, 7]]
+    steps = sql("SELECT history_id, trainer_step, count(*), max(use_no) FROM ledger GROUP BY 1, 2 ORDER BY 2")
+    assert steps == [(1, 1, 4, 1), (2, 2, 4, 1), (2, 3, 4, 1), (2, 4, 4, 1)]
+
+
+def test_resume_from_the_start_keeps_what_the_initial_policy_made(buffer, sql):
+    three_steps(buffer)
+    done = buffer.reconcile(step=0)
+    assert (done.ready_again, done.voided, done.kept) == (2, 6, 0)
+    assert sql("SELECT count(*) FROM ledger") == [(0,)]
+    assert buffer.missing_tasks(upto=8, limit=9) == [2, 3, 4, 5, 6, 7]
+
+
+def test_nothing_trained_before_the_checkpoint_returns(buffer):
+    three_steps(buffer)
+    buffer.reconcile(step=3)
+    assert train(buffer, 2, 4) == [6, 7]
+    assert buffer.claim_groups(1, owner="t", step=5) is None
+
+
+def test_resume_fences_the_claims_and_writers_of_the_old_history(buffer):
+    buffer.put_groups(groups(2))
+    old = buffer.history()
+    claim = buffer.claim_groups(2, owner="zombie", step=1)
+    buffer.reconcile(step=0)
+    with pytest.raises(ClaimLost, match="a resume started a new history"):
+        buffer.mark_trained(claim, step=1)
+    with pytest.raises(HistoryChanged):
+        buffer.put_groups([group(5)], history=old)
+    assert train(buffer, 2, 1) == [0, 1]
+
+
+def test_resume_takes_back_only_the_lost_uses_of_a_reused_group(buffer, sql):
+    buffer.put_groups(groups(1))
+    assert [train(buffer, 1, step, max_uses=9) for step in (1, 2, 3)] == [[0]] * 3
+    buffer.reconcile(step=2)
+    assert sql("SELECT DISTINCT use_no, trainer_step FROM ledger ORDER BY 1") == [(1, 1), (2, 2)]
+    assert train(buffer, 1, 3, max_uses=3) == [0]
+    assert buffer.claim_groups(1, owner="t", step=4, max_uses=3) is None
+    assert sql("SELECT max(use_no) FROM ledger") == [(3,)]
+
+
+def test_a_lost_version_can_be_published_again(buffer):
+    three_steps(buffer)
+    buffer.reconcile(step=1)
+    buffer.publish_version(version(1, path="restored"))
+    buffer.publish_version(version(2, path="new"))
+    assert (buffer.get_version(1).path, buffer.get_version(2).path) == ("restored", "new")
+
+
+def test_evaluations_and_participants_belong_to_their_history(buffer):
+    buffer.beat("trainer", "t", state="running")
+    old = buffer.request_eval(step=2, version=2)
+    buffer.reconcile(step=1)
+    assert buffer.participants() == []
+    assert buffer.next_eval() is None
+    assert buffer.request_eval(step=2, version=2) != old
+
+
+def test_explorer_metrics_stay_and_a_redone_step_replaces_them(buffer):
+    buffer.log_metrics("explorer", 2, {"reward": 0.1})
+    buffer.reconcile(step=1)
+    assert buffer.read_metrics("explorer") == [(2, {"reward": 0.1})]
+    buffer.log_metrics("explorer", 2, {"reward": 0.2})
+    assert buffer.read_metrics("explorer") == [(2, {"reward": 0.2})]
