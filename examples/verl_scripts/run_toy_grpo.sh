@@ -36,8 +36,8 @@ python3 -m verl.trainer.main_ppo \
     actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
     actor_rollout_ref.rollout.gpu_memory_utilization=0.4 \
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=$micro_batch \
-    custom_reward_function.path="$HERE/toy_reward.py" \
-    custom_reward_function.name=compute_score \
+    reward.custom_reward_function.path="$HERE/toy_reward.py" \
+    reward.custom_reward_function.name=compute_score \
     trainer.logger='["console","tensorboard"]' \
     trainer.project_name=toy \
     trainer.experiment_name=grpo \

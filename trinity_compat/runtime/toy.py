@@ -67,7 +67,7 @@ def answer(digits: str) -> str:
     return "".join(sorted(digits))
 
 
-_HABITS: tuple[Callable[[str], str], ...] = (
+_HABITS: tuple[Callable[[str], str], ...] = (answer, lambda q: answer(q)[::-1], lambda q: q)
     answer,
     lambda digits: answer(digits)[::-1],
     lambda digits: digits,

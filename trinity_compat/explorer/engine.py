@@ -1,0 +1,194 @@
+"""The inference engine, behind one small interface: answer requests, take new weights.
+
+``InProcessEngine`` runs vLLM inside its caller's process (CPU: no spawned interpreters, starts in two
+seconds); ``AsyncEngine`` is vLLM's own asynchronous engine (GPU: overlapped scheduling, tensor
+parallelism). Both give log-probabilities of the chosen tokens and never a token that the tokenizer
+doesn't know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from trinity_compat.synchronizer.files import WeightFile
+
+_EXTENSION = "trinity_compat.plugins.vllm_weights.WeightReceiver"
+_T = TypeVar("_T")
+
+
+class EngineDied(RuntimeError):
+    """vLLM gave up; nothing that was asked of it will be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …)."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """``token_ids`` int [R] and ``logprobs`` float [R] of one response; ``reason``: stop, length or abort."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """``arguments`` are vLLM's EngineArgs by name; ``vocabulary`` the number of tokens that exist."""
+
+    arguments: Mapping[str, Any]
+    vocabulary: int
+    banned: tuple[int, ...] = field(default=())
+
+
+class Engine(Protocol):
+    """All methods run on one asyncio loop."""
+
+    async def start(self) -> None:
+        """Build the engine, with the weights of the model path."""
+
+    async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
+        """Admit all requests before the next decoding step, so that the same requests make the same
+        batches. Each future gives a request's n completions, in order, or raises EngineDied."""
+
+    async def load(self, file: WeightFile) -> None:
+        """Put a version's weights in place; nothing may be in flight. Raises when the file is damaged."""
+
+    async def close(self) -> None:
+        """Release processes and memory."""
+
+
+class InProcessEngine:
+    """vLLM's synchronous engine; one thread of its own builds it, steps it and loads its weights."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm")
+        self._config = config
+        self._waiting: dict[str, asyncio.Future[list[Completion]]] = {}
+        self._driver: asyncio.Task[None] | None = None
+        self._engine: Any = None
+
+    async def start(self) -> None:
+        """Build the engine and load the model's own weights."""
+        self._engine = await self._call(self._build)
+
+    def _build(self) -> Any:
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        arguments = {**self._config.arguments, "distributed_executor_backend": "uni"}
+        engine = LLMEngine.from_engine_args(EngineArgs(worker_extension_cls=_EXTENSION, **arguments))
+        engine.collective_rpc("mask_vocabulary", args=(self._config.vocabulary, self._config.banned))
+        return engine
+
+    async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
+        loop = asyncio.get_running_loop()
+        futures = {request.request_id: loop.create_future() for request in requests}
+        self._waiting |= futures
+        await self._call(self._admit, requests)
+        if self._driver is None or self._driver.done():
+            self._driver = loop.create_task(self._drive())
+        return list(futures.values())
+
+    def _admit(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            prompt = {"prompt_token_ids": list(request.prompt_ids)}
+            self._engine.add_request(request.request_id, prompt, sampling_params(request.sampling))
+
+    async def _drive(self) -> None:
+        try:
+            while self._waiting:
+                for output in await self._call(self._engine.step):
+                    if output.finished:
+                        self._waiting.pop(output.request_id).set_result(completions(output))
+        except Exception as error:
+            for future in self._waiting.values():
+                future.set_exception(EngineDied(f"vLLM: {error!r}"))
+            self._waiting.clear()
+
+    async def load(self, file: WeightFile) -> None:
+        await self._call(self._load, file)
+
+    def _load(self, file: WeightFile) -> None:
+        self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
+        self._engine.reset_prefix_cache()
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, function: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+
+class AsyncEngine:
+    """vLLM's AsyncLLM with its own processes; one per tensor-parallel group."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._engine: Any = None
+
+    async def start(self) -> None:
+        """Start vLLM's processes and load the model's own weights."""
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = {"distributed_executor_backend": "mp", **self._config.arguments}
+        engine_args = AsyncEngineArgs(worker_extension_cls=_EXTENSION, **arguments)
+        self._engine = AsyncLLM.from_engine_args(engine_args)
+        await self._engine.collective_rpc(
+            "mask_vocabulary", args=(self._config.vocabulary, self._config.banned)
+        )
+
+    async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
+        return [asyncio.ensure_future(self._answer(request)) for request in requests]
+
+    async def _answer(self, request: Request) -> list[Completion]:
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
+        final: Any = None
+        try:
+            params = sampling_params(request.sampling)
+            async for output in self._engine.generate(prompt, params, request.request_id):
+                final = output
+        except Exception as error:
+            if self._engine.errored:
+                raise EngineDied(f"vLLM: {error!r}") from error
+            raise
+        return completions(final)
+
+    async def load(self, file: WeightFile) -> None:
+        await self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
+        await self._engine.reset_prefix_cache()
+
+    async def close(self) -> None:
+        self._engine.shutdown()
+
+
+def sampling_params(values: Mapping[str, Any]) -> Any:
+    """vLLM's SamplingParams: whole answers only (else n children come one by one), chosen log-probs."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    fixed = {"logprobs": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "flat_logprobs": True}
+    return SamplingParams(**{"detokenize": bool(values.get("stop")), **values, **fixed})
+
+
+def completions(output: Any) -> list[Completion]:
+    """A finished RequestOutput's completions, ordered by index."""
+    return [
+        Completion(
+            token_ids=list(part.token_ids),
+            logprobs=[part.logprobs.logprobs[start] for start in part.logprobs.start_indices],
+            reason=part.finish_reason or "abort",
+        )
+        for part in sorted(output.outputs, key=lambda part: part.index)
+    ]

@@ -1,0 +1,86 @@
+"""Makes groups: rollouts by the workers, scores by the scorer, both at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.errors import RunError
+from trinity_compat.explorer.plan import Work
+from trinity_compat.explorer.rollout import Job, Rollout, Trajectory
+from trinity_compat.explorer.scoring import Score, Scorer, name_task
+from trinity_compat.explorer.workers import Workers
+
+
+class GroupMaker:
+    """``retries``: how often a task whose rollout failed is tried again before the run ends."""
+
+    def __init__(self, workers: Workers, scorer: Scorer, tokenizer: Any, *, retries: int = 2) -> None:
+        self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
+        self._retries = retries
+
+    async def load(self, version: WeightVersion) -> None:
+        """Put a version in place on every worker."""
+        await self._workers.load(version)
+
+    async def groups(self, work: Work, version: int, history: int) -> AsyncIterator[Group]:
+        """Complete groups in the order in which they are scored."""
+        jobs = {job.task_no: job for job in work.jobs}
+        scoring: list[asyncio.Future[Group]] = []
+        try:
+            async for rollout in self._rollouts(jobs):
+                job = jobs[rollout.task_no]
+                made = self._score(work, job, rollout, version, history)
+                scoring.append(asyncio.ensure_future(made))
+            for finished in asyncio.as_completed(scoring):
+                yield await finished
+        finally:
+            for future in scoring:
+                future.cancel()
+
+    async def _rollouts(self, jobs: Mapping[int, Job]) -> AsyncIterator[Rollout]:
+        todo: Sequence[Job] = list(jobs.values())
+        for attempt in range(self._retries + 1):
+            failed: list[Rollout] = []
+            async for rollout in self._workers.run(todo):
+                if rollout.error:
+                    failed.append(rollout)
+                else:
+                    yield rollout
+            if not failed:
+                return
+            todo = [jobs[rollout.task_no] for rollout in failed]
+            print(f"{len(failed)} rollouts failed (attempt {attempt + 1}): {failed[0].error}", flush=True)
+        raise RunError(
+            f"the rollout of {name_task(todo[0].task)} failed {self._retries + 1} times: {failed[0].error}"
+        )
+
+    async def _score(self, work: Work, job: Job, rollout: Rollout, version: int, history: int) -> Group:
+        scores = await self._scorer.group(job.task, rollout.trajectories)
+        pairs = zip(rollout.trajectories, scores, strict=True)
+        parts = tuple(self._experience(run, part, score, version) for run, (part, score) in enumerate(pairs))
+        if len(parts) != job.n:
+            raise RunError(f"{len(parts)} responses instead of {job.n} for {name_task(job.task)}")
+        key = f"h{history}/{work.kind}/{job.task_no}"
+        return Group(key, job.task_no, job.task, work.step, parts, kind=work.kind)
+
+    def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
+        return Experience(
+            run=run,
+            prompt_ids=np.array(part.prompt_ids, dtype=np.int32),
+            response_ids=np.array(part.response_ids, dtype=np.int32),
+            response_mask=np.array(part.response_mask, dtype=np.uint8),
+            logprobs=np.array(part.logprobs, dtype=np.float32),
+            reward=score.reward,
+            min_model_version=version,
+            max_model_version=version,
+            prompt_text=self._tokenizer.decode(part.prompt_ids),
+            response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
+            num_turns=part.num_turns,
+            metrics=part.metrics,
+            info=score.info,
+        )

@@ -1,0 +1,106 @@
+"""What to do next: which tasks, for which step, with which version of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import EvalRequest, WeightVersion
+from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.tasks import TaskStream, sampling_seed
+from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer.policy import takes_newest
+from trinity_compat.synchronizer.waiting import find_version
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Jobs of one explorer step (from 1), or of one evaluation."""
+
+    step: int
+    kind: str
+    jobs: Sequence[Job]
+
+
+class Plan:
+    """Reads the position off the buffer: tasks without a live group are made, earliest first."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        buffer: Buffer,
+        train: TaskStream,
+        evaluation: TaskStream | None,
+        *,
+        index: int = 0,
+    ) -> None:
+        self._spec, self._buffer, self._train, self._eval = spec, buffer, train, evaluation
+        self._index = index
+        self._rollout = spec.verl["actor_rollout_ref"]["rollout"]
+        self._batch = train.order.batch_size
+        seed = spec.verl["data"].get("seed")
+        self._seed = int(self._rollout.get("seed", 42) if seed is None else seed)
+        self._held: WeightVersion | None = None
+        self.total_steps = self._total_steps()
+        self.timeout_s = spec.sync.timeout_s
+
+    def _total_steps(self) -> int:
+        if self._spec.total_steps is not None:
+            return self._spec.total_steps
+        epochs = int(self._spec.verl["trainer"]["total_epochs"])
+        return epochs * (self._train.order.tasks_per_epoch // self._batch)
+
+    def finished(self) -> bool:
+        """The trainer is done; or there is none to wait for, and all tasks are made."""
+        if self._buffer.get_state("finished"):
+            return True
+        alone = self._spec.mode == "explore" and not any(
+            p.role == "trainer" for p in self._buffer.participants()
+        )
+        return alone and self.next_work() is None
+
+    def next_work(self) -> Work | None:
+        """The earliest step with missing tasks of this explorer; None when all are made."""
+        upto, share = self.total_steps * self._batch, self._spec.explorers
+        missing = self._buffer.missing_tasks(upto=upto, limit=self._batch * share)
+        mine = [number for number in missing if number % share == self._index]
+        if not mine:
+            return None
+        step = mine[0] // self._batch + 1
+        jobs = [self._job("train", no, self._train.task(no)) for no in mine if no // self._batch + 1 == step]
+        return Work(step, "train", jobs)
+
+    def eval_work(self, request: EvalRequest) -> Work:
+        """All validation rows."""
+        rows = range(len(self._eval) if self._eval else 0)
+        kind = f"eval:{request.request_id}"
+        return Work(request.step, kind, [self._job("eval", i, self._eval.row(i)) for i in rows if self._eval])
+
+    def _job(self, kind: str, number: int, task: Mapping[str, Any]) -> Job:
+        values = self._rollout["val_kwargs"] if kind == "eval" else self._rollout
+        sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")}
+        sampling["repetition_penalty"] = self._rollout.get("repetition_penalty", 1.0)
+        sampling["ignore_eos"] = self._rollout.get("ignore_eos", False)
+        if sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
+            sampling["seed"] = sampling_seed(self._seed, kind, number)
+        return Job(number, task, int(values["n"]), sampling, validate=kind == "eval")
+
+    def version_for(self, work: Work) -> WeightVersion | None:
+        """The weights for a step; None: not published yet, or the explorer is too far ahead."""
+        sync = self._spec.sync
+        if self._held and not takes_newest(sync, work.step) and sync.style != "fixed":
+            return self._held
+        found = find_version(self._buffer, sync, work.step)
+        if found and sync.style != "fixed" and work.step - 1 - found.version > self._lead():
+            return None
+        self._held = found
+        return found
+
+    def _lead(self) -> int:
+        """Steps that a style without required versions may run ahead of the newest weights."""
+        sync = self._spec.sync
+        if self._spec.max_staleness is not None:
+            return self._spec.max_staleness
+        return max(1, sync.interval + sync.offset)

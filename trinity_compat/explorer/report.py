@@ -1,0 +1,93 @@
+"""What an explorer step reports: veRL's names where veRL has one, Trinity's otherwise."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Experience, Group
+
+
+class StepTimes:
+    """Seconds by phase."""
+
+    def __init__(self, wait: float) -> None:
+        self.seconds = {"wait": wait}
+        self._begin = time.monotonic()
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Time a block."""
+        begin = time.monotonic()
+        yield
+        self.seconds[phase] = time.monotonic() - begin
+
+    def total(self) -> float:
+        """Since the step's begin, waiting left out."""
+        return time.monotonic() - self._begin
+
+
+class Report:
+    """Metrics to the buffer and to TensorBoard ($TENSORBOARD_DIR, if set)."""
+
+    def __init__(self, buffer: Buffer, role: str) -> None:
+        self._buffer, self._role = buffer, role
+        self._writer = _tensorboard()
+
+    def step(self, step: int, version: int, groups: Sequence[Group], times: StepTimes) -> None:
+        """Report one explorer step."""
+        metrics = step_metrics(step, version, groups, times)
+        self._buffer.log_metrics(self._role, step, metrics)
+        if self._writer:
+            for name, value in metrics.items():
+                self._writer.add_scalar(name, value, step)
+        print(_line(step, metrics), flush=True)
+
+    def close(self) -> None:
+        """Flush."""
+        if self._writer:
+            self._writer.close()
+
+
+def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTimes) -> dict[str, float]:
+    """Means over the step's responses; seconds; tokens per second of rollout."""
+    parts: list[Experience] = [part for group in groups for part in group.experiences]
+    rewards = np.array([part.reward for part in parts])
+    lengths = np.array([len(part.response_ids) for part in parts])
+    spread = np.array([np.std([part.reward for part in group.experiences]) for group in groups])
+    tokens = int(lengths.sum())
+    return {
+        "critic/score/mean": float(rewards.mean()),
+        "critic/score/max": float(rewards.max()),
+        "critic/score/min": float(rewards.min()),
+        "response_length/mean": float(lengths.mean()),
+        "response_length/max": float(lengths.max()),
+        "response_length/min": float(lengths.min()),
+        "prompt_length/mean": float(np.mean([len(part.prompt_ids) for part in parts])),
+        "rollout/model_version": float(version),
+        "rollout/lag": float(step - 1 - version),
+        "rollout/solved_none_or_all": float((spread == 0).mean()),
+        "experience_count": float(len(parts)),
+        "perf/rollout_tokens_per_second": tokens / max(times.seconds.get("rollout", 0.0), 1e-9),
+        **{f"time/{phase}": seconds for phase, seconds in times.seconds.items()},
+        "time/step": times.total(),
+    }
+
+
+def _line(step: int, metrics: Mapping[str, float]) -> str:
+    return f"step:{step} - " + " - ".join(f"{name}:{value:.5g}" for name, value in metrics.items())
+
+
+def _tensorboard() -> Any:
+    directory = os.environ.get("TENSORBOARD_DIR")
+    if not directory:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(directory)

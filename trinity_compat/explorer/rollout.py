@@ -1,0 +1,209 @@
+"""A rollout worker: one engine, and what turns tasks into token sequences.
+
+Lives in a Ray actor. Single-turn text tasks go to the engine as one request per group; everything else
+runs through veRL's own agent loops (``agents``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.engine import (
+    AsyncEngine,
+    Completion,
+    Engine,
+    EngineConfig,
+    InProcessEngine,
+    Request,
+)
+from trinity_compat.synchronizer.files import WeightFile
+
+SINGLE_TURN = "single_turn_agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy."""
+
+    task_no: int
+    task: Mapping[str, Any]
+    n: int
+    sampling: Mapping[str, Any]
+    validate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    logprobs: list[float]
+    num_turns: int = 2
+    reward: float | None = None  # set by agent loops that score themselves
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A finished job: n trajectories, or why there are none."""
+
+    task_no: int
+    trajectories: tuple[Trajectory, ...]
+    error: str = ""
+
+
+class PromptTooLong(ValueError):
+    """data.truncation=error and a prompt over data.max_prompt_length."""
+
+
+class RolloutWorker:
+    """Answers jobs with the weights loaded last."""
+
+    def __init__(self, verl: Mapping[str, Any], device: str, index: int = 0) -> None:
+        from omegaconf import OmegaConf
+        from verl.utils.config import omega_conf_to_dataclass
+
+        self._config = OmegaConf.create(dict(verl))
+        self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
+        self._tokenizer = self._model.tokenizer
+        self._engine = make_engine(self._config, self._model, device, index)
+        self._agents: Any = None
+        self._count = 0
+
+    async def start(self) -> None:
+        """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
+        await self._engine.start()
+
+    async def load(self, file: WeightFile) -> None:
+        """Put published weights in place."""
+        await self._engine.load(file)
+
+    async def close(self) -> None:
+        """Release the engine."""
+        await self._engine.close()
+
+    async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
+        """Rollouts in the order in which they finish."""
+        if all(self._is_single_turn(job) for job in jobs):
+            futures = await self._single_turns(jobs)
+        else:
+            futures = [asyncio.ensure_future(self._by_agent(job)) for job in jobs]
+        for finished in asyncio.as_completed(futures):
+            yield await finished
+
+    def _is_single_turn(self, job: Job) -> bool:
+        agent = self._config.actor_rollout_ref.rollout.agent.default_agent_loop
+        return job.task.get("agent_name", agent) == SINGLE_TURN and self._model.processor is None
+
+    async def _single_turns(self, jobs: Sequence[Job]) -> list[asyncio.Future[Rollout]]:
+        prompts = [self._prompt(job.task["raw_prompt"]) for job in jobs]
+        requests = [self._request(job, prompt) for job, prompt in zip(jobs, prompts, strict=True)]
+        answers = await self._engine.submit(requests)
+        return [
+            asyncio.ensure_future(_gather(job, prompt, answer))
+            for job, prompt, answer in zip(jobs, prompts, answers, strict=True)
+        ]
+
+    def _request(self, job: Job, prompt: list[int]) -> Request:
+        self._count += 1
+        greedy = job.sampling.get("temperature") == 0  # n equal answers: ask once
+        length = self._config.actor_rollout_ref.rollout.response_length
+        sampling = {**job.sampling, "n": 1 if greedy else job.n, "max_tokens": length}
+        return Request(f"{job.task_no}-{self._count}", prompt, sampling)
+
+    def _prompt(self, messages: Any) -> list[int]:
+        from verl.utils.tokenizer import normalize_token_ids
+        from verl.utils.tokenizer.chat_template import apply_chat_template
+
+        kwargs = self._config.data.get("apply_chat_template_kwargs", {}) or {}
+        ids = apply_chat_template(
+            self._tokenizer, list(messages), tokenize=True, add_generation_prompt=True, **kwargs
+        )
+        rollout = self._config.actor_rollout_ref.rollout
+        return truncate(normalize_token_ids(ids), rollout.prompt_length, self._config.data.truncation)
+
+    async def _by_agent(self, job: Job) -> Rollout:
+        if self._agents is None:
+            from trinity_compat.explorer.agents import AgentLoops
+
+            self._agents = AgentLoops(self._config, self._engine)
+        try:
+            return Rollout(job.task_no, tuple(await self._agents.run(job)))
+        except Exception as error:
+            return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
+
+
+async def _gather(job: Job, prompt: list[int], answer: asyncio.Future[list[Completion]]) -> Rollout:
+    parts = await answer
+    parts = parts * job.n if len(parts) < job.n else parts
+    return Rollout(job.task_no, tuple(_trajectory(prompt, part) for part in parts))
+
+
+def _trajectory(prompt: list[int], part: Completion) -> Trajectory:
+    return Trajectory(prompt, part.token_ids, [1] * len(part.token_ids), part.logprobs)
+
+
+def truncate(ids: list[int], limit: int, how: str) -> list[int]:
+    """data.truncation: error, left (keep the end), right (keep the start) or middle (keep both)."""
+    if len(ids) <= limit:
+        return ids
+    if how == "left":
+        return ids[-limit:]
+    if how == "right":
+        return ids[:limit]
+    if how == "middle":
+        return ids[: limit // 2] + ids[len(ids) - (limit - limit // 2) :]
+    raise PromptTooLong(
+        f"a prompt of {len(ids)} tokens exceeds data.max_prompt_length={limit}: raise it, set "
+        "data.filter_overlong_prompts=True, or data.truncation=left|right|middle"
+    )
+
+
+def make_engine(config: Any, model: Any, device: str, index: int) -> Engine:
+    """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name != "vllm":
+        raise UserError(
+            f"actor_rollout_ref.rollout.name={rollout.name}: the explorer runs vllm only",
+            hint="write rollout.name=vllm",
+        )
+    settings = EngineConfig(
+        arguments=engine_arguments(rollout, model, device, index), vocabulary=len(model.tokenizer)
+    )
+    return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
+
+
+def engine_arguments(rollout: Any, model: Any, device: str, index: int) -> dict[str, Any]:
+    """vLLM's EngineArgs. Source: verl 0.9.1, vllm_async_server.py, launch_server.
+
+    Differences: weights are read from the model path instead of "dummy" (that is version 0); no sleep
+    mode, since nobody else wants the device; on a CPU no chunked prefill, because vLLM 0.28 cannot rewind
+    a request's own random generator there ("CPU Generator does not use offset").
+    """
+    length = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    extra = {k: v for k, v in (rollout.engine_kwargs.get("vllm") or {}).items() if v is not None}
+    return {
+        "model": model.local_path,
+        "trust_remote_code": model.trust_remote_code,
+        "dtype": rollout.dtype,
+        "load_format": "auto" if rollout.load_format.startswith("dummy") else rollout.load_format,
+        "max_model_len": length,
+        "max_num_seqs": rollout.max_num_seqs,
+        "max_num_batched_tokens": max(rollout.max_num_batched_tokens, length),
+        "enable_chunked_prefill": rollout.enable_chunked_prefill and device != "cpu",
+        "enable_prefix_caching": rollout.enable_prefix_caching,
+        "logprobs_mode": rollout.logprobs_mode,
+        "enforce_eager": rollout.enforce_eager,
+        "gpu_memory_utilization": rollout.gpu_memory_utilization,
+        "disable_log_stats": rollout.disable_log_stats,
+        "tensor_parallel_size": rollout.tensor_model_parallel_size if device != "cpu" else 1,
+        "seed": rollout.get("seed", 42) + index,
+        **extra,
+    }

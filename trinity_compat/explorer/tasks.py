@@ -1,0 +1,149 @@
+"""The task stream: veRL's dataset in veRL's order, addressed by one integer.
+
+Invariant: which row a task number means depends on (rows, batch size, shuffle, seed) only, so a position
+needs no state of a dataloader and a lost group can be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trinity_compat.errors import UserError, Where
+
+
+@dataclass(slots=True)
+class TaskOrder:
+    """The rows that veRL's dataloader draws: ``create_rl_sampler`` and drop_last, epoch after epoch.
+
+    ``seed`` None gives torch.Generator's default seed, as in veRL (trainer/ppo/utils.py, 0.9.1).
+    """
+
+    rows: int
+    batch_size: int
+    shuffle: bool
+    seed: int | None
+    _epochs: list[list[int]] = field(default_factory=list, init=False, repr=False)
+    _generator: torch.Generator = field(default_factory=torch.Generator, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            self._generator.manual_seed(self.seed)
+
+    @property
+    def tasks_per_epoch(self) -> int:
+        """Tasks of one epoch: whole batches only."""
+        return self.rows // self.batch_size * self.batch_size
+
+    def row(self, task_no: int) -> int:
+        """The dataset row of a task number (from 0)."""
+        epoch, place = divmod(task_no, self.tasks_per_epoch)
+        return self._permutation(epoch)[place] if self.shuffle else place
+
+    def _permutation(self, epoch: int) -> list[int]:
+        # One generator serves all epochs, as veRL's sampler keeps one: epoch e is its e-th draw.
+        while len(self._epochs) <= epoch:
+            self._epochs.append(torch.randperm(self.rows, generator=self._generator).tolist())
+        return self._epochs[epoch]
+
+
+class TaskStream:
+    """Tasks by number: rows of ``dataset``, as JSON."""
+
+    def __init__(self, dataset: Any, order: TaskOrder) -> None:
+        self._dataset = dataset
+        self.order = order
+
+    def task(self, task_no: int) -> dict[str, Any]:
+        """The row behind a task number (veRL's fields: raw_prompt, data_source, reward_model, …)."""
+        return self.row(self.order.row(task_no))
+
+    def row(self, index: int) -> dict[str, Any]:
+        """A row by its place in the dataset."""
+        row = {k: v for k, v in self._dataset[index].items() if not isinstance(v, torch.Tensor)}
+        return {key: to_json(value, key) for key, value in row.items()}
+
+    def __len__(self) -> int:
+        return int(self.order.rows)
+
+
+def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
+    """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
+    data = config.data
+    dataset = _dataset(data.train_files, data, tokenizer, processor, train=True)
+    batch = data.train_batch_size
+    if len(dataset) < batch:
+        raise UserError(
+            f"data.train_batch_size={batch}, but only {len(dataset)} prompts are left in data.train_files",
+            hint="lower data.train_batch_size, or raise data.max_prompt_length (longer prompts are dropped)",
+        )
+    return TaskStream(dataset, TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed")))
+
+
+def eval_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
+    """The validation tasks, in the files' order (veRL keeps the last batch here)."""
+    dataset = _dataset(config.data.val_files, config.data, tokenizer, processor, train=False)
+    return TaskStream(dataset, TaskOrder(len(dataset), max(1, len(dataset)), False, None))
+
+
+def _dataset(files: Any, data: Any, tokenizer: Any, processor: Any, *, train: bool) -> Any:
+    from verl.trainer.ppo.utils import create_rl_dataset
+
+    paths = [files] if isinstance(files, str) else list(files)
+    for path in paths:
+        _check_file(path, data.get("prompt_key", "prompt"))
+    limit = data.get("train_max_samples" if train else "val_max_samples", -1)
+    return create_rl_dataset(paths, data, tokenizer, processor, is_train=train, max_samples=limit)
+
+
+def _check_file(path: str, prompt_key: str) -> None:
+    """veRL drops every row of a file without its columns, and says "filter dataset len: 0"."""
+    if "://" in path:
+        return
+    local = Path(path).expanduser()
+    if not local.exists():
+        raise UserError(
+            "no such data file", where=Where(path), hint="check data.train_files and data.val_files"
+        )
+    if local.suffix != ".parquet":
+        return
+    import pyarrow.parquet as pq
+
+    columns = pq.read_schema(local).names
+    missing = [name for name in (prompt_key, "data_source", "reward_model") if name not in columns]
+    if missing:
+        raise UserError(
+            f"no column {missing[0]!r}; the file has {', '.join(columns)}",
+            where=Where(path),
+            hint="write the file in veRL's format, or name the column with data.prompt_key",
+        )
+
+
+def to_json(value: Any, name: str) -> Any:
+    """Numpy and tuples to plain JSON values. Raises UserError for what JSON can't hold."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): to_json(part, name) for key, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return [to_json(part, name) for part in value.tolist()]
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [to_json(part, name) for part in value]
+    raise UserError(
+        f"the dataset's field {name!r} holds a {type(value).__name__}, which the buffer can't store",
+        hint="images, video and audio are not supported yet; other fields: use strings, numbers, lists",
+    )
+
+
+def sampling_seed(base: int, kind: str, task_no: int) -> int:
+    """Seed of a group's first response; the i-th takes seed + i. Depends on its arguments only."""
+    digest = blake2b(f"{base}/{kind}/{task_no}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,49 @@
+"""What the explorer asks of vLLM's workers (``worker_extension_cls``, called by ``collective_rpc``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any
+
+import torch
+
+
+class WeightReceiver:
+    """Mixed into vLLM's worker class; ``model_runner`` is the worker's."""
+
+    model_runner: Any
+
+    def receive_file(self, path: str, digest: str, nbytes: int) -> int:
+        """Load a published version. Returns the tensors read.
+
+        Raises WeightsDamaged when the file is not what was published: never other weights in silence.
+        """
+        from trinity_compat.synchronizer.files import WeightFile, read_file
+
+        return self.receive_tensors(dict(read_file(WeightFile(path, digest, nbytes))))
+
+    def receive_tensors(self, tensors: dict[str, torch.Tensor]) -> int:
+        """Load named tensors (Hugging Face names) in place. Returns their number."""
+        with torch.inference_mode():
+            self.model_runner.get_model().load_weights(tensors.items())
+        return len(tensors)
+
+    def mask_vocabulary(self, size: int, banned: Sequence[int] = ()) -> None:
+        """Give tokens ≥ ``size`` and the ``banned`` ones probability 0.
+
+        As verl's rollout does (``monkey_patch_compute_logits`` in workers/rollout/vllm_rollout/utils.py,
+        0.9.1), so that the policy that samples is the policy that is trained.
+        """
+        model = self.model_runner.get_model()
+        original = model.compute_logits
+        forbidden = torch.tensor(list(banned), dtype=torch.long)
+
+        def compute_logits(_self: Any, *args: Any, **kwargs: Any) -> Any:
+            logits = original(*args, **kwargs)
+            if logits is not None:
+                logits[..., size:] = float("-inf")
+                logits.index_fill_(-1, forbidden.to(logits.device), float("-inf"))
+            return logits
+
+        model.compute_logits = MethodType(compute_logits, model)
