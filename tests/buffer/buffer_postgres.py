@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 SETTINGS = {
-    "listen_addresses": "''",
+    "listen_addresses": "",
     "shared_buffers": "256MB",
     "max_connections": "60",
     "max_wal_size": "4GB",
@@ -79,30 +79,24 @@ class PostgresServer:
         return self.url(name)
 
     def start(self) -> None:
-        settings = [
-            word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value.strip(chr(39))}")
-        ]
-        command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), *settings]
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, user=self.user, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
-            )
-        self._wait_ready()
-
-    def _wait_ready(self) -> None:
+        """Start and wait until it answers. A killed one's shared memory may be in use for a moment."""
         deadline = time.monotonic() + 60
+        self.process = self._spawn()
         ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder)]
         while subprocess.run(ready).returncode != 0:
-            assert self.process is not None
-            if self.process.poll() is not None:  # the shared memory of a killed one is still in use
-                self.process = None
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.1)
-                return self.start()
             if time.monotonic() > deadline:
                 raise Unavailable((self.folder / "log").read_text()[-2000:])
             time.sleep(0.05)
+            if self.process.poll() is not None:
+                self.process = self._spawn()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), *settings]
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                command, user=self.user, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast shutdown. SIGQUIT: immediate. SIGKILL: the postmaster dies, its backends follow."""

@@ -47,7 +47,7 @@ def take(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: 
 def _read(conn: sa.Connection, ask: Request, token: int) -> Claim:
     bind = {"token": token}
     rows = conn.execute(query(queries.CLAIMED_GROUPS), bind).all()
-    members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind)
+    members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind).all()
     return Claim(token=token, owner=ask.owner, step=ask.step, groups=groups.assemble(rows, members))
 
 

@@ -95,7 +95,8 @@ class Database:
             sa.event.listen(engine, "connect", _prepare_sqlite)
             sa.event.listen(engine, "begin", _begin_sqlite)
             return engine
-        return sa.create_engine(self.url, connect_args={"connect_timeout": 10}, pool_size=4)
+        connect = {"connect_timeout": 10, "cursor_factory": _binary_cursor()}
+        return sa.create_engine(self.url, connect_args=connect, pool_size=4)
 
     def _migrate(self, create: bool) -> None:
         if self.run(self._version, write=False) != LATEST:
@@ -197,6 +198,18 @@ def _parse(url: str) -> sa.URL:
     except ImportError as error:
         raise UserError("PostgreSQL needs psycopg", hint="pip install 'trinity-compat[postgres]'") from error
     return parsed.set(drivername="postgresql+psycopg")
+
+
+def _binary_cursor() -> type[Any]:
+    """Results in PostgreSQL's binary form: as text, token bytes come twice as long, in hexadecimal."""
+    import psycopg
+
+    class BinaryCursor(psycopg.Cursor[Any]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.format = psycopg.pq.Format.BINARY
+
+    return BinaryCursor
 
 
 def _looks_like_sqlite(path: Path) -> bool:

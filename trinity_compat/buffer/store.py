@@ -105,7 +105,8 @@ class SqlBuffer:
 
         def work(conn: sa.Connection) -> list[Group]:
             rows = conn.execute(query(queries.KIND_GROUPS), bind).all()
-            return list(groups.assemble(rows, conn.execute(query(queries.KIND_EXPERIENCES), bind)))
+            members = conn.execute(query(queries.KIND_EXPERIENCES), bind).all()
+            return list(groups.assemble(rows, members))
 
         return self._read(work)
 
