@@ -2,16 +2,23 @@
 
 from trinity_compat.verl_config.arguments import Flags, hydra_flags
 from trinity_compat.verl_config.effective import as_tree, effective_config, infer_version, version_sensitive
+from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.releases import FLAVOURS, PINNED, VERSIONS
+from trinity_compat.verl_config.upgrade import Drop, Move, Upgraded, upgrade
 
 __all__ = [
     "FLAVOURS",
     "PINNED",
     "VERSIONS",
+    "Drop",
     "Flags",
+    "Move",
+    "Upgraded",
     "as_tree",
+    "compose_pinned",
     "effective_config",
     "hydra_flags",
     "infer_version",
+    "upgrade",
     "version_sensitive",
 ]

@@ -87,9 +87,9 @@ def search_path(launch: Launch, version: str, flags: Flags, root: Path) -> Searc
     where = flags.words["config_name"].where if name else launch.where
     path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)
     if flags.get("config_dir") is not None:
-        path.places.append(_folder(flags, "config_dir", version, root, module))
+        path.places.append(_folder(flags, "config_dir", path, version, root, module))
     if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):
-        place = _folder(flags, "config_path", version, root, module)
+        place = _folder(flags, "config_path", path, version, root, module)
         path.declares_tree = place == tree.find
         path.places.append(place)
     elif folder != _TREE:
@@ -102,8 +102,7 @@ def _main_config(module: str, version: str) -> tuple[str, str]:
     """(folder, config name) of a main; a recipe that the release lacks is taken from the nearest older."""
     if module in _MAINS:
         return _TREE, _MAINS[module]
-    at = VERSIONS.index(version)
-    for candidate in (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :]):
+    for candidate in _nearest(version):
         found = recipes(candidate)["mains"].get(module)
         if found:
             return found[0], found[1]
@@ -111,8 +110,7 @@ def _main_config(module: str, version: str) -> tuple[str, str]:
 
 
 def _recipe(folder: str, version: str) -> Tree:
-    at = VERSIONS.index(version)
-    for candidate in (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :]):
+    for candidate in _nearest(version):
         if folder in recipes(candidate)["dirs"]:
             return Tree.from_json(recipes(candidate)["dirs"][folder])
     return Tree()
@@ -123,28 +121,58 @@ def _is_own(spelled: str, folder: str) -> bool:
     return posixpath.normpath(spelled) == posixpath.basename(folder)
 
 
-def _folder(flags: Flags, flag: str, version: str, root: Path, module: str) -> Find:
+def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path, module: str) -> Find:
+    """The folder that --config-path or --config-dir names; notes where Hydra would look elsewhere."""
     spelled = flags.values[flag].removeprefix("file://")
+    where = flags.words[flag].where
     if posixpath.normpath(spelled).endswith(_TREE):
-        return release_tree(version).find
-    for candidate in _candidates(spelled, root, module, flag):
-        if _inside(candidate, root) and candidate.is_dir():
-            return _reader(candidate, root)
-    for at in (VERSIONS.index(version), *reversed(range(len(VERSIONS)))):
-        for known in recipes(VERSIONS[at])["dirs"]:
-            if posixpath.normpath("/" + spelled).endswith("/" + known):
-                return Tree.from_json(recipes(VERSIONS[at])["dirs"][known]).find
-    raise UserError(
-        f"--{flag.replace('_', '-')} {spelled}: there is no such folder below {root}",
-        where=flags.words[flag].where,
-        hint="name the folder that holds it with --cwd",
+        return path.tree.find
+    if flag == "config_path":
+        beside_main = root.joinpath(*module.split(".")[:-1], spelled)
+        if _readable(beside_main, root):
+            return _reader(beside_main, root)
+    if _readable(root / spelled, root):
+        if flag == "config_path" and not spelled.startswith("/"):
+            path.notes.append(_relative_note(spelled, module, where))
+        return _reader(root / spelled, root)
+    known = _of_repository(spelled, version)
+    if known is None:
+        raise UserError(
+            f"--{flag.replace('_', '-')} {spelled}: there is no such folder below {root}",
+            where=where,
+            hint="name the folder that holds it with --cwd",
+        )
+    message = f"{spelled} is not below {root}: the file of that name in veRL's own repository is taken"
+    path.notes.append(Diagnostic("TP213", message, where))
+    return known.find
+
+
+def _relative_note(spelled: str, module: str, where: Where) -> Diagnostic:
+    folder = "/".join(module.split(".")[:-1])
+    message = (
+        f"Hydra takes --config-path {spelled} relative to {folder}, where the main's file is, and would "
+        f'not find it; write --config-path="$PWD/{spelled}"'
     )
+    return Diagnostic("TP208", message, where, "error")
 
 
-def _candidates(spelled: str, root: Path, module: str, flag: str) -> list[Path]:
-    """Where the folder may be: --config-path is relative to the main's file, --config-dir to the cwd."""
-    beside_main = root.joinpath(*module.split(".")[:-1], spelled)
-    return [beside_main, root / spelled] if flag == "config_path" else [root / spelled]
+def _of_repository(spelled: str, version: str) -> Tree | None:
+    """The folder of veRL's own repository that ``spelled`` ends with, nearest release first."""
+    for candidate in _nearest(version):
+        for known, files in recipes(candidate)["dirs"].items():
+            if posixpath.normpath("/" + spelled).endswith("/" + known):
+                return Tree.from_json(files)
+    return None
+
+
+def _nearest(version: str) -> tuple[str, ...]:
+    """All releases, ``version`` first, then the older ones, then the newer ones."""
+    at = VERSIONS.index(version)
+    return (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :])
+
+
+def _readable(folder: Path, root: Path) -> bool:
+    return _inside(folder, root) and folder.is_dir()
 
 
 def _inside(path: Path, root: Path) -> bool:

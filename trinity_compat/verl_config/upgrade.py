@@ -1,0 +1,392 @@
+"""A configuration of an older veRL, carried forward to the pinned release with its meaning kept.
+
+The rows are data: translators/verl/upgrade.jsonl. ``old`` and ``new`` are dotted keys, ``x.*`` stands
+for everything below x; ``new`` null drops the key. ``values`` maps old values (as JSON text) to new
+ones; ``default: pinned`` takes the pinned default where the launch sets nothing; ``null: skip`` means
+that null said nothing; ``only`` restricts a row to one flavour. What no key said in its days is
+written by the functions below (``_IMPLIED``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from trinity_compat.data import data_path
+from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
+from trinity_compat.verl_config.pinned import pinned_tree, put
+from trinity_compat.verl_config.releases import PINNED, VERSIONS
+
+_NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A key whose name, place or spelling changed. ``old`` is "" for what the old release only implied."""
+
+    old: str
+    new: tuple[str, ...]
+    why: str
+    given: bool  # the launch sets it; False for a default of its release
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A key that means nothing in the pinned release."""
+
+    key: str
+    why: str
+    given: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """``config`` under the pinned release's keys, and what became of the keys that it hasn't."""
+
+    config: EffectiveConfig
+    moves: tuple[Move, ...]
+    dropped: tuple[Drop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of upgrade.jsonl."""
+
+    old: str
+    new: tuple[str, ...]
+    why: str
+    values: Mapping[str, Any]
+    take_pinned: bool = False
+    skip_null: bool = False
+    only: str | None = None
+
+    def targets(self, key: str) -> tuple[str, ...]:
+        """The new keys of ``key``, which this row matches."""
+        tail = key[len(self.old) - 1 :] if self.old.endswith(".*") else ""
+        return tuple(new.removesuffix("*") + tail for new in self.new)
+
+    def value(self, value: Any) -> Any:
+        """The new spelling of a value."""
+        try:
+            text = value if isinstance(value, str) else json.dumps(value)
+        except (TypeError, ValueError):
+            return value
+        return self.values.get(text, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A value to stand at ``key`` of the pinned tree."""
+
+    key: str
+    value: Any
+    setting: Setting
+    optional: bool  # a default of the old release: written only where the pinned default differs
+
+
+def upgrade(config: EffectiveConfig) -> Upgraded:
+    """Carry ``config`` forward to the pinned release.
+
+    Every key of ``config`` either stands in the result under the same name, has a Move or a Drop.
+    A default of the old release that differs from the pinned one is written into the result.
+    """
+    placed: list[_Placed] = []
+    moves: list[Move] = []
+    dropped: list[Drop] = []
+    tree = pinned_tree(config.flavour or "ppo_trainer")
+    known = frozenset(_nodes(tree))
+    for setting in config.settings.values():
+        _carry(config, setting, known, placed, moves, dropped)
+    for implied in _implied(config):
+        placed.append(_Placed(implied.new[0], implied.value, implied.setting, False))
+        moves.append(Move("", implied.new, implied.why, False))
+    settings = _settle(tree, placed)
+    return Upgraded(_result(config, settings, placed, known), tuple(moves), tuple(dropped))
+
+
+def row_for(key: str, flavour: str) -> Row | None:
+    """The row that a key of an older release falls under: its own, else the longest prefix's."""
+    exact, prefixes = _rows()
+    for row in exact.get(key, ()):
+        if row.only in (None, flavour):
+            return row
+    parts = key.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        for row in prefixes.get(".".join(parts[:length]) + ".*", ()):
+            if row.only in (None, flavour):
+                return row
+    return None
+
+
+@lru_cache(maxsize=1)
+def _rows() -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
+    exact: dict[str, list[Row]] = {}
+    prefixes: dict[str, list[Row]] = {}
+    text = data_path("translators/verl/upgrade.jsonl").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        row = _row(json.loads(line))
+        (prefixes if row.old.endswith(".*") else exact).setdefault(row.old, []).append(row)
+    return exact, prefixes
+
+
+def _row(stored: Mapping[str, Any]) -> Row:
+    new = stored["new"] or ()
+    return Row(
+        stored["old"],
+        (new,) if isinstance(new, str) else tuple(new),
+        stored["why"],
+        stored.get("values", {}),
+        stored.get("default") == "pinned",
+        stored.get("null") == "skip",
+        stored.get("only"),
+    )
+
+
+def _carry(
+    config: EffectiveConfig,
+    setting: Setting,
+    known: frozenset[str],
+    placed: list[_Placed],
+    moves: list[Move],
+    dropped: list[Drop],
+) -> None:
+    """Decide what becomes of one old key."""
+    key, given = setting.key, setting.where is not None
+    row = row_for(key, config.flavour)
+    if key.rpartition(".")[2] == "_target_":
+        if key not in known or given:
+            dropped.append(Drop(key, "the class behind a section belongs to its release", given))
+        return
+    if row is None:
+        if given or key in known or not _says_nothing(setting.value):
+            placed.append(_Placed(key, setting.value, setting, not given))
+        else:
+            dropped.append(Drop(key, "null or empty, and 0.9.1 has no such key", given))
+        return
+    targets = row.targets(key)
+    if not targets:
+        dropped.append(Drop(key, row.why, given))
+        return
+    value = row.value(setting.value)
+    if targets != (key,) or value != setting.value or (row.take_pinned and not given):
+        moves.append(Move(key, targets, row.why, given))
+    if (row.take_pinned and not given) or (row.skip_null and value is None):
+        return
+    placed += [_Placed(new, value, setting, not given) for new in targets]
+
+
+def _says_nothing(value: Any) -> bool:
+    return value is None or value in ({}, [])
+
+
+def _settle(tree: dict[str, Any], placed: list[_Placed]) -> dict[str, Setting]:
+    """The settings of the pinned tree: what is given, then each old default that still differs.
+
+    Writing a value can change others that refer to it, so this repeats until nothing differs.
+    """
+    for item in placed:
+        if not item.optional:
+            put(tree, item.key, item.value)
+    written = {item.key: item for item in placed if not item.optional}
+    pending = [item for item in placed if item.optional and item.key not in written]
+    while True:
+        resolved = Resolver(tree).resolve()
+        differing = [item for item in pending if not _holds(resolved, item)]
+        for item in differing:
+            put(tree, item.key, item.value)
+            written[item.key] = item
+        if not differing:
+            return _as_settings(tree, resolved, written)
+        pending = [item for item in pending if item.key not in written]
+
+
+def _holds(resolved: Mapping[str, Any], item: _Placed) -> bool:
+    node: Any = resolved
+    for part in item.key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    if item.value == {} and isinstance(node, Mapping):
+        return True
+    return type(node) is type(item.value) and node == item.value
+
+
+def _as_settings(
+    tree: Mapping[str, Any], resolved: Mapping[str, Any], written: Mapping[str, _Placed]
+) -> dict[str, Setting]:
+    out: dict[str, Setting] = {}
+    for key, raw, value in _leaves(tree, resolved):
+        item = written.get(key)
+        if item is None:
+            shown = raw if isinstance(raw, str) and "${" in raw else None
+            out[key] = Setting(key, value, None, None, key, shown)
+        else:
+            out[key] = replace(item.setting, key=key, value=value)
+    return out
+
+
+def _result(
+    config: EffectiveConfig,
+    settings: dict[str, Setting],
+    placed: list[_Placed],
+    known: frozenset[str],
+) -> EffectiveConfig:
+    given = {item.setting.key: [] for item in placed if not item.optional}
+    for item in placed:
+        if not item.optional:
+            given[item.setting.key].append(item.key)
+    order = [new for key in config.set_keys for new in given.get(key, ())]
+    set_keys = tuple(dict.fromkeys(key for key in order if key in settings))
+    unknown = tuple(key for key in set_keys if key not in known)
+    why = f"carried forward from {config.version.value} ({config.version.why})"
+    choice = VersionChoice(PINNED, why)
+    return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)
+
+
+def _nodes(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _nodes(value, f"{prefix}{name}.")
+
+
+def _leaves(
+    raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    for name, value in raw.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, resolved[name], f"{key}.")
+        else:
+            yield key, value, resolved[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Implied:
+    """A value that the old release held without a key for it."""
+
+    new: tuple[str, ...]
+    value: Any
+    why: str
+    setting: Setting
+
+
+_Rule = Callable[[EffectiveConfig], Any]
+
+
+def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
+    """What ``config``'s release did without a key, where the launch doesn't give the key itself."""
+    for until, key, rule, why in _IMPLIED:
+        if VERSIONS.index(config.version.value) > VERSIONS.index(until):
+            continue
+        value = rule(config)
+        if value is not None and (key not in config.settings or key in _RECAST):
+            where, source = _source(config, key)
+            yield _Implied((key,), value, why, Setting(key, value, where, source, key))
+
+
+def _source(config: EffectiveConfig, key: str) -> tuple[Any, Any]:
+    """The place that a derived value comes from: the clip ratio's own line for its two bounds."""
+    base = config.settings.get(_DERIVED_FROM.get(key, ""))
+    return (base.where, base.word) if base else (None, None)
+
+
+def _kl_in_reward(config: EffectiveConfig) -> bool:
+    return not config.get("actor_rollout_ref.actor.use_kl_loss", False)
+
+
+def _clip_ratio(config: EffectiveConfig) -> Any:
+    return config.get("actor_rollout_ref.actor.clip_ratio", 0.2)
+
+
+def _overlong_length(config: EffectiveConfig) -> Any:
+    if not any(key.startswith("reward_model.overlong_buffer.") for key in config.settings):
+        return None
+    return config.get("data.max_response_length")
+
+
+def _rejection(config: EffectiveConfig) -> str | None:
+    """0.6 and 0.7's rejection levels are the k1 statistics of 0.8 (ratio between two bounds)."""
+    level = config.get("algorithm.rollout_correction.rollout_rs")
+    names = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+    return names.get(str(level))
+
+
+def _rejection_bounds(config: EffectiveConfig) -> str | None:
+    if _rejection(config) is None:
+        return None
+    section = "algorithm.rollout_correction."
+    upper = config.get(section + "rollout_rs_threshold") or config.get(section + "rollout_is_threshold")
+    if not isinstance(upper, int | float) or not upper:
+        return None
+    lower = config.get(section + "rollout_rs_threshold_lower") or 1.0 / upper
+    return f"{lower}_{upper}"
+
+
+def _policy_gradient(config: EffectiveConfig) -> str | None:
+    return "reinforce" if config.get("algorithm.rollout_correction.use_policy_gradient") else None
+
+
+def _resume_mode(config: EffectiveConfig) -> str | None:
+    return "resume_path" if _resume_path(config) else None
+
+
+def _resume_path(config: EffectiveConfig) -> str | None:
+    mode = config.get("trainer.resume_mode")
+    return mode if isinstance(mode, str) and "global_step_" in mode else None
+
+
+_ACTOR = "actor_rollout_ref.actor."
+_CORRECTION = "algorithm.rollout_correction."
+_DERIVED_FROM = {
+    _ACTOR + "clip_ratio_low": _ACTOR + "clip_ratio",
+    _ACTOR + "clip_ratio_high": _ACTOR + "clip_ratio",
+    "algorithm.use_kl_in_reward": _ACTOR + "use_kl_loss",
+    _CORRECTION + "rollout_rs": _CORRECTION + "rollout_rs",
+    _CORRECTION + "rollout_rs_threshold": _CORRECTION + "rollout_rs_threshold",
+    _CORRECTION + "loss_type": _CORRECTION + "use_policy_gradient",
+    "trainer.resume_from_path": "trainer.resume_mode",
+}
+# Keys that the old release has under the same name with another meaning: the derived value stands.
+_RECAST = {
+    _CORRECTION + "rollout_rs",
+    _CORRECTION + "rollout_rs_threshold",
+    "trainer.resume_mode",
+    "trainer.resume_from_path",
+    "trainer.use_v1",
+}
+# (last release it holds for, key of the pinned release, value, why)
+_IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
+    ("0.2.0", "data.filter_overlong_prompts", lambda _: True, "0.2 always dropped prompts that are too long"),
+    ("0.2.0", "trainer.resume_mode", _resume_mode, "0.2 wrote the checkpoint's path into resume_mode"),
+    ("0.2.0", "trainer.resume_from_path", _resume_path, "0.2 wrote the checkpoint's path into resume_mode"),
+    (
+        "0.3.0",
+        "algorithm.use_kl_in_reward",
+        _kl_in_reward,
+        "until 0.3 the KL penalty was in the reward unless actor.use_kl_loss was set",
+    ),
+    ("0.3.0", _ACTOR + "clip_ratio_low", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
+    ("0.3.0", _ACTOR + "clip_ratio_high", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
+    ("0.3.0", _ACTOR + "clip_ratio_c", lambda _: _NO_DUAL_CLIP, "until 0.3 there was no dual clip"),
+    ("0.7.0", _CORRECTION + "rollout_rs", _rejection, "0.8 names the statistic"),
+    ("0.7.0", _CORRECTION + "rollout_rs_threshold", _rejection_bounds, "0.8 takes both bounds in one text"),
+    ("0.7.0", _CORRECTION + "loss_type", _policy_gradient, "use_policy_gradient became loss_type"),
+    (
+        "0.7.0",
+        "reward.reward_kwargs.max_resp_len",
+        _overlong_length,
+        "main_dapo handed data.max_response_length to the reward manager",
+    ),
+    (
+        PINNED,
+        "trainer.use_v1",
+        lambda _: False,
+        "trinity-compat's trainer is built on veRL's v0 trainer, which computes the same losses in one "
+        "process less",
+    ),
+)
