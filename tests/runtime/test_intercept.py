@@ -1,0 +1,79 @@
+"""Which words start a veRL training main: decided without running anything."""
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import intercept
+from trinity_compat.runtime.intercept import find_main, read_submission
+
+MAIN = "verl.trainer.main_ppo"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "arguments"),
+    [
+        ("python3", ["-m", MAIN, "a=b"], ("a=b",)),
+        ("python", ["-u", "-X", "faulthandler", "-W", "ignore", "-m", MAIN], ()),
+        ("python3.11", ["-um", MAIN, "a=b"], ("a=b",)),
+        ("python3", [f"-m{MAIN}", "a=b"], ("a=b",)),
+        ("python3", ["-m", "recipe.dapo.main_dapo", "x=1"], ("x=1",)),
+        ("python3", ["/src/verl/trainer/main_ppo.py", "a=b"], ("a=b",)),
+        ("torchrun", ["--nproc_per_node=1", "-m", MAIN, "a=b"], ("a=b",)),
+        ("accelerate", ["launch", "-m", MAIN, "a=b"], ("a=b",)),
+        ("uv", ["run", "--active", "python3", "-m", MAIN, "a=b"], ("a=b",)),
+        ("uv", ["run", "python", "verl/trainer/main_ppo.py", "a=b"], ("a=b",)),
+    ],
+)
+def test_a_training_main_is_found(name, words, arguments):
+    found = find_main(name, words)
+    assert found is not None
+    assert found.arguments == arguments
+    assert found.module in (MAIN, "recipe.dapo.main_dapo")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("python3", ["tool.py", "-m", MAIN]),
+        ("python3", ["-c", "print()", "-m", MAIN]),
+        ("python3", ["-m", "pip", "download", MAIN]),
+        ("python3", ["-m", "verl.model_merger", "merge", "--note", MAIN]),
+        ("python3", ["-m", "verl.trainer.sft_trainer"]),
+        ("python3", ["-"]),
+        ("python3", ["-m"]),
+        ("torchrun", ["-m", "verl.trainer.sft_trainer"]),
+        ("grep", ["-m", MAIN]),
+    ],
+)
+def test_somebody_else_s_words_are_left_alone(name, words):
+    assert find_main(name, words) is None
+
+
+SUBMIT = ["job", "submit"]
+
+
+def test_a_submission_s_environment_and_entry_point():
+    words = [*SUBMIT, "--runtime-env-json", '{"env_vars": {"A": 1}, "working_dir": "/w"}', "--no-wait", "--", "python3", "-m", MAIN]
+    read = read_submission(words, {})
+    assert read.entrypoint == ("python3", "-m", MAIN)
+    assert (read.env, read.cwd, read.is_local) == ({"A": "1"}, "/w", True)
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [("", True), ("auto", True), ("http://127.0.0.1:8265", True), ("localhost:8265", True), ("http://10.0.0.5:8265", False)],
+)
+def test_which_clusters_are_this_machine(address, local):
+    assert read_submission([*SUBMIT, f"--address={address}", "--", "python3"], {}).is_local is local
+
+
+def test_a_remote_submission_says_what_must_be_installed_there():
+    with pytest.raises(UserError, match=r"(?s)http://far:8265.*install trinity-compat\[run\]") as caught:
+        intercept.main(["", "ray", *SUBMIT, "--address=http://far:8265", "--", "python3", "-m", MAIN])
+    assert "ray job submit" in str(caught.value)
+
+
+def test_a_runtime_env_file_is_read_as_data(tmp_path):
+    (tmp_path / "env.yaml").write_text("env_vars:\n  NCCL_DEBUG: WARN\n")
+    read = read_submission([*SUBMIT, f"--runtime-env={tmp_path}/env.yaml", "--", "python3"], {})
+    assert read.env == {"NCCL_DEBUG": "WARN"}

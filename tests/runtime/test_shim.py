@@ -1,0 +1,126 @@
+"""Real bash, the shim in front: what reaches us, what reaches the real program, and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.runtime import shim
+
+RECORDER = """
+import json, os, sys
+real, name, *words = sys.argv[2:]
+record = {"name": name, "real": real, "words": words, "cwd": os.getcwd(), "env": os.environ.get("MARK")}
+with open(sys.argv[1], "a") as out:
+    out.write(json.dumps(record) + "\\n")
+print("caught")
+sys.exit(int(os.environ.get("CODE", "0")))
+"""
+
+
+@pytest.fixture
+def bash(tmp_path):
+    """Runs a script under the shim; gives (the finished process, what was caught)."""
+    recorder, caught = tmp_path / "recorder.py", tmp_path / "caught.jsonl"
+    recorder.write_text(RECORDER)
+    caught.touch()
+    real = tmp_path / "real"
+    real.mkdir()
+    for name in ("python3", "uv", "ray"):
+        (real / name).write_text(f'#!/bin/sh\necho "real {name} $*"\nexit 7\n')
+        (real / name).chmod(0o755)
+
+    def run(text, *arguments, env=None):
+        script = tmp_path / "run.sh"
+        script.write_text(text)
+        base = {"PATH": f"{real}:{os.environ['PATH']}", "HOME": str(tmp_path), **(env or {})}
+        installed = shim.install(
+            tmp_path / "shim", script_text=text, env=base, interceptor=(sys.executable, str(recorder), str(caught))
+        )
+        done = subprocess.run(["bash", str(script), *arguments], env=installed, capture_output=True, text=True)
+        return done, [json.loads(line) for line in caught.read_text().splitlines()]
+
+    return run
+
+
+def test_the_training_main_is_caught_with_its_words_environment_and_folder(bash, tmp_path):
+    (tmp_path / "work").mkdir()
+    _, caught = bash(
+        f'cd {tmp_path}/work\nexport MARK=here\npython3 -m verl.trainer.main_ppo a.b="x y" "$@"', "c=[1,2]"
+    )
+    assert caught[0]["words"] == ["-m", "verl.trainer.main_ppo", "a.b=x y", "c=[1,2]"]
+    assert (caught[0]["env"], caught[0]["cwd"]) == ("here", str(tmp_path / "work"))
+
+
+def test_everything_else_reaches_the_real_program_with_its_status(bash):
+    done, caught = bash("python3 -m pip list\necho status $?")
+    assert done.stdout == "real python3 -m pip list\nstatus 7\n"
+    assert caught == []
+
+
+def test_a_missing_program_is_missing_as_without_us(bash):
+    done, _ = bash("torchrun x.py; echo $?", env={"PATH": "/usr/bin:/bin"})
+    assert "torchrun: command not found" in done.stderr
+    assert done.stdout == "127\n"
+
+
+@pytest.mark.parametrize("call", ["python3", "env A=1 python3", "exec python3", "nohup python3", "$(command -v python3)"])
+def test_ways_to_call_an_interpreter(bash, call):
+    _, caught = bash(f"{call} -u -m verl.trainer.main_ppo k=v")
+    assert [record["words"] for record in caught] == [["-u", "-m", "verl.trainer.main_ppo", "k=v"]]
+
+
+def test_an_absolute_path_in_the_script_is_caught_and_its_own_interpreter_kept(bash, tmp_path):
+    other = tmp_path / "conda" / "bin" / "python3"
+    other.parent.mkdir(parents=True)
+    other.write_text("#!/bin/sh\necho other $*\n")
+    other.chmod(0o755)
+    done, caught = bash(f"{other} -c 1\n{other} -m verl.trainer.main_ppo k=v")
+    assert done.stdout == "other -c 1\ncaught\n"
+    assert caught[0]["real"] == str(other)
+
+
+def test_an_absolute_path_held_by_a_variable_is_caught(bash, tmp_path):
+    other = tmp_path / "conda" / "bin" / "python3"
+    other.parent.mkdir(parents=True)
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    _, caught = bash('$CONDA_PREFIX/bin/python3 -m verl.trainer.main_ppo k=v', env={"CONDA_PREFIX": str(tmp_path / "conda"), "PATH": os.environ["PATH"]})
+    assert len(caught) == 1
+
+
+def test_a_script_that_puts_its_own_environment_first_is_still_caught(bash, tmp_path):
+    activated = tmp_path / "venv" / "bin"
+    activated.mkdir(parents=True)
+    (activated / "python3").write_text("#!/bin/sh\necho venv $*\n")
+    (activated / "python3").chmod(0o755)
+    done, caught = bash(f"export PATH={activated}:$PATH\npython3 -V\npython3 -m verl.trainer.main_ppo k=v")
+    assert done.stdout == "venv -V\ncaught\n"
+    assert len(caught) == 1
+
+
+def test_the_launch_s_status_is_the_script_s(bash):
+    done, _ = bash("set -e\npython3 -m verl.trainer.main_ppo k=v\necho never", env={"CODE": "5"})
+    assert (done.returncode, done.stdout) == (5, "caught\n")
+
+
+def test_tee_and_a_nested_script_work_as_written(bash, tmp_path):
+    (tmp_path / "inner.sh").write_text("python3 -m recipe.dapo.main_dapo k=v 2>&1 | tee log.txt\n")
+    done, caught = bash(f"cd {tmp_path}\nsh inner.sh")
+    assert (tmp_path / "log.txt").read_text() == "caught\n"
+    assert len(caught) == 1 and done.returncode == 0
+
+
+def test_the_user_s_own_bash_env_is_read(bash, tmp_path):
+    (tmp_path / "own").write_text("OWN=yes\n")
+    done, _ = bash("echo $OWN", env={"BASH_ENV": str(tmp_path / "own"), "PATH": os.environ["PATH"]})
+    assert done.stdout == "yes\n"
+
+
+def test_without_gives_the_environment_back(tmp_path):
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/h", "BASH_ENV": "/own"}
+    assert shim.without(shim.install(tmp_path, script_text="", env=env)) == env
+    assert Path(tmp_path / "python3").exists()

@@ -1,0 +1,159 @@
+"""Supervision, seen from outside: small real processes, no Ray, no database."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+from trinity_compat.runtime.processes import Command
+from trinity_compat.runtime.supervisor import Stop, Supervision, last_error, supervise
+
+
+class Silent:
+    """A display that shows nothing; ``reasons`` are what participants left in the database."""
+
+    def __init__(self, reasons=None):
+        self.reasons = reasons or {}
+
+    def update(self):
+        pass
+
+    def reason(self, role, name):
+        return self.reasons.get(role)
+
+
+@pytest.fixture
+def side(tmp_path):
+    def make(role, code, name=None):
+        log = tmp_path / f"{name or role}.log"
+        argv = [sys.executable, "-c", textwrap.dedent(code)]
+        return Command(role, name or role, argv, dict(os.environ), log)
+
+    return make
+
+
+def run(*commands, reasons=None, stop=None, **more):
+    return supervise(commands, Supervision(Silent(reasons), stop or Stop(), grace_s=2.0, **more))
+
+
+FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+
+
+def children():
+    return [process.pid for process in psutil.Process().children(recursive=True)]
+
+
+def test_both_sides_done_is_success(side):
+    assert run(side("explorer", "pass"), side("trainer", "pass")).code == 0
+
+
+def test_an_explorer_that_is_done_early_does_not_end_the_trainer(side, tmp_path):
+    mark = tmp_path / "mark"
+    outcome = run(side("explorer", "pass"), side("trainer", f"import time; time.sleep(1); open({str(mark)!r}, 'w')"))
+    assert outcome.code == 0 and mark.exists()
+
+
+def test_a_death_ends_the_other_side_at_once_and_says_why(side):
+    began = time.monotonic()
+    outcome = run(side("explorer", "raise ValueError('no such token')"), side("trainer", FOREVER))
+    assert outcome.code == 1
+    assert outcome.failure == "the explorer ended with exit code 1: ValueError: no such token"
+    assert outcome.log.endswith("explorer.log")
+    assert time.monotonic() - began < 5
+    assert children() == []
+
+
+def test_the_reason_in_the_database_is_better_than_the_log(side):
+    outcome = run(side("trainer", "raise SystemExit(1)"), reasons={"trainer": "loss is NaN at step 3"})
+    assert outcome.failure == "the trainer ended with exit code 1: loss is NaN at step 3"
+
+
+def test_the_one_that_lost_its_peer_is_not_blamed(side):
+    outcome = run(
+        side("explorer", "import os, signal, time; time.sleep(.5); os.kill(os.getpid(), signal.SIGKILL)"),
+        side("trainer", "raise SystemExit(3)"),
+    )
+    assert "explorer was killed by SIGKILL" in outcome.failure
+
+
+def test_a_side_that_ignores_sigterm_and_its_children_are_killed(side):
+    stubborn = """
+        import signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
+        time.sleep(600)
+    """
+    outcome = run(side("explorer", stubborn), side("trainer", "import time; time.sleep(1); raise SystemExit(1)"))
+    assert outcome.code == 1
+    assert children() == []
+
+
+def test_a_signal_ends_the_run_with_its_number(side):
+    stop = Stop()
+    threading.Timer(1.0, lambda: setattr(stop, "number", signal.SIGINT)).start()
+    outcome = run(side("explorer", FOREVER), side("trainer", FOREVER), stop=stop)
+    assert (outcome.code, outcome.failure) == (130, None)
+    assert children() == []
+
+
+def test_a_dead_explorer_is_started_again_when_asked(side, tmp_path):
+    mark = tmp_path / "mark"
+    flaky = f"""
+        import pathlib, sys
+        mark = pathlib.Path({str(mark)!r})
+        if not mark.exists():
+            mark.touch()
+            sys.exit("first time")
+    """
+    said = []
+    outcome = run(side("explorer", flaky), side("trainer", "import time; time.sleep(2)"), restarts=1, say=said.append)
+    assert outcome.code == 0
+    assert "first time" in said[0] and "0 restarts left" in said[0]
+
+
+def test_a_dead_trainer_is_not_started_again(side):
+    assert run(side("explorer", FOREVER), side("trainer", "raise SystemExit(1)"), restarts=5).code == 1
+
+
+def test_something_else_that_died_ends_the_run(side):
+    outcome = run(side("trainer", FOREVER), also_dead=lambda: "Ray itself died")
+    assert (outcome.code, outcome.failure) == (1, "Ray itself died")
+
+
+def test_the_sides_end_when_the_supervisor_is_killed(tmp_path):
+    """SIGKILL leaves it no time to clean up."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from trinity_compat.runtime.processes import Command, start
+import time
+child = start(Command("trainer", "t", [sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path({str(tmp_path / 'log')!r})))
+print(child.process.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    gone, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("", None),
+        ("a\nb\n", "b"),
+        ("Traceback:\nValueError: bad\nshutting down\n", "ValueError: bad"),
+        ("error: no model\nbye\n", "no model"),
+        ("(Worker pid=3) ray.exceptions.RayActorError: gone\n", "(Worker pid=3) ray.exceptions.RayActorError: gone"),
+    ],
+)
+def test_the_last_error_of_an_output(output, said):
+    assert last_error(output) == said

@@ -1,0 +1,104 @@
+"""The run's own small Ray: started before its processes, gone with them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trinity_compat.errors import RunError
+
+_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB
+_PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running Ray. ``address`` goes to the run's processes as RAY_ADDRESS."""
+
+    address: str
+    daemons: tuple[psutil.Process, ...] = ()
+
+    def dead(self) -> str | None:
+        """Which of Ray's own processes has ended, as a message; None while all run."""
+        for process in self.daemons:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return "Ray itself died (its raylet or control store ended)"
+        return None
+
+
+@contextlib.contextmanager
+def local_ray(options: Mapping[str, Any], *, gpus: int | None = None) -> Iterator[Cluster]:
+    """Start Ray on this machine for the time of the block; ``options``: veRL's ``ray_kwargs.ray_init``.
+
+    ``gpus`` None lets Ray count them. Raises RunError with Ray's own reason when it does not start.
+    """
+    import ray
+
+    # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR.
+    folder = Path(options.get("_temp_dir") or tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
+    try:
+        with _quiet():
+            context = ray.init(**_init_arguments(options, folder, gpus))
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RunError(
+            f"Ray does not start: {_first_line(error)}",
+            hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself; Ray's logs lay in " + str(folder),
+        ) from error
+    try:
+        yield Cluster(context.address_info["gcs_address"], tuple(_daemons()))
+    finally:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _daemons() -> list[psutil.Process]:
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if process.name() in ("raylet", "gcs_server")]
+
+
+def _init_arguments(options: Mapping[str, Any], folder: Path, gpus: int | None) -> dict[str, Any]:
+    asked = {name: value for name, value in options.items() if value is not None and name != "address"}
+    cores = psutil.cpu_count() or 1
+    return {
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        **asked,
+        "address": "local",
+        "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS),
+        "_temp_dir": str(folder),
+        **({} if gpus is None else {"num_gpus": gpus}),
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray reports its start on stderr; what matters of it comes as an exception. RAY_ADDRESS would
+    turn address="local" around."""
+    held = os.environ.pop("RAY_ADDRESS", None)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if held is not None:
+            os.environ["RAY_ADDRESS"] = held
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

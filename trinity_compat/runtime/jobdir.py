@@ -1,0 +1,161 @@
+"""A run's folder: where everything lies, who may use it, and what becomes of an earlier run there.
+
+    config/{launch.json,verl.yaml,trinity.yaml,audit.json,run.json}   buffer/experiences.db
+    monitor/tensorboard/{trainer,explorer}   log/{trainer,explorer,…}.log
+    global_step_N/   latest_checkpointed_iteration.txt
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity_compat.errors import UserError
+from trinity_compat.spec import RunSpec
+
+_SIDES = {"train": ("train",), "explore": ("explore",)}
+
+
+@dataclass(frozen=True, slots=True)
+class JobDir:
+    """Paths of one job. Nothing is created by asking for a path."""
+
+    root: Path
+
+    @property
+    def spec_path(self) -> Path:
+        """What the explorer and the trainer read."""
+        return self.root / "config" / "run.json"
+
+    @property
+    def default_database_url(self) -> str:
+        """SQLite inside the job, unless the run names another database."""
+        return f"sqlite:///{self.root / 'buffer' / 'experiences.db'}"
+
+    def log(self, name: str) -> Path:
+        """The log of one process."""
+        return self.root / "log" / f"{name}.log"
+
+    def tensorboard(self, role: str) -> Path:
+        """The event files of one side."""
+        return self.root / "monitor" / "tensorboard" / role
+
+    @property
+    def latest_checkpoint(self) -> int | None:
+        """The veRL step of the checkpoint that a resume continues from; None without one."""
+        marker = self.root / "latest_checkpointed_iteration.txt"
+        try:
+            return int(marker.read_text().strip())
+        except (OSError, ValueError):
+            return None
+
+    def create(self) -> None:
+        """Make the folders."""
+        for name in ("config", "buffer", "monitor/tensorboard", "log"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    def exists(self) -> bool:
+        """Whether an earlier run wrote here."""
+        return self.spec_path.exists() or (self.root / "buffer").exists()
+
+    def write_config(self, texts: Mapping[str, str]) -> None:
+        """Write ``config/NAME`` for every entry, beside and renamed."""
+        for name, text in texts.items():
+            part = self.root / "config" / f"{name}.part"
+            part.write_text(text)
+            part.replace(part.with_suffix(""))
+
+    def load_spec(self) -> RunSpec:
+        """The spec of the run that lies here. Raises UserError when there is none."""
+        if not self.spec_path.exists():
+            raise UserError(f"{self.root} is no job directory: config/run.json is missing")
+        return RunSpec.load(self.spec_path)
+
+
+def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
+    """Rename an earlier job, its database included; returns the new path."""
+    stamp = time.strftime("%Y%m%d%H%M%S", now or time.localtime())
+    target = job.root.with_name(f"{job.root.name}_{stamp}")
+    suffix = 0
+    while target.exists():
+        suffix += 1
+        target = job.root.with_name(f"{job.root.name}_{stamp}_{suffix}")
+    job.root.rename(target)
+    return target
+
+
+@contextlib.contextmanager
+def locked(job: JobDir, mode: str) -> Iterator[bool]:
+    """Hold the job for one side (``train``, ``explore``) or both while the run lives.
+
+    Yields whether the other side is running already. The kernel drops the locks with the process.
+    Raises UserError naming the process that holds a wanted side.
+    """
+    # Outside the job directory, so that a job can be renamed under its lock.
+    folder = job.root.parent / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = _SIDES.get(mode, ("explore", "train"))
+    with contextlib.ExitStack() as held:
+        for side in wanted:
+            held.enter_context(_lock(folder / f"{job.root.name}.{side}", job, side))
+        others = [side for side in ("explore", "train") if side not in wanted]
+        yield any(_is_locked(folder / f"{job.root.name}.{side}") for side in others)
+
+
+@contextlib.contextmanager
+def _lock(path: Path, job: JobDir, side: str) -> Iterator[None]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
+            raise UserError(
+                f"another run (pid {holder}) holds the {side} side of {job.root}",
+                hint="wait for it, end it, or give this one a directory of its own with --job",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    handle = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def link_checkpoints(job: JobDir, wanted: str | None, *, cwd: Path) -> str | None:
+    """Make the script's ``trainer.default_local_dir`` show the job's checkpoints.
+
+    Returns a sentence for the user, or None when there is nothing to say. A folder with something
+    in it is left alone: its checkpoints are somebody's.
+    """
+    if not wanted or "://" in wanted:
+        return None
+    path = Path(wanted) if Path(wanted).is_absolute() else cwd / wanted
+    if path.resolve() == job.root.resolve():
+        return None
+    if path.is_symlink():
+        path.unlink()
+    elif path.is_dir() and not any(path.iterdir()):
+        path.rmdir()
+    elif path.exists():
+        return f"{path} exists and is not empty: checkpoints go to {job.root} only"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(job.root.resolve(), target_is_directory=True)
+    return f"{path} → {job.root}"
