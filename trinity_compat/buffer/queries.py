@@ -80,7 +80,7 @@ LIVE_TASKS = """SELECT DISTINCT task_no FROM task_groups WHERE kind = :kind
 
 # -- claims -------------------------------------------------------------------------------------
 CLAIM_OF_REQUEST = "SELECT token FROM claims WHERE request = :request"
-LAPSED = "SELECT token FROM claims WHERE state = 'open' AND lease_until < :now ORDER BY token"
+LAPSED = "SELECT token FROM claims WHERE state = 'open' AND lease_until < :now"
 END_CLAIM = "UPDATE claims SET state = :state, trained_step = :step WHERE token = :token AND state = 'open'"
 CLAIM_STATE = "SELECT state, trained_step FROM claims WHERE token = :token"
 GIVE_BACK = """UPDATE task_groups SET claim_token = NULL,
