@@ -29,7 +29,9 @@ class _OnCpu:
         # read as off. The configuration is frozen, and other methods still need its true values.
         config = self.engine_config
         if config.strategy != "fsdp2":
-            raise ValueError(f"strategy {config.strategy!r} needs an accelerator: on a CPU write strategy=fsdp2")
+            raise ValueError(
+                f"strategy {config.strategy!r} needs an accelerator: on a CPU write strategy=fsdp2"
+            )
         before = config.forward_only, config.offload_policy
         _set(config, forward_only=False, offload_policy=False)
         try:
@@ -53,7 +55,10 @@ class CpuEngineWithValueHead(_OnCpu, FSDPEngineWithValueHead):
 
 def register() -> None:
     """Add both engines to verl's registry; a second call changes nothing."""
-    for model_type, engine in (("language_model", CpuEngineWithLMHead), ("value_model", CpuEngineWithValueHead)):
+    for model_type, engine in (
+        ("language_model", CpuEngineWithLMHead),
+        ("value_model", CpuEngineWithValueHead),
+    ):
         known = EngineRegistry._engines.get(model_type, {}).get("fsdp2", {})
         if NAME not in known:
             EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device=NAME)(engine)

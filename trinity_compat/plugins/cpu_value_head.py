@@ -14,7 +14,7 @@ _ON_CPU = ("sdpa", "eager")
 def load_valuehead_model(
     local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool
 ) -> Any:
-    """A token-classification model with one label; ``model_config``'s attention if a CPU has it, else sdpa."""
+    """A token classifier with one label; attention as ``model_config`` says if a CPU has it, else sdpa."""
     from transformers import AutoModelForTokenClassification
 
     wanted = getattr(model_config, "_attn_implementation", None)

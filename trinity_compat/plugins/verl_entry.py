@@ -32,7 +32,9 @@ def assert_platform(device: str) -> None:
             "and are VERL_PLATFORM and VERL_USE_EXTERNAL_PLUGINS unset?"
         )
     if device == cpu_platform.NAME and not cpu_process_group.applied():
-        raise RuntimeError("trinity-compat's plugin for verl failed while loading: see VERL_LOGGING_LEVEL=DEBUG")
+        raise RuntimeError(
+            "trinity-compat's plugin for verl failed while loading: see VERL_LOGGING_LEVEL=DEBUG"
+        )
 
 
 _apply()

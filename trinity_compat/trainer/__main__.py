@@ -1,0 +1,36 @@
+"""``python -m trinity_compat.trainer JOB_DIR``: exit 0 done, 1 failed, 2 bad input, 3 no explorer left."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from trinity_compat.errors import RunError, UserError
+from trinity_compat.spec import RunSpec
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1:
+        print("usage: python -m trinity_compat.trainer JOB_DIR", file=sys.stderr)
+        return 2
+    from trinity_compat.trainer.errors import PeerGone
+    from trinity_compat.trainer.main import run
+
+    try:
+        run(RunSpec.load(Path(argv[0]) / "config" / "run.json"))
+    except UserError as error:
+        return _say(error, 2)
+    except PeerGone as error:
+        return _say(error, 3)
+    except RunError as error:
+        return _say(error, 1)
+    return 0
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""The line between a veRL trainer and the rest of the run.
+
+A veRL trainer (``verl_v0`` today; v1 is drawn for too) talks to the run through ``Exchange`` alone and
+shows itself to ``main`` as ``Adapter``. Where each base calls:
+
+| Exchange | v0: RayPPOTrainer.fit | v1: PPOTrainer |
+|---|---|---|
+| resumed | end of ``_load_checkpoint`` | ``on_init_end`` |
+| publish | ``checkpoint_manager.update_weights`` | ``on_init_end``, ``on_step_end`` |
+| claim | ``async_rollout_manager.generate_sequences`` | ``ReplayBuffer.sample(partition="train")`` |
+| commit | before ``_save_checkpoint``, and after the update | ``on_step_end``, before ``_save_checkpoint`` |
+| evaluate | ``generate_sequences`` with meta_info["validate"] | ``ReplayBuffer.sample(partition="val")`` |
+| log | ``Tracking.log`` | ``Tracking.log`` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trinity_compat.buffer.model import Group
+from trinity_compat.synchronizer.files import WeightFile
+
+# Writes the current policy as the version it is given. A collective call: all ranks take part.
+Send = Callable[[int], WeightFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one step trains on: whole groups, first in first out, and how long they were waited for."""
+
+    groups: tuple[Group, ...]
+    waited_s: float
+
+
+class Exchange(Protocol):
+    """What a veRL trainer may ask of the run. Steps are veRL's, counted from 1."""
+
+    def started(self, total_steps: int) -> None:
+        """The trainer knows how many steps it will make; the explorer may plan."""
+
+    def resumed(self, step: int) -> None:
+        """The checkpoint of ``step`` is loaded (0: there was none). Before the first ``publish``."""
+
+    def publish(self, step: int, send: Send) -> None:
+        """Version ``step`` is complete: send it if the style says so."""
+
+    def claim(self, step: int) -> Claimed:
+        """Wait for the train batch of ``step``. Raises PeerGone when nobody is left to make it."""
+
+    def commit(self, step: int) -> None:
+        """The claimed groups took effect in ``step``: enter them in the ledger; a second call changes
+        nothing. Call before the checkpoint of ``step``. Raises ClaimLost."""
+
+    def evaluate(self, step: int, send: Send) -> list[Group]:
+        """Validation with the weights after ``step``: the groups by position in the validation set."""
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep the metrics of ``step``; returns them with what the run itself knows added."""
+
+
+class Adapter(Protocol):
+    """A veRL trainer, ready to run."""
+
+    def fit(self) -> None:
+        """Train until veRL's own loop ends."""

@@ -1,0 +1,137 @@
+"""Stored experiences as the DataProto that veRL's agent loop would have handed over.
+
+Follows ``AgentLoopWorker._postprocess`` and ``AgentLoopManager.generate_sequences`` of verl 0.9.1: same
+keys, same padding, same metrics under ``meta_info["timing"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopMetrics
+from verl.utils.model import compute_position_id_with_mask
+
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.errors import RunError
+
+# What veRL's driver keeps of a task besides its uid (RayPPOTrainer._get_gen_batch).
+_TASK_KEYS = ("data_source", "reward_model", "extra_info")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Widths of the padded batch: P prompt tokens (padded left), R response tokens (padded right)."""
+
+    prompt: int
+    response: int
+    pad_id: int
+
+
+def to_dataproto(experiences: Sequence[Experience], shape: Shape) -> DataProto:
+    """Rows in the given order.
+
+    Tensors, N rows: prompts int64 [N, P], responses int64 [N, R], input_ids, attention_mask and
+    position_ids int64 [N, P+R], response_mask int64 [N, R] (1 where the policy wrote), rollout_log_probs
+    float32 [N, R], rm_scores float32 [N, R] with the reward at the last response token. Raises RunError
+    when a row is longer than ``shape``.
+    """
+    tensors = _tensors(experiences, shape)
+    extra_keys = list(dict.fromkeys(key for e in experiences for key in e.info))
+    out = DataProto.from_dict(tensors=tensors, non_tensors=_non_tensors(experiences, extra_keys))
+    timing = AgentLoopManager._performance_metrics(None, [[_metrics(e) for e in experiences]], out)
+    out.meta_info = {"timing": timing, "reward_extra_keys": extra_keys}
+    return out
+
+
+def _tensors(experiences: Sequence[Experience], shape: Shape) -> dict[str, torch.Tensor]:
+    count, width = len(experiences), shape.prompt + shape.response
+    ids = torch.full((count, width), shape.pad_id, dtype=torch.int64)
+    attention = torch.zeros(count, width, dtype=torch.int64)
+    mask = torch.zeros(count, shape.response, dtype=torch.int64)
+    log_probs = torch.zeros(count, shape.response)
+    scores = torch.zeros(count, shape.response)
+    for row, experience in enumerate(experiences):
+        before, after = _span(experience, shape)
+        ids[row, before : shape.prompt] = _int64(experience.prompt_ids)
+        ids[row, shape.prompt : after] = _int64(experience.response_ids)
+        attention[row, before:after] = 1
+        length = after - shape.prompt
+        mask[row, :length] = _int64(experience.response_mask)
+        log_probs[row, :length] = torch.from_numpy(np.array(experience.logprobs, dtype=np.float32))
+        scores[row, length - 1] = experience.reward
+    return {
+        "prompts": ids[:, : shape.prompt].clone(),
+        "responses": ids[:, shape.prompt :].clone(),
+        "response_mask": mask,
+        "input_ids": ids,
+        "attention_mask": attention,
+        "position_ids": compute_position_id_with_mask(attention),
+        "rollout_log_probs": log_probs,
+        "rm_scores": scores,
+    }
+
+
+def _int64(values: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.int64))
+
+
+def _span(experience: Experience, shape: Shape) -> tuple[int, int]:
+    """Columns [first prompt token, one after the last response token)."""
+    prompt, response = len(experience.prompt_ids), len(experience.response_ids)
+    if not response or prompt > shape.prompt or response > shape.response:
+        raise RunError(
+            f"an experience of {prompt} prompt and {response} response tokens does not fit the trainer's "
+            f"{shape.prompt} + {shape.response}",
+            hint="data.max_prompt_length and max_response_length must be those the explorer generated with",
+        )
+    return shape.prompt - prompt, shape.prompt + response
+
+
+def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -> dict[str, np.ndarray]:
+    out = {"__num_turns__": np.array([e.num_turns for e in experiences], dtype=np.int32)}
+    for key in extra_keys:
+        out[key] = np.array([e.info.get(key) for e in experiences])
+    objects: dict[str, list[Any]] = {
+        "multi_modal_inputs": [{} for _ in experiences],
+        "reward_extra_info": [dict(e.info) for e in experiences],
+        "turn_scores": [[] for _ in experiences],
+        "tool_rewards": [[] for _ in experiences],
+        "extras": [None for _ in experiences],
+        "min_global_steps": [e.min_model_version for e in experiences],
+        "max_global_steps": [e.max_model_version for e in experiences],
+    }
+    return out | {key: _objects(values) for key, values in objects.items()}
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def _metrics(experience: Experience) -> dict[str, Any]:
+    """veRL's per-sample timings (seconds), with its own defaults for those the explorer did not take."""
+    known: Mapping[str, float] = experience.metrics
+    taken = {key: known[key] for key in AgentLoopMetrics.model_fields if key in known}
+    return AgentLoopMetrics(**taken).model_dump()
+
+
+def task_columns(groups: Sequence[Group], repeat: int) -> dict[str, np.ndarray]:
+    """The tasks' own columns, each task ``repeat`` times in a row."""
+    tasks = [dict(group.task) for group in groups for _ in range(repeat)]
+    present = [key for key in _TASK_KEYS if any(key in task for task in tasks)]
+    return {key: _objects([task.get(key) for task in tasks]) for key in present}
+
+
+def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
+    """Steps between the policy that ``step`` starts from and the oldest one in each experience."""
+    lags = np.array([step - 1 - e.min_model_version for group in groups for e in group.experiences])
+    return {
+        "training/model_version_lag/mean": float(lags.mean()),
+        "training/model_version_lag/max": float(lags.max()),
+    }

@@ -1,0 +1,69 @@
+"""The veRL configuration as the trainer needs it: the run's own, less what the explorer does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from trinity_compat.errors import UserError
+from trinity_compat.plugins.verl_checkpoint_engine import BACKEND
+from trinity_compat.spec import RunSpec
+
+ADAPTER = "trinity_compat.trainer.verl_v0"
+
+
+def trainer_config(spec: RunSpec) -> DictConfig:
+    """A resolved copy of ``spec.verl`` with veRL's own extension points pointed at us."""
+    config = OmegaConf.create(dict(spec.verl))
+    OmegaConf.resolve(config)
+    refuse(config)
+    with open_dict(config):
+        _point_at_us(config, spec)
+    return config
+
+
+def refuse(config: DictConfig) -> None:
+    """UserError for what needs the rollout inside veRL's trainer."""
+    if config.algorithm.adv_estimator == "remax":
+        raise UserError(
+            "algorithm.adv_estimator=remax needs a greedy answer beside each sampled group, which the "
+            "explorer does not make",
+            hint="write algorithm.adv_estimator=rloo or grpo, or run on stock veRL",
+        )
+    if OmegaConf.select(config, "distillation.enabled"):
+        raise UserError("distillation.enabled=True needs veRL's teacher servers", hint="run on stock veRL")
+
+
+def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    rollout.agent.agent_loop_manager_class = f"{ADAPTER}.StoredRollouts"
+    rollout.checkpoint_manager_class = f"{ADAPTER}.VersionPublisher"
+    transport = rollout.checkpoint_engine
+    transport.backend = BACKEND
+    transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
+    transport.engine_kwargs = {BACKEND: {"directory": spec.sync.directory, "dtype": _dtype(rollout.dtype)}}
+    config.trainer.use_v1 = False
+    if not spec.resume:
+        config.trainer.resume_mode = "disable"
+    # The explorer scores: a reward model of the trainer's would be started for nothing.
+    config.reward.reward_model.enable = False
+    model = config.actor_rollout_ref.model
+    if _lora_rank(model) > 0:
+        # A version is a whole model: the explorer's engine loads it like any other.
+        model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})
+
+
+def _dtype(name: Any) -> str:
+    """torch's name of the rollout's dtype: both sides then hold the same numbers."""
+    return {
+        "auto": "bfloat16",
+        "half": "float16",
+        "fp16": "float16",
+        "bf16": "bfloat16",
+        "float": "float32",
+    }.get(str(name), str(name))
+
+
+def _lora_rank(model: DictConfig) -> int:
+    return int(OmegaConf.select(model, "lora.rank") or 0) or int(model.get("lora_rank") or 0)

@@ -1,0 +1,161 @@
+"""``Exchange`` over the buffer: claims with a lease, the ledger, versions, validation, liveness."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Claim, Group
+from trinity_compat.errors import RunError
+from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer.files import prune
+from trinity_compat.synchronizer.policy import oldest_needed, publishes
+from trinity_compat.synchronizer.store import as_version
+from trinity_compat.trainer.adapter import Claimed, Send
+from trinity_compat.trainer.batch import lag_metrics
+from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.peers import ExplorerWatch
+
+FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
+
+
+class BufferExchange:
+    """The trainer's side of one run. ``batch_size`` groups of ``group_size`` experiences make a step."""
+
+    def __init__(
+        self, buffer: Buffer, spec: RunSpec, heart: Heart, *, batch_size: int, group_size: int, val_size: int
+    ) -> None:
+        self._buffer, self._spec, self._heart = buffer, spec, heart
+        self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
+        self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s)
+        self._claim: Claim | None = None
+        self._published: int | None = None
+        self._metrics: dict[str, float] = {}
+
+    def started(self, total_steps: int) -> None:
+        self._buffer.set_state("total_steps", total_steps)
+        self._buffer.set_state("finished", False)
+
+    def resumed(self, step: int) -> None:
+        if step or self._buffer.latest_version() is not None:
+            done = self._buffer.reconcile(step=step)
+            print(
+                f"[trinity] history {done.history} continues from step {step}: "
+                f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
+            )
+        self._heart.say("running", step=step)
+
+    # -- weights ------------------------------------------------------------------------------
+
+    def publish(self, step: int, send: Send) -> None:
+        self.commit(step)
+        if self._published is None or publishes(self._spec.sync, step):
+            self._send(step, send)
+            prune(self._spec.sync.directory, before=oldest_needed(self._spec.sync, step))
+
+    def _send(self, step: int, send: Send) -> None:
+        if self._published == step:
+            return
+        began = time.monotonic()
+        version = as_version(step, send(step), self._spec.sync.method)
+        self._buffer.publish_version(version)
+        self._published = step
+        self._metrics["timing_s/publish_weights"] = time.monotonic() - began
+
+    # -- the train batch ------------------------------------------------------------------------
+
+    def claim(self, step: int) -> Claimed:
+        self._heart.say("waiting", step=step)
+        began = time.monotonic()
+        claim: Claim = self._wait(
+            lambda: self._try_claim(step), f"the {self._batch_size} groups of step {step}"
+        )
+        waited = time.monotonic() - began
+        self._claim = claim
+        self._heart.keep(claim)
+        self._heart.say("running", step=step)
+        self._check(claim)
+        self._metrics |= {"timing_s/buffer_wait": waited} | lag_metrics(claim.groups, step)
+        return Claimed(claim.groups, waited)
+
+    def _try_claim(self, step: int) -> Claim | None:
+        limit = self._spec.max_staleness
+        return self._buffer.claim_groups(
+            self._batch_size,
+            owner=self._heart.name,
+            step=step,
+            min_version=None if limit is None else step - 1 - limit,
+            lease_s=self._heart.lease_s,
+        )
+
+    def _check(self, claim: Claim) -> None:
+        for group in claim.groups:
+            if len(group.experiences) != self._group_size:
+                raise RunError(
+                    f"group {group.key} holds {len(group.experiences)} experiences, not {self._group_size}",
+                    hint="actor_rollout_ref.rollout.n must be the same for explorer and trainer",
+                )
+
+    def commit(self, step: int) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            self._heart.keep(None)  # first: a renewal after the entry would look like a lost claim
+            self._buffer.mark_trained(claim, step=step)
+
+    def release(self) -> None:
+        """Give an untrained claim back, so that a restart finds it at once."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            self._heart.keep(None)
+            self._buffer.release(claim)
+
+    # -- validation -----------------------------------------------------------------------------
+
+    def evaluate(self, step: int, send: Send) -> list[Group]:
+        self._send(step, send)
+        request = self._buffer.request_eval(step=step, version=step)
+        self._heart.say("waiting", step=step, evaluation=request.request_id)
+        self._wait(lambda: self._buffer.eval_done(request) or None, f"the evaluation of step {step}")
+        self._heart.say("running", step=step)
+        groups = self._buffer.groups(f"eval:{request.request_id}")
+        found = [group.task_no for group in groups]
+        if found != list(range(self._val_size)):
+            raise RunError(f"the evaluation of step {step} has {len(found)} of {self._val_size} tasks")
+        return groups
+
+    # -- waiting, metrics -----------------------------------------------------------------------
+
+    def _wait(self, look: Callable[[], Any], what: str) -> Any:
+        pause = FIRST_POLL_S
+        while (found := look()) is None:
+            self._heart.check()
+            gone = self._watch.verdict(what)
+            if gone is not None:
+                found = look()  # it may have finished its work between the two looks
+                if found is None:
+                    raise gone
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.2, SLOWEST_POLL_S)
+        return found
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        depth = {f"buffer/{state}": count for state, count in self._buffer.depth().items()}
+        out = dict(metrics) | self._metrics | depth | _tokens_per_second(metrics)
+        self._metrics = {}
+        numbers = {key: float(value) for key, value in out.items() if _is_number(value)}
+        self._buffer.log_metrics("trainer", step, numbers)
+        return out
+
+
+def _tokens_per_second(metrics: Mapping[str, Any]) -> dict[str, float]:
+    tokens, seconds = metrics.get("perf/total_num_tokens"), metrics.get("perf/time_per_step")
+    return {"perf/tokens_per_second": float(tokens) / float(seconds)} if tokens and seconds else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating)

@@ -1,0 +1,98 @@
+"""The trainer's process: connects, asserts, builds, trains, and says how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import ray
+import verl  # noqa: F401  loads the plugins, which choose the platform
+from omegaconf import DictConfig
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.plugins.verl_entry import assert_platform
+from trinity_compat.spec import RunSpec
+from trinity_compat.trainer.config import trainer_config
+from trinity_compat.trainer.exchange import BufferExchange
+from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.verl_v0 import Datasets, build
+
+
+def run(spec: RunSpec) -> None:
+    """Train until veRL's own loop ends.
+
+    Raises UserError for a configuration that can't be trained, PeerGone when no explorer is left,
+    RunError otherwise; SystemExit(143) on SIGTERM, with the claim given back.
+    """
+    buffer = open_buffer(spec.database_url)
+    with _on_sigterm(), Heart(buffer, f"{socket.gethostname()}-{os.getpid()}") as heart:
+        try:
+            _train(spec, buffer, heart)
+        except BaseException as error:
+            heart.say("failed", reason=_reason(error))
+            raise
+        heart.say("done")
+
+
+def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
+    assert_platform(spec.device)
+    config = trainer_config(spec)
+    validate_config(
+        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+    )
+    datasets = Datasets(config)
+    exchange = BufferExchange(
+        buffer,
+        spec,
+        heart,
+        batch_size=config.data.train_batch_size,
+        group_size=config.actor_rollout_ref.rollout.n,
+        val_size=len(datasets.val),
+    )
+    with _ray(spec, config):
+        try:
+            build(config, exchange, datasets, spec.device).fit()
+        finally:
+            exchange.release()
+    buffer.set_state("finished", True)
+
+
+@contextmanager
+def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
+    """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us."""
+    address = os.environ.get("RAY_ADDRESS")
+    environment = get_ppo_ray_runtime_env(config)
+    if address:
+        ray.init(address=address, runtime_env=environment)
+    else:
+        processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
+        cpus = max(processes + 2, os.cpu_count() or 1)
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _on_sigterm() -> Iterator[None]:
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,53 @@
+"""Whether anybody is left to make what the trainer waits for."""
+
+from __future__ import annotations
+
+import time
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Participant
+from trinity_compat.trainer.errors import PeerGone
+
+SILENT_S = 10.0
+LOOK_EVERY_S = 1.0
+
+
+class ExplorerWatch:
+    """Looks at the explorers' heartbeats, at most once a second.
+
+    Until the first one is seen, ``start_s`` seconds are allowed: it may be started by hand, later.
+    """
+
+    def __init__(self, buffer: Buffer, *, start_s: float, silent_s: float = SILENT_S) -> None:
+        self._buffer, self._start_s, self._silent_s = buffer, start_s, silent_s
+        self._since = self._looked = time.monotonic()
+
+    def verdict(self, what: str) -> PeerGone | None:
+        """Why ``what`` will not come: every explorer failed, ended or fell silent. None: it may."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY_S:
+            return None
+        self._looked = now
+        explorers = [p for p in self._buffer.participants() if p.role == "explorer"]
+        if any(self._lives(explorer) for explorer in explorers):
+            return None
+        if explorers:
+            return PeerGone(f"waiting for {what}, but {_fates(explorers)}", hint="see log/explorer.log")
+        if now - self._since > self._start_s:
+            return PeerGone(f"waited {self._start_s:g} s for {what}: no explorer has started")
+        return None
+
+    def _lives(self, explorer: Participant) -> bool:
+        return explorer.state not in ("done", "failed") and explorer.age_s <= self._silent_s
+
+
+def _fates(explorers: list[Participant]) -> str:
+    return "; ".join(f"explorer {e.name} {_fate(e)}" for e in explorers)
+
+
+def _fate(explorer: Participant) -> str:
+    if explorer.state == "failed":
+        return f"failed: {explorer.detail.get('reason', 'no reason given')}"
+    if explorer.state == "done":
+        return "is done"
+    return f"was last heard of {explorer.age_s:.0f} s ago"

@@ -1,0 +1,32 @@
+"""Lets the run see, and add to, the metrics of each step.
+
+Patch: ``verl.utils.tracking.Tracking`` while ``fit`` runs. Why: veRL v0's ``fit`` builds its logger
+itself and offers no hook that sees a step's metrics. verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import verl.utils.tracking as target
+
+Log = Callable[[int, Mapping[str, Any]], dict[str, Any]]
+
+
+@contextmanager
+def logged_through(log: Log, suffix: str = "_trainer") -> Iterator[None]:
+    """Every ``Tracking.log(data, step)`` logs what ``log(step, data)`` returns, under the run's name
+    with ``suffix`` (the explorer logs a run of its own)."""
+
+    class Recorded(target.Tracking):
+        def __init__(self, project_name: str, experiment_name: str, *args: Any, **kwargs: Any) -> None:
+            super().__init__(project_name, experiment_name + suffix, *args, **kwargs)
+
+        def log(self, data: Mapping[str, Any], step: int, backend: Any = None) -> None:
+            super().log(data=log(step, data), step=step, backend=backend)
+
+    with patch.object(target, "Tracking", Recorded):
+        yield

@@ -1,0 +1,287 @@
+"""The adapter that faces ``RayPPOTrainer`` (veRL's v0 trainer) of verl 0.9.1.
+
+``fit`` stays as veRL wrote it. Three objects in its hands are ours: ``StepPlaces`` (the dataloader),
+``StoredRollouts`` (the rollout manager) and ``VersionPublisher`` (the checkpoint manager).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from unittest.mock import patch
+
+import ray
+import torch
+from omegaconf import DictConfig
+from torch.utils.data import Dataset
+from verl import DataProto
+from verl.trainer.main_ppo_v0 import BaseTaskRunner
+from verl.trainer.ppo import ray_trainer
+from verl.trainer.ppo.utils import Role, create_rl_dataset
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.dataset.rl_dataset import collate_fn
+
+from trinity_compat.errors import RunError
+from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
+from trinity_compat.trainer.checkpoints import mend_marker
+from trinity_compat.trainer.tracking import logged_through
+from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
+
+TASK_NO = "trinity_task_no"
+
+
+class StepPlaces:
+    """Stands for the train dataloader: a place for each group of a step. Which tasks those are is known
+    when the groups are claimed, inside veRL's timer for generation."""
+
+    def __init__(self, trainer: TrinityRayPPOTrainer, length: int) -> None:
+        self._trainer, self._length = trainer, length
+
+    def __len__(self) -> int:
+        """Steps of one epoch."""
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        done = self._trainer.global_steps - 1
+        for _ in range(self._length - done % self._length):
+            yield {
+                "dummy_tensor": torch.zeros(self._trainer.config.data.train_batch_size, 1, dtype=torch.uint8)
+            }
+
+    def state_dict(self) -> dict[str, int]:
+        """Nothing to keep: the position in the task stream is the explorer's, the step is veRL's own."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A checkpoint of stock veRL may hold its sampler's state; the step says the same."""
+
+
+class Numbered(Dataset):
+    """The validation set, each row with its position, by which stored answers are found."""
+
+    def __init__(self, rows: Dataset) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)  # type: ignore[arg-type]
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        return {**self._rows[item], TASK_NO: item}
+
+
+class NoServers:
+    """Stands for LLMServerManager: there is no rollout engine among the trainer's processes."""
+
+    @classmethod
+    def create(cls, *_: Any, **__: Any) -> Self:
+        return cls()
+
+    def get_client(self) -> None:
+        return None
+
+    def get_replicas(self) -> list[Any]:
+        return []
+
+    def start_profile(self) -> None:
+        pass
+
+    def stop_profile(self) -> None:
+        pass
+
+
+class NoRewardLoop:
+    """Stands for RewardLoopManager: the explorer has scored."""
+
+    reward_loop_workers = None
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class StoredRollouts:
+    """The rollout manager: hands over what the explorer stored."""
+
+    trainer: TrinityRayPPOTrainer
+
+    @classmethod
+    def create(cls, *_: Any, **__: Any) -> Self:
+        return cls()
+
+    def generate_sequences(self, batch: DataProto) -> DataProto:
+        """The claimed groups in the order of ``batch``'s places, or the stored validation answers to its
+        rows (each place for a task gets that task's next answer)."""
+        if batch.meta_info.get("validate"):
+            return self._validation(batch)
+        groups = self.trainer.exchange.claim(int(batch.meta_info["global_steps"])).groups
+        experiences = [e for group in groups for e in group.experiences]
+        out = to_dataproto(experiences, self.trainer.shape)
+        out.non_tensor_batch |= task_columns(groups, len(groups[0].experiences))
+        return out
+
+    def _validation(self, batch: DataProto) -> DataProto:
+        answers = self.trainer.validation_answers()
+        taken: Counter[int] = Counter()
+        chosen = []
+        for task_no in map(int, batch.non_tensor_batch[TASK_NO]):
+            mine = answers[task_no].experiences
+            chosen.append(mine[taken[task_no] % len(mine)])
+            taken[task_no] += 1
+        out = to_dataproto(chosen, self.trainer.shape)
+        out.meta_info.pop("timing")
+        return out
+
+
+class VersionPublisher:
+    """The checkpoint manager: "update the rollout's weights" means a version is complete."""
+
+    trainer: TrinityRayPPOTrainer
+
+    def __init__(self, config: Any, actor_wg: Any, replicas: Any) -> None:
+        self._actors = actor_wg
+
+    def sleep_replicas(self) -> None:
+        """There are none."""
+
+    def update_weights(self, step: int) -> None:
+        self.trainer.exchange.publish(step, self.send)
+
+    def send(self, step: int) -> WeightFile:
+        """All ranks gather, rank 0 writes."""
+        answers = ray.get(self._actors.update_weights(global_steps=step, mode="auto"))
+        written = [answer for answer in answers if answer]
+        if len(written) != 1:
+            raise RunError(
+                f"{len(written)} of {len(answers)} training processes wrote version {step}, not one"
+            )
+        return WeightFile(**written[0])
+
+
+class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
+    """veRL's trainer on stored rollouts. ``exchange`` is all it knows of the run."""
+
+    def __init__(self, *args: Any, exchange: Exchange, **kwargs: Any) -> None:
+        self.exchange = exchange
+        self.global_steps = 0
+        self._validated: tuple[int, list[Any]] | None = None
+        super().__init__(*args, **kwargs)
+        rollout = self.config.actor_rollout_ref.rollout
+        self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
+
+    def _create_dataloader(self, *args: Any) -> None:
+        super()._create_dataloader(*args)
+        self.train_dataloader = StepPlaces(self, len(self.train_dataloader))
+        self.exchange.started(self.total_training_steps)
+
+    def init_workers(self) -> None:
+        """veRL's own, with two names replaced: no rollout servers, no reward workers."""
+        with (
+            patch.object(ray_trainer, "LLMServerManager", NoServers),
+            patch("verl.experimental.reward_loop.RewardLoopManager", NoRewardLoop),
+        ):
+            super().init_workers()
+        self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
+
+    def fit(self) -> None:
+        with logged_through(self.exchange.log):
+            super().fit()
+
+    def validation_answers(self) -> list[Any]:
+        """Groups of this step's evaluation, by position; asked for once per step."""
+        if self._validated is None or self._validated[0] != self.global_steps:
+            groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
+            self._validated = self.global_steps, groups
+        return self._validated[1]
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        self.exchange.commit(self.global_steps)
+        self._save_own_state()
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        mend_marker(Path(self.config.trainer.default_local_dir))
+        super()._load_checkpoint()
+        if self.global_steps:
+            self._load_own_state()
+        self.exchange.resumed(self.global_steps)
+
+    def _own_state_path(self) -> Path:
+        return (
+            Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / "trinity.json"
+        )
+
+    def _save_own_state(self) -> None:
+        """What veRL's checkpoint lacks: the adaptive KL controller's coefficient."""
+        path = self._own_state_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"step": self.global_steps, "kl_coef": kl.value if kl else None}) + "\n")
+        part.replace(path)
+
+    def _load_own_state(self) -> None:
+        path = self._own_state_path()
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        if kl is not None and path.exists():
+            kl.value = json.loads(path.read_text())["kl_coef"] or kl.value
+
+
+class _Roles(BaseTaskRunner):
+    """veRL's choice of roles and pools, with our worker in the actor's place."""
+
+    def build(self, config: DictConfig, device: str) -> tuple[dict[Role, Any], Any, Any]:
+        _, group_class = self.add_actor_rollout_worker(config)
+        self.add_critic_worker(config)
+        for role in (Role.ActorRollout, Role.ActorRolloutRef):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(TrainingOnlyWorker)
+        pools = self.init_resource_pool_mgr(config)
+        if device == "cpu":
+            pools = CpuPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
+        return self.role_worker_mapping, pools, group_class
+
+
+def build(config: DictConfig, exchange: Exchange, datasets: Datasets, device: str) -> TrinityRayPPOTrainer:
+    """A trainer with its workers started and its models loaded."""
+    roles, pools, group_class = _Roles().build(config, device)
+    trainer = TrinityRayPPOTrainer(
+        config=config,
+        tokenizer=datasets.tokenizer,
+        processor=datasets.processor,
+        role_worker_mapping=roles,
+        resource_pool_manager=pools,
+        ray_worker_group_cls=group_class,
+        train_dataset=datasets.train,
+        val_dataset=datasets.val,
+        collate_fn=collate_fn,
+        exchange=exchange,
+    )
+    trainer.init_workers()
+    return trainer
+
+
+class Datasets:
+    """Tokenizer and data as veRL's task runner opens them."""
+
+    def __init__(self, config: DictConfig) -> None:
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self.tokenizer, self.processor = model.tokenizer, model.processor
+        self.train = self._open(config, train=True)
+        self.val = Numbered(self._open(config, train=False))
+
+    def _open(self, config: DictConfig, *, train: bool) -> Dataset:
+        name = "train" if train else "val"
+        return create_rl_dataset(
+            config.data[f"{name}_files"],
+            config.data,
+            self.tokenizer,
+            self.processor,
+            is_train=train,
+            max_samples=config.data.get(f"{name}_max_samples", -1),
+        )

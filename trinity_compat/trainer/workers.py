@@ -1,0 +1,30 @@
+"""What runs in the training processes, and where those processes get their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.workers.engine_workers import ActorRolloutRefWorker
+
+
+class TrainingOnlyWorker(ActorRolloutRefWorker):
+    """veRL's actor (and reference) worker without the rollout engine beside it: the explorer has that.
+
+    Its transport (``checkpoint_engine``) stays, and so does every method that veRL's trainer calls.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.role = self.role.replace("actor_rollout", "actor")
+        self._is_rollout = False
+
+
+class CpuPools(ResourcePoolManager):
+    """One process per "GPU" that the configuration counts, without asking Ray for GPUs."""
+
+    def create_resource_pool(self) -> None:
+        for name, processes in self.resource_pool_spec.items():
+            self.resource_pool_dict[name] = RayResourcePool(
+                processes, use_gpu=False, max_colocate_count=1, name_prefix=name
+            )
