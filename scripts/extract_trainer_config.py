@@ -1,6 +1,6 @@
 """Write which keys the installed trinity-rft takes under trainer.trainer_config, as JSON.
 
-    .venv-upstream-0.6.0/bin/python scripts/extract_trainer_config.py translators/trinity/trainer_config-0.6.0.json
+    .venv-upstream-0.6.0/bin/python scripts/extract_trainer_config.py OUT.json
 
 0.6.0 merges them into what its veRL config builder made, and verl's dataclasses refuse an unknown key
 when the workers start; keys that it calls frozen are dropped with a warning. 0.4.1 merges them into its

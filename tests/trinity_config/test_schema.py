@@ -3,7 +3,7 @@
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.trinity_config import TARGETS, find_trainer_key, schema, validate
+from trinity_compat.trinity_config import TARGETS, schema, validate
 
 
 @pytest.mark.parametrize(
@@ -54,30 +54,3 @@ def test_enums_are_case_insensitive():
 def test_an_unknown_target_is_a_user_error():
     with pytest.raises(UserError, match=r"the targets are 0\.6\.0, 0\.4\.1"):
         schema("9.9.9")
-
-
-@pytest.mark.parametrize(
-    "target, strategy, path, frozen",
-    [
-        ("0.6.0", "fsdp2", "actor_rollout_ref.actor.ppo_epochs", False),
-        ("0.6.0", "fsdp2", "actor_rollout_ref.actor.grad_clip", True),
-        ("0.6.0", "fsdp", "actor_rollout_ref.actor.fsdp_config.param_offload", False),
-        ("0.6.0", "fsdp", "actor_rollout_ref.model.override_config.attn_implementation", False),
-        ("0.6.0", "megatron", "actor_rollout_ref.actor.megatron.use_mbridge", False),
-        ("0.4.1", "fsdp", "critic.optim.lr", False),
-    ],
-)
-def test_keys_under_trainer_config(target, strategy, path, frozen):
-    assert find_trainer_key(target, strategy, path).frozen is frozen
-
-
-@pytest.mark.parametrize(
-    "target, strategy, path",
-    [
-        ("0.6.0", "fsdp", "actor_rollout_ref.actor.megatron.use_mbridge"),
-        ("0.6.0", "fsdp", "actor_rollout_ref.actor.no_such_key"),
-        ("0.4.1", "fsdp", "trinity_compat.updates_per_step"),
-    ],
-)
-def test_keys_that_upstream_would_refuse(target, strategy, path):
-    assert find_trainer_key(target, strategy, path) is None

@@ -10,22 +10,9 @@ from __future__ import annotations
 from trinity_compat.trinity_config.emit import dump
 from trinity_compat.trinity_config.problems import Problem
 from trinity_compat.trinity_config.schema import TARGETS, Schema, schema
-from trinity_compat.trinity_config.trainer_keys import TrainerKey, find_trainer_key, trainer_keys
 from trinity_compat.trinity_config.validate import validate
 
-__all__ = [
-    "TARGETS",
-    "Problem",
-    "Schema",
-    "TrainerKey",
-    "dump",
-    "find_trainer_key",
-    "load",
-    "parse",
-    "schema",
-    "trainer_keys",
-    "validate",
-]
+__all__ = ["TARGETS", "Problem", "Schema", "dump", "load", "parse", "schema", "validate"]
 
 
 def __getattr__(name: str) -> object:
