@@ -2,6 +2,7 @@
 
 from trinity_compat.verl_config.arguments import Flags, hydra_flags
 from trinity_compat.verl_config.effective import as_tree, effective_config, infer_version, version_sensitive
+from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.releases import FLAVOURS, PINNED, VERSIONS
 from trinity_compat.verl_config.upgrade import Drop, Move, Upgraded, upgrade
@@ -16,6 +17,7 @@ __all__ = [
     "Upgraded",
     "as_tree",
     "compose_pinned",
+    "config_from_yaml",
     "effective_config",
     "hydra_flags",
     "infer_version",

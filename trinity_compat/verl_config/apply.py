@@ -16,6 +16,7 @@ from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.suggest import did_you_mean
+from trinity_compat.verl_config.tree import nodes
 
 _ABSENT = object()
 
@@ -94,7 +95,7 @@ def _set(done: Applied, given: Given, release: str) -> None:
 
 def _unknown(done: Applied, given: Given, release: str) -> None:
     key = given.override.key
-    near = did_you_mean(key, _keys(done.tree))
+    near = did_you_mean(key, nodes(done.tree))
     hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
     done.unknown.append(key)
     done.refuse("TP201", given, f"Hydra would refuse {given.spelling}: {release} has no such key; {hint}")
@@ -171,7 +172,7 @@ def _delete(done: Applied, given: Given) -> None:
     key, value = given.override.key, given.override.value
     here = lookup(done.tree, key)
     if here is _ABSENT or here is None:
-        near = did_you_mean(key, _keys(done.tree))
+        near = did_you_mean(key, nodes(done.tree))
         hint = f"; did you mean ~{near}?" if near else ""
         done.refuse("TP203", given, f"Hydra would refuse {given.spelling}: there is no {key} to delete{hint}")
         return
@@ -183,12 +184,3 @@ def _delete(done: Applied, given: Given) -> None:
     if isinstance(holder, dict):
         del holder[last]
         _forget(done, key)
-
-
-def _keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
-    out: list[str] = []
-    for name, value in tree.items():
-        out.append(f"{prefix}{name}")
-        if isinstance(value, Mapping):
-            out += _keys(value, f"{prefix}{name}.")
-    return out

@@ -187,9 +187,9 @@ def _expand_line(find: Find, line: Any, parent: _Entry, choices: Choices) -> lis
 def _entries(find: Find, line: Any, parent: _Entry, choices: Choices) -> Iterator[_Entry]:
     name, package, _, optional = _words(line)
     if not isinstance(line, Mapping):
-        path = _absolute(name, parent)
+        plain = _absolute(name, parent)
         folder = posixpath.dirname(name.lstrip("/"))
-        yield _Entry(path, _final_package(find, path, folder, package, parent), None, optional)
+        yield _Entry(plain, _final_package(find, plain, folder, package, parent), None, optional)
         return
     key, group = _place(line, parent)
     value = _chosen(_value_of(line, parent, choices), choices, key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.releases import PINNED, check_version
+from trinity_compat.verl_config.tree import nodes, paired_leaves, put
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """A launch with its arguments read, before a release is chosen."""
 
     launch: Launch
@@ -50,8 +51,8 @@ def effective_config(
     if version is not None:
         choice = VersionChoice(check_version(version), f"asked for ({version})")
     else:
-        choice = choose(_fit(plan))
-    return _compose(plan, choice)
+        choice = choose(fit_plan(plan))
+    return compose_plan(plan, choice)
 
 
 def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
@@ -59,7 +60,7 @@ def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
 
     When none takes all, the one that refuses the fewest. Raises UserError as effective_config does.
     """
-    return choose(_fit(_plan(launch, root)))
+    return choose(fit_plan(_plan(launch, root)))
 
 
 def version_sensitive(
@@ -71,10 +72,10 @@ def version_sensitive(
     some of the releases have are left out unless their value isn't null.
     """
     plan = _plan(launch, root)
-    best = _fit(plan).best if known_main(launch.module) else ()
+    best = fit_plan(plan).best if known_main(launch.module) else ()
     if chosen not in best or len(best) < 2:
         return []
-    values = {version: _compose(plan, VersionChoice(version, "")).settings for version in best}
+    values = {version: compose_plan(plan, VersionChoice(version, "")).settings for version in best}
     out = []
     for key in values[chosen]:
         seen = {version: values[version][key].value for version in best if key in values[version]}
@@ -87,23 +88,20 @@ def as_tree(config: EffectiveConfig) -> dict[str, Any]:
     """The configuration as nested plain containers, interpolations resolved."""
     tree: dict[str, Any] = {}
     for key, setting in config.settings.items():
-        node = tree
-        *path, last = key.split(".")
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = setting.value
+        put(tree, key, setting.value)
     return tree
 
 
-def _plan(launch: Launch, root: Path | None) -> _Plan:
-    return _Plan(launch, read_arguments(launch), root if root is not None else Path(launch.cwd))
+def _plan(launch: Launch, root: Path | None) -> Plan:
+    return Plan(launch, read_arguments(launch), root if root is not None else Path(launch.cwd))
 
 
-def _fit(plan: _Plan) -> Fit:
+def fit_plan(plan: Plan) -> Fit:
+    """How well each release takes the launch's overrides."""
     candidates = releases_of(plan.launch.module)
     flavour, content = user_keys(plan.path(candidates[-1]))
     overrides = [given.override for given in plan.arguments.overrides]
-    known = _nodes(content)
+    known = nodes(content)
     if flavour is None:
         overrides += [Override(key, "", key, value) for key, value in known.items()]
         known = {}
@@ -119,16 +117,8 @@ def _engine(overrides: list[Override], flavour: str) -> str:
     return flavour
 
 
-def _nodes(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in tree.items():
-        out[f"{prefix}{name}"] = value
-        if isinstance(value, Mapping):
-            out |= _nodes(value, f"{prefix}{name}.")
-    return out
-
-
-def _compose(plan: _Plan, choice: VersionChoice) -> EffectiveConfig:
+def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
+    """Compose under a chosen release. Raises UserError."""
     path = plan.path(choice.value)
     groups, plain = _split_groups(plan.arguments.overrides, path)
     choices = _choices(groups)
@@ -137,7 +127,7 @@ def _compose(plan: _Plan, choice: VersionChoice) -> EffectiveConfig:
     release = f"verl {choice.value}"
     applied = apply_overrides(merge_parts(parts), plain, release)
     notes += [*_path_notes(path), *applied.diagnostics]
-    settings = _settings(applied, _file_origins(parts), plan.launch, notes)
+    settings = settings_of(applied.tree, _file_origins(parts), plan.launch, notes, applied.origins)
     set_keys = _set_keys(settings, applied)
     return EffectiveConfig(
         plan.launch,
@@ -230,21 +220,26 @@ def _file_origins(parts: list[tuple[str, ConfigFile]]) -> dict[str, Where | None
         prefix = f"{package}." if package else ""
         if not file.source and not out:
             continue
-        for key in _nodes(file.config):
+        for key in nodes(file.config):
             where = Where(file.source, file.lines.get(key, 0)) if file.source else None
             out[prefix + key] = where
     return out
 
 
-def _settings(
-    applied: Applied, files: Mapping[str, Where | None], launch: Launch, notes: list[Diagnostic]
+def settings_of(
+    tree: Mapping[str, Any],
+    files: Mapping[str, Where | None],
+    launch: Launch,
+    notes: list[Diagnostic],
+    origins: Mapping[str, Given] | None = None,
 ) -> dict[str, Setting]:
+    """The leaves of ``tree`` resolved, each with its place: an override's, else its line in a file."""
     env = {name: word.text for name, word in launch.env.items() if not word.open and not word.env_refs}
-    resolver = Resolver(applied.tree, env)
+    resolver = Resolver(tree, env)
     resolved = resolver.resolve()
     out: dict[str, Setting] = {}
-    for key, raw, value in _leaves(applied.tree, resolved):
-        given = applied.origins.get(key)
+    for key, raw, value in paired_leaves(tree, resolved):
+        given = (origins or {}).get(key)
         shown = str(raw) if is_interpolated(raw) else None
         if given is None:
             out[key] = Setting(key, value, files.get(key), None, key, shown)
@@ -264,23 +259,11 @@ def _unresolved(
     return Diagnostic("TP211", f"{key}: {text}", where, "error")
 
 
-def _leaves(
-    raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """(dotted key, value as written, resolved value); an empty dict is a leaf."""
-    for name, value in raw.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, resolved[name], f"{key}.")
-        else:
-            yield key, value, resolved[name]
-
-
-def _keys_only(plan: _Plan, version: str | None) -> EffectiveConfig:
+def _keys_only(plan: Plan, version: str | None) -> EffectiveConfig:
     """The overrides of a main whose configuration we don't know."""
     applied = apply_overrides({}, tuple(_forced(given) for given in plan.arguments.overrides), "")
     notes = [*plan.arguments.diagnostics, *applied.diagnostics]
-    settings = _settings(applied, {}, plan.launch, notes)
+    settings = settings_of(applied.tree, {}, plan.launch, notes, applied.origins)
     why = f"{plan.launch.module} is not a main that trinity-compat knows"
     choice = VersionChoice(check_version(version) if version else PINNED, why)
     return EffectiveConfig(plan.launch, choice, "", settings, tuple(settings), (), tuple(notes))

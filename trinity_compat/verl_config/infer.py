@@ -81,7 +81,7 @@ def _why(version: str, found: Fit) -> str:
     if left:
         reasons.append(f"no release takes {_name(left)}; this one refuses the fewest keys ({len(left)})")
     elif len(found.best) > 1:
-        reasons.append(f"every key fits {found.best[0]} to {found.best[-1]}; the newest is taken")
+        reasons.append(f"every key fits {', '.join(found.best)}; the newest is taken")
     return "; ".join(reasons) or "the only release that takes every key"
 
 

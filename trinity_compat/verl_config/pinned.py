@@ -10,6 +10,7 @@ from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import FLAVOURS, PINNED, release_tree
+from trinity_compat.verl_config.tree import put as set_key
 
 
 def compose_pinned(overrides: Mapping[str, Any], flavour: str = "ppo_trainer") -> dict[str, Any]:
@@ -37,14 +38,14 @@ def pinned_tree(flavour: str) -> dict[str, Any]:
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key as ``++key=value`` does: dicts merge, sections on the way are made."""
-    *path, last = key.split(".")
-    for part in path:
-        below = tree.get(part)
-        if not isinstance(below, dict):
-            below = tree[part] = {}
-        tree = below
     if isinstance(value, Mapping):
-        here = tree.get(last)
-        tree[last] = merge(here if isinstance(here, dict) else {}, value)
+        set_key(tree, key, merge(_section(tree, key), value))
     else:
-        tree[last] = list(value) if isinstance(value, list) else value
+        set_key(tree, key, list(value) if isinstance(value, list) else value)
+
+
+def _section(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    node: Any = tree
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}

@@ -20,6 +20,7 @@ from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_tree, put
 from trinity_compat.verl_config.releases import PINNED, VERSIONS
+from trinity_compat.verl_config.tree import nodes, paired_leaves
 
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 
@@ -98,7 +99,7 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
     moves: list[Move] = []
     dropped: list[Drop] = []
     tree = pinned_tree(config.flavour or "ppo_trainer")
-    known = frozenset(_nodes(tree))
+    known = frozenset(nodes(tree))
     for setting in config.settings.values():
         _carry(config, setting, known, placed, moves, dropped)
     for implied in _implied(config):
@@ -219,7 +220,7 @@ def _as_settings(
     tree: Mapping[str, Any], resolved: Mapping[str, Any], written: Mapping[str, _Placed]
 ) -> dict[str, Setting]:
     out: dict[str, Setting] = {}
-    for key, raw, value in _leaves(tree, resolved):
+    for key, raw, value in paired_leaves(tree, resolved):
         item = written.get(key)
         if item is None:
             shown = raw if isinstance(raw, str) and "${" in raw else None
@@ -235,7 +236,7 @@ def _result(
     placed: list[_Placed],
     known: frozenset[str],
 ) -> EffectiveConfig:
-    given = {item.setting.key: [] for item in placed if not item.optional}
+    given: dict[str, list[str]] = {item.setting.key: [] for item in placed if not item.optional}
     for item in placed:
         if not item.optional:
             given[item.setting.key].append(item.key)
@@ -245,24 +246,6 @@ def _result(
     why = f"carried forward from {config.version.value} ({config.version.why})"
     choice = VersionChoice(PINNED, why)
     return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)
-
-
-def _nodes(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        yield f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from _nodes(value, f"{prefix}{name}.")
-
-
-def _leaves(
-    raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    for name, value in raw.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, resolved[name], f"{key}.")
-        else:
-            yield key, value, resolved[name]
 
 
 @dataclass(frozen=True, slots=True)

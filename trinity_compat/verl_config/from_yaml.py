@@ -1,0 +1,147 @@
+"""A veRL YAML as input: a composed dump (``--cfg job``, .hydra/config.yaml) or a config of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch.model import Launch, Part, Word
+from trinity_compat.verl_config.arguments import Arguments, Flags
+from trinity_compat.verl_config.effective import (
+    Plan,
+    as_tree,
+    compose_plan,
+    fit_plan,
+    settings_of,
+)
+from trinity_compat.verl_config.entry import read_config
+from trinity_compat.verl_config.infer import choose
+from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
+from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
+from trinity_compat.verl_config.releases import FLAVOURS, VERSIONS, check_version, key_index
+from trinity_compat.verl_config.tree import leaves, nodes, put
+from trinity_compat.verl_config.yaml_files import ConfigFile
+
+_COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
+
+
+def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveConfig:
+    """The configuration that a veRL YAML stands for, as if ``main_ppo`` were called with it.
+
+    A file with ``defaults`` is composed as Hydra would with --config-path/--config-name; other files
+    of its folder may be named there. A file without is taken as the end of the composition: what it
+    lacks has the default of ``version``, or of the release whose keys it resembles most. In a dump of
+    a whole configuration only what differs from the release's defaults counts as set.
+    Raises UserError for a file that cannot be read or is no configuration of PPO training.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file")
+    file = read_config(path)
+    launch = Launch("verl.trainer.main_ppo", (), Where(str(path)), cwd=str(path.parent))
+    if file.defaults:
+        return _composed(launch, path, version)
+    return _standing_alone(launch, file, version)
+
+
+def _composed(launch: Launch, path: Path, version: str | None) -> EffectiveConfig:
+    words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
+    flags = Flags(words, {name: Word((Part(text),), launch.where) for name, text in words.items()})
+    plan = Plan(launch, Arguments(flags, (), (), ()), path.parent)
+    return compose_plan(plan, _asked(version) or choose(fit_plan(plan)))
+
+
+def _asked(version: str | None) -> VersionChoice | None:
+    return VersionChoice(check_version(version), f"asked for ({version})") if version else None
+
+
+def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> EffectiveConfig:
+    content = {key: value for key, value in file.config.items() if key != "hydra"}
+    if not {"actor_rollout_ref", "data", "trainer", "algorithm"} & set(content):
+        raise UserError(
+            "not a configuration of veRL's PPO training (no actor_rollout_ref, data, algorithm or trainer)",
+            where=launch.where,
+        )
+    flavour = _flavour(content)
+    choice, likeness = _closest(content, flavour)
+    choice = _asked(version) or choice
+    flags = Flags({"config_name": flavour}, {"config_name": Word((Part(flavour),), launch.where)})
+    base = compose_plan(Plan(launch, Arguments(flags, (), (), ()), Path(launch.cwd)), choice)
+    return _over(base, file, content, complete=likeness >= _COMPLETE)
+
+
+def _flavour(content: Mapping[str, Any]) -> str:
+    """Megatron's dumps carry ``actor.strategy: megatron``, and say so in the engine's section."""
+    actor = content.get("actor_rollout_ref", {})
+    actor = actor.get("actor", {}) if isinstance(actor, Mapping) else {}
+    strategy = actor.get("strategy") if isinstance(actor, Mapping) else None
+    megatron = strategy == "megatron" or content.get("model_engine") == "megatron"
+    return FLAVOURS[1] if megatron else FLAVOURS[0]
+
+
+def _closest(content: Mapping[str, Any], flavour: str) -> tuple[VersionChoice, float]:
+    """The release with the largest share of common keys, and that share."""
+    own = set(nodes(content))
+    best, share, common = VERSIONS[-1], -1.0, 0
+    for bit, version in enumerate(VERSIONS):
+        theirs = {key for key, (has, _) in key_index()[flavour].items() if has >> bit & 1}
+        alike = len(own & theirs) / len(own | theirs)
+        if alike >= share:
+            best, share, common = version, alike, len(own & theirs)
+    why = f"{common} of the file's {len(own)} keys are keys of this release, more alike than any other"
+    return VersionChoice(best, why), share
+
+
+def _over(
+    base: EffectiveConfig, file: ConfigFile, content: Mapping[str, Any], *, complete: bool
+) -> EffectiveConfig:
+    """``content`` over the release's defaults ``base``."""
+    raw: dict[str, Any] = {}
+    for key, setting in base.settings.items():
+        put(raw, key, setting.interpolation or setting.value)
+    set_here = dict(content)
+    if complete:
+        set_here = _differing(content, raw, as_tree(base), written_only=True)
+        merged = merge(merge({}, raw), set_here)
+        rest = _differing(content, merged, Resolver(merged).resolve(), written_only=False)
+        set_here = merge(set_here, rest)
+    raw = merge(raw, set_here)
+    origins = {key: Where(file.source, file.lines.get(key, 0)) for key, _ in leaves(set_here)}
+    notes = list(base.diagnostics)
+    settings = settings_of(raw, origins, base.launch, notes)
+    set_keys = tuple(key for key, setting in settings.items() if setting.where is not None)
+    unknown = tuple(key for key in set_keys if key not in base.settings and not _free(key, base))
+    return replace(base, settings=settings, set_keys=set_keys, unknown=unknown, diagnostics=tuple(notes))
+
+
+def _differing(
+    content: Mapping[str, Any], raw: Mapping[str, Any], resolved: Mapping[str, Any], *, written_only: bool
+) -> dict[str, Any]:
+    """What of a dump isn't the release's default; ``written_only`` leaves interpolated defaults out.
+
+    An interpolated default that follows a changed value is still the default, so the caller looks
+    at those again after the rest has been applied.
+    """
+    out: dict[str, Any] = {}
+    for key, value in content.items():
+        default = raw.get(key)
+        if key in resolved and resolved[key] == value:
+            continue
+        if isinstance(value, Mapping) and isinstance(default, Mapping) and default:
+            below = _differing(value, default, resolved[key], written_only=written_only)
+            if below:
+                out[key] = below
+        elif not (written_only and is_interpolated(default)):
+            out[key] = value
+    return out
+
+
+def _free(key: str, base: EffectiveConfig) -> bool:
+    """Whether ``key`` lies below an empty dict of the release, which takes any key."""
+    parts = key.split(".")
+    above = (".".join(parts[:length]) for length in range(1, len(parts)))
+    return any(parent in base.settings and base.settings[parent].value in ({}, None) for parent in above)

@@ -1,0 +1,47 @@
+"""Nested dicts by dotted key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def nodes(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every key of the tree, inner ones too, with its value."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        out[f"{prefix}{name}"] = value
+        if isinstance(value, Mapping):
+            out |= nodes(value, f"{prefix}{name}.")
+    return out
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that isn't a filled dict; an empty dict is a leaf."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def paired_leaves(
+    raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, value as written, resolved value) of two trees of the same shape, by ``raw``'s leaves."""
+    for name, value in raw.items():
+        if isinstance(value, Mapping) and value:
+            yield from paired_leaves(value, resolved[name], f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value, resolved[name]
+
+
+def put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; what stands in its way and isn't a dict gives place to one."""
+    *path, last = key.split(".")
+    for part in path:
+        below = tree.get(part)
+        if not isinstance(below, dict):
+            below = tree[part] = {}
+        tree = below
+    tree[last] = value
