@@ -1,0 +1,17 @@
+"""Reading launches statically: shell scripts, texts and argument vectors become `Reading`s."""
+
+from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Part, Reading, Word
+from trinity_compat.launch.reading import read_argv, read_script, read_text
+
+__all__ = [
+    "Diagnostic",
+    "EnvRef",
+    "Launch",
+    "Open",
+    "Part",
+    "Reading",
+    "Word",
+    "read_argv",
+    "read_script",
+    "read_text",
+]

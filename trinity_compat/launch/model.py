@@ -17,11 +17,13 @@ from trinity_compat.errors import Where
 class EnvRef:
     """A piece that comes from an environment variable which the script itself doesn't set.
 
-    ``default`` is the text of ``${NAME:-default}``; None when the script gives none.
+    ``default`` is the text of ``${NAME:-default}``; None when the script gives none. ``parts`` are
+    the default's own pieces when it isn't literal (``${MODEL:-$HOME/models/x}``), else empty.
     """
 
     name: str
     default: str | None = None
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

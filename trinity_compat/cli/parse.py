@@ -1,0 +1,99 @@
+"""`trinity-compat parse`: what a script launches, without running it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch import EnvRef, Launch, Reading, Word, read_argv, read_script, read_text
+from trinity_compat.launch.values import Bit, open_source
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("script", required=False)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where bash would start.")
+@click.option("--env", multiple=True, metavar="K=V", help="A variable of the script's environment.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--argv", is_flag=True, help="What follows -- is a command line, not a script's arguments.")
+def command(
+    script: str | None, args: tuple[str, ...], cwd: str | None, env: tuple[str, ...], form: str, argv: bool
+) -> None:
+    """Read SCRIPT (- is stdin) statically and show every training main that it launches.
+
+    ARGS after -- are the script's own arguments.
+    """
+    environment = dict(_pair(pair) for pair in env)
+    if argv:
+        reading = read_argv([*([script] if script else []), *args], env=environment)
+    elif script is None:
+        raise UserError("no script is given", hint="trinity-compat parse run.sh, or - for stdin")
+    elif script == "-":
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        reading = read_text(text, name="<stdin>", cwd=cwd, env=environment, args=args)
+    else:
+        reading = read_script(script, cwd=cwd, env=environment, args=args)
+    click.echo(json.dumps(as_json(reading), ensure_ascii=True) if form == "json" else as_text(reading))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UserError(f"--env {text}: not of the form NAME=VALUE")
+    return name, value
+
+
+def as_json(reading: Reading) -> dict[str, Any]:
+    """The reading as `parse --format json` prints it."""
+    return {
+        "launches": [_launch(launch) for launch in reading.launches],
+        "diagnostics": [
+            {"code": d.code, "severity": d.severity, "message": d.message, "file": d.where.file, "line": d.where.line}
+            for d in reading.diagnostics
+        ],
+    }
+
+
+def _launch(launch: Launch) -> dict[str, Any]:
+    return {
+        "module": launch.module,
+        "args": [word.text for word in launch.arguments],
+        "line": launch.where.line,
+        "env": {name: word.text for name, word in launch.env.items()},
+        "unresolved": [
+            {"arg": index, "expression": expression, "line": word.where.line}
+            for index, word in enumerate(launch.arguments)
+            for expression in unresolved(word)
+        ],
+    }
+
+
+def unresolved(word: Word) -> list[str]:
+    """The expressions of a word that are open: unknown output, and variables that nothing sets."""
+    found: list[str] = []
+    for part in word.parts:
+        source = open_source(Bit(part.text, word.where, part.source))
+        if source is not None:
+            found.append(f"${{{source.name}}}" if isinstance(source, EnvRef) else source.expression)
+    return found
+
+
+def as_text(reading: Reading) -> str:
+    """The reading for a person: each argument with the line it was written on."""
+    lines: list[str] = []
+    for launch in reading.launches:
+        wrapped = f" (through {', '.join(launch.wrapper)})" if launch.wrapper else ""
+        lines.append(f"{launch.where}: {launch.module}{wrapped}, {len(launch.arguments)} arguments")
+        lines += [f"  {name}={word.text}" for name, word in launch.env.items()]
+        for word in launch.arguments:
+            still = unresolved(word)
+            note = f"   [open: {', '.join(still)}]" if still else ""
+            lines.append(f"  {word.where.line:>5}  {word.text}{note}")
+    if not reading.launches:
+        lines.append(f"{reading.source}: no training main is launched")
+    lines += [f"{d.where}: {d.severity} {d.code} {d.message}" for d in reading.diagnostics]
+    return "\n".join(lines)

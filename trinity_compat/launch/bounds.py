@@ -1,0 +1,73 @@
+"""How much a script may cost before the reading stops.
+
+Reading must end in two seconds and 500 MB whatever the script says, so every loop of the evaluator
+pays here. Real scripts stay a hundred times below each limit.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+SECONDS = 1.2
+STEPS = 150_000
+TEXT = 16 << 20  # characters made in total
+VALUE = 1 << 20  # characters of one value
+FIELDS = 20_000  # words of one command, elements of one array
+SCRIPT = 1 << 20  # bytes of one script or file
+TREE = 24 << 20  # bytes of one syntax tree
+PARSES = 60  # starts of the parser
+DEPTH = 60  # functions, sourced files, substitutions in each other
+LOOP = 10_000  # rounds of one loop
+LAUNCHES = 512
+OVERLAY = 4 << 20  # characters of the files that the script writes for itself
+
+
+class BudgetExceeded(Exception):
+    """The script costs more than a launch script may; what was read so far is kept."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """The limits of one reading, counted down."""
+
+    seconds: float = SECONDS
+    steps: int = STEPS
+    text: int = TEXT
+    parses: int = PARSES
+    started: float = field(default_factory=time.monotonic)
+
+    def step(self, cost: int = 1) -> None:
+        """Pay for one command, one expansion, one round of a loop."""
+        self.steps -= cost
+        if self.steps < 0:
+            raise BudgetExceeded("too many steps")
+        self.check_clock()
+
+    def check_clock(self) -> None:
+        """Stop when the time is up."""
+        if time.monotonic() - self.started > self.seconds:
+            raise BudgetExceeded(f"more than {self.seconds:g} s")
+
+    def make(self, length: int) -> None:
+        """Pay for a text of this length."""
+        self.text -= length
+        if length > VALUE or self.text < 0:
+            raise BudgetExceeded("too much text")
+
+    def fields(self, count: int) -> None:
+        """Refuse a list of too many words."""
+        if count > FIELDS:
+            raise BudgetExceeded(f"more than {FIELDS} words in one list")
+
+    def parse(self) -> None:
+        """Pay for one start of the parser."""
+        self.parses -= 1
+        if self.parses < 0:
+            raise BudgetExceeded(f"more than {PARSES} pieces of code made by eval or bash -c")
+        self.check_clock()
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return max(0.05, self.seconds - (time.monotonic() - self.started))

@@ -1,0 +1,83 @@
+"""Text that becomes code: scripts, sourced files, ``eval``, ``bash -c``."""
+
+from __future__ import annotations
+
+from trinity_compat.errors import Where
+from trinity_compat.launch import tree
+from trinity_compat.launch.state import Exit, Return, Shell
+from trinity_compat.launch.tree import Unit
+from trinity_compat.launch.values import Bit, Value, open_source, text_of
+
+HOLES = range(0xE000, 0xF8FF)
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")
+
+
+def unit_of(value: Value, fallback: Where) -> Unit:
+    """The text of a value as code. Pieces with a source stay visible as holes."""
+    text = ""
+    lines: list[Where] = []
+    holes: dict[str, Bit] = {}
+    where = fallback
+    for bit in value:
+        piece = bit.text
+        if bit.source is not None and len(holes) < len(HOLES) and (set(piece) <= PLAIN):
+            if piece or open_source(bit) is not None:
+                piece = chr(HOLES[len(holes)])
+                holes[piece] = bit
+        where = bit.where
+        for index, line in enumerate(piece.split("\n")):
+            if index or not lines:
+                lines.append(Where(where.file, where.line + index))
+            text += ("\n" if index else "") + line
+    lines = lines or [fallback]
+    return Unit(lines[0].file, text.encode(errors="surrogateescape"), tuple(lines), holes)
+
+
+def run_unit(sh: Shell, unit: Unit) -> int:
+    """Run code in this shell."""
+    with sh.nested():
+        statements, problem = tree.parse(unit.source, sh.budget)
+        before, sh.unit = sh.unit, unit
+        try:
+            sh.status = 0 if not statements else sh.status
+            for statement in statements:
+                sh.run_statement(sh, statement)
+        finally:
+            sh.unit = before
+        if problem:
+            sh.warn("TP001", f"bash stops here: {problem.message}", unit.line(problem.line), "error")
+            sh.status = 2
+    return sh.status
+
+
+def run_script_unit(sh: Shell, unit: Unit) -> int:
+    """A whole script, to its end or its ``exit``."""
+    try:
+        return run_unit(sh, unit)
+    except (Exit, Return) as left:
+        return left.status
+
+
+def source_file(sh: Shell, content: Value, name: Value, args: list[Value]) -> int:
+    """``source file args``."""
+    positional = sh.positional
+    if args:
+        sh.positional = args
+    sh.scripts.append(name)
+    sh.calls += 1
+    try:
+        return run_unit(sh, unit_of(content, Where(text_of(name), 1)))
+    except Return as done:
+        return done.status
+    finally:
+        sh.calls -= 1
+        sh.scripts.pop()
+        if args:
+            sh.positional = positional
+
+
+def run_script(sh: Shell, content: Value, name: Value, args: list[Value], fallback: Where) -> int:
+    """A bash process of its own: ``sh`` is already the child."""
+    sh.name, sh.positional, sh.scripts = name, args, [name]
+    with sh.nested():
+        return run_script_unit(sh, unit_of(content, fallback))

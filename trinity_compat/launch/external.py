@@ -1,0 +1,156 @@
+"""Programs: what starts a training main, what runs other code, what only prints, what is unknown."""
+
+from __future__ import annotations
+
+import re
+
+from trinity_compat.launch import code, mains, tools, wrappers
+from trinity_compat.launch.model import Launch, Open
+from trinity_compat.launch.segments import place_of
+from trinity_compat.launch.state import Shell
+from trinity_compat.launch.values import Value, doubt_in, literal, text_of, to_word
+
+Prefix = dict[str, Value]
+SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
+
+
+def run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...] = ()) -> int:
+    """Run a program by name. A training main is recorded; nothing is ever started."""
+    with sh.nested():
+        return _run(sh, fields, prefix, wrapper)
+
+
+def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...]) -> int:
+    texts = [text_of(field) for field in fields]
+    name = texts[0].rsplit("/", 1)[-1]
+    found = mains.find(texts, text_of(sh.cwd))
+    if found is not None:
+        return _launch(sh, fields, prefix, (*wrapper, *found.wrapper), found)
+    if name in SHELLS:
+        return _shell(sh, fields, prefix, name)
+    if name in tools.TABLE:
+        status = tools.TABLE[name](sh, fields[1:])
+        return _unknown(sh, texts) if status is None else status
+    inner = wrappers.unwrap(sh, fields, prefix)
+    if inner is not None:
+        return _inner(sh, fields, inner, (*wrapper, inner.name))
+    if _is_script(sh, texts[0]):
+        return _script_file(sh, fields[0], fields[1:], prefix, asked=False)
+    return _unknown(sh, texts)
+
+
+def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
+    if inner.remote:
+        sh = remote(sh)
+    if inner.code is not None:
+        child = sh.child(inner.prefix)
+        return code.run_script(child, inner.code, fields[0], [], place_of(inner.code, sh.where))
+    status = 0
+    for call in inner.calls:
+        status = run(sh, call, inner.prefix, wrapper)
+    return status
+
+
+def remote(sh: Shell) -> Shell:
+    """A machine or container of its own: the script's variables don't go along."""
+    shell = sh.copy()
+    shell.variables = {name: var for name, var in shell.variables.items() if var.given}
+    shell.touched = set()
+    return shell
+
+
+def _launch(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...], found: mains.Found) -> int:
+    arguments = tuple(to_word(value, place_of(value, sh.where)) for value in fields[found.arguments :])
+    for word in arguments:
+        if word.open and not word.text:
+            sh.warn("TP105", f"{word.open[0].expression} may become any number of arguments", word.where)
+    values = {
+        name: variable.value
+        for name, variable in sh.variables.items()
+        if variable.exported and not variable.given and variable.value is not None
+    }
+    values.update(prefix)
+    env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
+    where = place_of(fields[0], sh.where)
+    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, text_of(sh.cwd) or "."))
+    sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
+    return 0
+
+
+def _unknown(sh: Shell, texts: list[str]) -> int:
+    expression = " ".join(texts)[:200]
+    sh.write((sh.unknown(expression, sh.where),))
+    sh.doubt = Open(sh.capturing or expression, sh.where)
+    return 0
+
+
+def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
+    """``bash -c text``, ``bash file``, ``bash < text``."""
+    rest = fields[1:]
+    options: set[str] = set()
+    command = False
+    while rest and text_of(rest[0])[:1] in ("-", "+") and len(text_of(rest[0])) > 1:
+        option = text_of(rest.pop(0))
+        if option == "--":
+            break
+        if option in ("--rcfile", "--init-file") or option.lstrip("-+") == "o":
+            rest = rest[1:]
+        elif not option.startswith("--"):
+            command = command or "c" in option
+            options |= set(option[1:]) & set("euax") if option[0] == "-" else set()
+            rest = rest[1:] if option.endswith("o") else rest
+    child = sh.child(prefix)
+    child.options |= options
+    if command:
+        if not rest:
+            return 2
+        return code.run_script(child, rest[0], rest[1] if len(rest) > 1 else fields[0], rest[2:], sh.where)
+    if rest:
+        return _script_file(sh, rest[0], rest[1:], prefix, options=options)
+    if sh.stdin is None:
+        return 0
+    if doubt_in([sh.stdin]) and not text_of(sh.stdin).strip():
+        sh.warn("TP101", f"{name} reads code that cannot be known here; it is skipped")
+        return 0
+    child.stdin = None
+    return code.run_script(child, sh.stdin, fields[0], [], sh.where)
+
+
+def _is_script(sh: Shell, text: str) -> bool:
+    """A path to a shell script: by its ending, or by its first line."""
+    if "/" not in text:
+        return False
+    if text.endswith((".sh", ".bash", ".slurm", ".sbatch")):
+        return True
+    path = sh.files_path(literal(text, sh.where))
+    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
+    return bool(content) and bool(re.match(r"#!.*\b(ba|z|da)?sh\b", text_of(content or ()).split("\n", 1)[0]))
+
+
+def _script_file(
+    sh: Shell, name: Value, args: list[Value], prefix: Prefix, *, asked: bool = True, options: set[str] | None = None
+) -> int:
+    content = script_content(sh, name, sourced=False)
+    if content is None:
+        sh.doubt = Open(f"bash {text_of(name)}", sh.where)
+        sh.write((sh.unknown(f"bash {text_of(name)}", sh.where),))
+        return 0 if asked or sh.doubt else 127
+    child = sh.child(prefix)
+    child.options |= options or set()
+    return code.run_script(child, content, name, args, sh.where)
+
+
+def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
+    """The text of another script; None, and a warning, when it can't be read."""
+    shown = text_of(name)
+    if doubt_in([name]) or doubt_in([sh.cwd]) and not shown.startswith("/"):
+        sh.warn("TP106", f"{shown or 'a file'}: its path cannot be known here; it is not read")
+        return None
+    path = sh.files_path(name)
+    anywhere = sourced and sh.literal_argument and not path.startswith(("/proc/", "/sys/", "/dev/"))
+    content = sh.files.read(path, anywhere=anywhere)
+    if content is None:
+        missing = sh.files.kind(path) == "" or anywhere
+        why = "no such file" if missing else "not under --cwd"
+        sh.warn("TP106", f"{shown}: {why}; it is not read")
+    return content

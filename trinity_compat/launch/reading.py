@@ -1,0 +1,128 @@
+"""Entry points: a script, a text or an argument vector becomes a `Reading`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import bounds, code, commands, external
+from trinity_compat.launch.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.files import Files
+from trinity_compat.launch.model import Reading
+from trinity_compat.launch.state import Log, Shell, Variable
+from trinity_compat.launch.tree import Unit
+from trinity_compat.launch.values import Bit, Value, lines_of, literal
+
+RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
+
+
+def read_script(
+    path: str | os.PathLike[str],
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    name: str | None = None,
+) -> Reading:
+    """Read a shell script without running any of it.
+
+    ``cwd`` is the directory that bash would start in (default: the current one), ``env`` the known
+    environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``).
+    Raises `UserError` when the file can't be read.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"there is no script {os.fspath(path)}")
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(bounds.SCRIPT + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    text = data.decode(errors="surrogateescape")
+    return read_text(text, name=name or os.fspath(path), cwd=cwd, env=env, args=args)
+
+
+def read_text(
+    text: str,
+    *,
+    name: str = "-",
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+) -> Reading:
+    """Read the text of a shell script; parameters as for `read_script`."""
+    if len(text) > bounds.SCRIPT:
+        raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
+    shell = _shell(name, cwd, env or {}, args)
+    source = text.encode(errors="surrogateescape")
+    with _bounded(shell):
+        code.run_script_unit(shell, Unit(name, source))
+    return _reading(name, shell)
+
+
+def read_argv(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Reading:
+    """Read a command line that is already split into words: ``python3 -m verl.trainer.main_ppo k=v``.
+
+    The place of word i is ``argv:i``, counting from 0.
+    """
+    if not argv:
+        raise UserError("no command line is given", hint="--argv -- python3 -m verl.trainer.main_ppo key=value …")
+    shell = _shell("argv", None, env or {}, ())
+    fields: list[Value] = [_argument(word, index) for index, word in enumerate(argv)]
+    with _bounded(shell):
+        external.run(shell, fields, {})
+    return _reading("argv", shell)
+
+
+def _argument(word: str, index: int) -> Value:
+    return (Bit(word, Where("argv", index)),)
+
+
+def _shell(
+    name: str, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], args: Sequence[str]
+) -> Shell:
+    start = Where(name, 0)
+    root = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())  # noqa: PTH100, PTH109
+    shell = Shell(
+        unit=Unit(name, b""),
+        budget=Budget(),
+        log=Log(),
+        files=Files(root),
+        name=literal(name, start),
+        run=commands.run_isolated,
+        run_statement=commands.run_statement,
+        where=start,
+    )
+    shell.cwd = literal(root, start)
+    shell.positional = [lines_of(arg, start) if arg else () for arg in args]
+    for key, value in env.items():
+        shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)
+    shell.variables["PWD"] = Variable(value=shell.cwd, exported=True, given=True)
+    shell.scripts = [shell.name]
+    return shell
+
+
+@contextmanager
+def _bounded(shell: Shell) -> Iterator[None]:
+    """What a script may cost; beyond it, what was read so far is the reading."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
+    try:
+        yield
+    except BudgetExceeded as error:
+        shell.warn("TP201", f"reading stopped here: {error}", severity="error")
+    except RecursionError:
+        shell.warn("TP201", "reading stopped here: nested too deeply", severity="error")
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _reading(name: str, shell: Shell) -> Reading:
+    log = shell.log
+    if not log.launches and shell.ended_at is not None:
+        shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
+    return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

@@ -1,0 +1,144 @@
+"""From text to shfmt's syntax tree.
+
+``shfmt --to-json`` is the only process that reading starts, and it only parses. Nodes stay plain
+dicts, in the form of mvdan/sh's typed JSON. A script with a syntax error is read up to the command
+that has it, as bash does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import bounds
+from trinity_compat.launch.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.values import Bit
+
+Node = dict[str, Any]
+ERROR_PLACE = re.compile(rb"<standard input>:(\d+):(\d+): (.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A parsed text, and how its lines map to what the user wrote.
+
+    ``holes`` are characters of the private use area that stand for pieces of the text which are
+    not literal: code made by ``eval "… $HOME …"`` keeps its references this way.
+    """
+
+    name: str
+    source: bytes
+    lines: tuple[Where, ...] = ()
+    holes: Mapping[str, Bit] = field(default_factory=dict)
+
+    def where(self, node: Node) -> Where:
+        """The place of a node in the user's file."""
+        return self.line(node["Pos"]["Line"] if "Pos" in node else 0)
+
+    def line(self, number: int) -> Where:
+        """The place of a line of this text."""
+        if not self.lines:
+            return Where(self.name, number)
+        return self.lines[min(max(number, 1), len(self.lines)) - 1]
+
+    def slice(self, start: int, end: int) -> str:
+        """The text between two byte offsets."""
+        return self.source[start:end].decode(errors="surrogateescape")
+
+    def text(self, node: Node) -> str:
+        """A node as it was written."""
+        return self.slice(node["Pos"]["Offset"], node["End"]["Offset"])
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxProblem:
+    """Where bash stops reading, and why."""
+
+    line: int
+    message: str
+
+
+@cache
+def shfmt_path() -> str:
+    """The parser's program: beside the interpreter, else on PATH."""
+    beside = Path(sys.executable).with_name("shfmt")
+    found = str(beside) if beside.is_file() else shutil.which("shfmt")
+    if not found:
+        raise UserError("the shell parser shfmt is missing", hint="pip install shfmt-py")
+    return found
+
+
+def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | None]:
+    """The statements of a script, and the syntax error that ends them, if there is one."""
+    if len(source) > bounds.SCRIPT:
+        raise BudgetExceeded(f"a script of more than {bounds.SCRIPT >> 20} MiB")
+    text, problem = source.replace(b"\0", b""), None
+    for _ in range(4):
+        output, error = _run_shfmt(text, budget)
+        if error is None:
+            return _load(output).get("Stmts") or [], problem
+        problem = problem or error
+        text = b"".join(text.splitlines(keepends=True)[: max(0, error.line - 1)])
+    return [], problem
+
+
+def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | None]:
+    budget.parse()
+    process = subprocess.Popen(
+        [shfmt_path(), "--to-json", "-ln", "bash"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    output, errors = _communicate(process, source, budget.left)
+    if process.returncode == 0:
+        return output, None
+    match = ERROR_PLACE.search(errors)
+    if not match:
+        raise BudgetExceeded("the parser gave up on this script")
+    return b"", SyntaxProblem(int(match[1]), match[3].decode(errors="replace"))
+
+
+def _communicate(process: subprocess.Popen[bytes], source: bytes, seconds: float) -> tuple[bytes, bytes]:
+    """Feed the parser and read its answer, within limits on time and size.
+
+    shfmt takes all of its input before it answers. A tree grows with the square of the nesting (it
+    is indented), so no more than the limit is read.
+    """
+    assert process.stdin and process.stdout and process.stderr
+    timer = threading.Timer(seconds, process.kill)
+    with process:
+        timer.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(source)
+                process.stdin.close()
+            output = process.stdout.read(bounds.TREE + 1)
+            if len(output) > bounds.TREE:
+                raise BudgetExceeded("a syntax tree that is too large")
+            errors = process.stderr.read(4096)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
+    return output, errors
+
+
+def _load(output: bytes) -> Node:
+    try:
+        tree: Node = json.loads(output.decode(errors="surrogateescape"))
+    except RecursionError:
+        raise BudgetExceeded("commands nested too deeply") from None
+    return tree

@@ -1,0 +1,256 @@
+"""Programs that run another command: nohup, env, sudo, ray job submit, srun, docker exec, ssh, xargs.
+
+Known ones are read by their options. For any other program the first word that starts python, a
+launcher or a shell is taken for the command that it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from trinity_compat.launch import mains, parameters, reading_input
+from trinity_compat.launch.assignments import NAME, tail
+from trinity_compat.launch.state import Shell
+from trinity_compat.launch.values import Bit, Value, doubt_in, literal, slice_value, text_of
+
+Prefix = dict[str, Value]
+
+# Options that take the next word as their value, and how many plain words come before the command.
+SIMPLE: dict[str, tuple[frozenset[str], int]] = {
+    "nohup": (frozenset(), 0),
+    "setsid": (frozenset(), 0),
+    "time": (frozenset({"-f", "-o", "--format", "--output"}), 0),
+    "nice": (frozenset({"-n", "--adjustment"}), 0),
+    "ionice": (frozenset({"-c", "-n", "-p", "--class", "--classdata"}), 0),
+    "timeout": (frozenset({"-k", "-s", "--kill-after", "--signal"}), 1),
+    "stdbuf": (frozenset({"-i", "-o", "-e"}), 0),
+    "unbuffer": (frozenset(), 0),
+    "catchsegv": (frozenset(), 0),
+    "chrt": (frozenset(), 1),
+    "taskset": (frozenset(), 1),
+    "numactl": (frozenset({"-N", "-m", "-C", "-p", "-i", "-l"}), 0),
+    "sudo": (frozenset({"-u", "-g", "-p", "-C", "-D", "-h", "-R", "-r", "-T", "-t", "-U"}), 0),
+    "doas": (frozenset({"-u", "-C"}), 0),
+    "xvfb-run": (frozenset({"-n", "-s", "-e", "-f"}), 0),
+    "command": (frozenset(), 0),
+}
+# Never looked into: they name programs without running them.
+INERT = frozenset(
+    "pip pip3 apt apt-get yum dnf brew git pkill pgrep kill killall grep ps find ln mv wget curl man whereis "
+    "huggingface-cli hf modelscope aws gsutil rsync scp tar unzip ls stat nvidia-smi npu-smi du df ray make".split()
+)
+REMOTE = frozenset("docker podman nerdctl kubectl ssh".split())
+STRINGS = frozenset("ssh tmux su script flock screen srun pdsh sbatch kubectl docker podman parallel watch salloc".split())
+SSH_VALUES = frozenset("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w".split())
+RUNNERS = frozenset({"bash", "sh", "zsh", "dash", "torchrun", "accelerate", "deepspeed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What a wrapper runs: command lines, or text as code."""
+
+    name: str
+    calls: list[list[Value]] = field(default_factory=list)
+    code: Value | None = None
+    prefix: Prefix = field(default_factory=dict)
+    remote: bool = False
+
+
+def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
+    """The command inside a wrapper, None when there is none."""
+    texts = [text_of(value) for value in fields]
+    name = texts[0].rsplit("/", 1)[-1]
+    if name in SIMPLE:
+        at = _skip_options(texts, *SIMPLE[name])
+        return Inner(name, [fields[at:]], prefix=prefix) if at < len(fields) else None
+    if name == "env":
+        return _env(fields, texts, prefix)
+    if name == "xargs":
+        return _xargs(sh, fields, texts, prefix)
+    if name == "ray" and texts[1:3] == ["job", "submit"]:
+        return _ray(sh, fields, texts, prefix)
+    if name == "uv" and "run" in texts:
+        return _uv(fields, texts, prefix)
+    if name in INERT:
+        return None
+    return _scan(sh, fields, texts, name, prefix)
+
+
+def _skip_options(texts: list[str], with_value: frozenset[str], words: int) -> int:
+    at = 1
+    while at < len(texts):
+        text = texts[at]
+        if text == "--":
+            at += 1
+            break
+        if text.startswith("-") and len(text) > 1:
+            at += 2 if text in with_value else 1
+            continue
+        if NAME.match(text) and "=" in text and texts[0].endswith("sudo"):
+            at += 1
+            continue
+        break
+    return at + words
+
+
+def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
+    at, own = 1, dict(prefix)
+    while at < len(texts):
+        text = texts[at]
+        match = re.match(r"([A-Za-z_]\w*)=", text)
+        if match:
+            own[match[1]] = tail(fields[at], match.end())
+        elif text in ("-u", "--unset", "-C", "--chdir"):
+            at += 1
+        elif not text.startswith("-"):
+            break
+        at += 1
+    return Inner("env", [fields[at:]], prefix=own) if at < len(fields) else None
+
+
+def _xargs(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
+    at, replace, per_call = 1, "", 0
+    while at < len(texts) and texts[at].startswith("-"):
+        text = texts[at]
+        if text[:2] in ("-I", "-n", "-P", "-L", "-d", "-s", "-a", "-E"):
+            value = text[2:] or (texts[at + 1] if at + 1 < len(texts) else "")
+            at += 1 if text[2:] else 2
+            replace = value if text[:2] == "-I" else replace
+            per_call = int(value) if text[:2] in ("-n", "-L") and value.isdigit() else per_call
+            continue
+        at += 1
+    command = fields[at:] or [literal("echo", sh.where)]
+    stdin = sh.stdin or ()
+    if replace:
+        calls = [[_filled(word, replace, line) for word in command] for line in _lines(stdin)]
+        return Inner("xargs", calls[:256], prefix=prefix)
+    items = reading_input.words_of(stdin)
+    size = per_call or max(1, len(items))
+    chunks = [items[i : i + size] for i in range(0, len(items), size)] or [[]]
+    calls = [[*command, *chunk] for chunk in chunks[:256]]
+    if text_of(command[0]) in ("echo", "printf"):
+        line = parameters.join(calls[0][1:], " ", sh.where)
+        sh.write((*line, Bit("\n", sh.where)))
+        return Inner("xargs", [])
+    return Inner("xargs", calls, prefix=prefix)
+
+
+def _lines(value: Value) -> list[Value]:
+    text, out, at = text_of(value), [], 0
+    while at < len(text):
+        stop = text.find("\n", at)
+        stop = len(text) if stop < 0 else stop
+        out.append(slice_value(value, at, stop))
+        at = stop + 1
+        if len(out) > 256:
+            break
+    return out
+
+
+def _filled(word: Value, mark: str, line: Value) -> Value:
+    text = text_of(word)
+    if mark not in text:
+        return word
+    out: list[Bit] = [Bit("", word[0].where)] if word else []
+    for index, piece in enumerate(text.split(mark)):
+        out += line if index else ()
+        out += literal(piece, word[0].where)
+    return tuple(out)
+
+
+def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
+    if "--" in texts:
+        at = texts.index("--") + 1
+    else:
+        at = next((i for i in range(3, len(texts)) if _starts(texts, i)), len(texts))
+    if at >= len(fields):
+        return None
+    own = dict(prefix)
+    for index, text in enumerate(texts[:at]):
+        if text.startswith("--runtime-env-json"):
+            given = text.partition("=")[2] or (texts[index + 1] if index + 1 < at else "")
+            own.update(_runtime_env(sh, given))
+    if at == len(fields) - 1 and " " in texts[at]:
+        return Inner("ray job submit", code=fields[at], prefix=own)
+    return Inner("ray job submit", [fields[at:]], prefix=own)
+
+
+def _runtime_env(sh: Shell, text: str) -> Prefix:
+    """The variables of ``--runtime-env-json '{"env_vars": {…}}'``."""
+    try:
+        variables = json.loads(text).get("env_vars", {})
+        return {str(k): literal(str(v), sh.where) for k, v in variables.items() if NAME.fullmatch(str(k))}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
+    start = texts.index("run") + 1
+    for index in range(start, len(texts)):
+        python = literal("python", fields[0][0].where)
+        if texts[index] in ("-m", "--module"):
+            return Inner("uv run", [[python, literal("-m", fields[index][0].where), *fields[index + 1 :]]], prefix=prefix)
+        if texts[index].endswith(".py"):
+            return Inner("uv run", [[python, *fields[index:]]], prefix=prefix)
+        if _starts(texts, index):
+            return Inner("uv run", [fields[index:]], prefix=prefix)
+    return None
+
+
+def _starts(texts: list[str], at: int) -> bool:
+    """Whether the word at ``at`` begins a command that can lead to a training main."""
+    name = texts[at].rsplit("/", 1)[-1]
+    if at + 1 >= len(texts):
+        return False
+    if mains.PYTHON.fullmatch(name) or name in RUNNERS:
+        return True
+    return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
+
+
+def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Inner | None:
+    own = {**prefix, **_container_env(fields, texts)} if name in REMOTE else prefix
+    away = name in REMOTE
+    shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
+    if name == "ssh" and (inner := _ssh(sh, fields, texts)) is not None:
+        return Inner("ssh", code=inner, prefix=prefix, remote=True)
+    for index in range(1, len(texts)):
+        if _starts(texts, index):
+            return Inner(shown, [fields[index:]], prefix=own, remote=away)
+    if name == "sbatch":
+        script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
+        if script is not None:
+            return Inner(name, [[literal("bash", sh.where), *fields[script:]]], prefix=own)
+    if name in STRINGS:
+        for value, text in zip(fields[1:], texts[1:], strict=True):
+            if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text) and not doubt_in([value]):
+                body = tail(value, len("--wrap=")) if text.startswith("--wrap=") else value
+                return Inner(shown, code=body, prefix=own, remote=away)
+    return None
+
+
+def _container_env(fields: list[Value], texts: list[str]) -> Prefix:
+    """``docker exec -e NAME=value``."""
+    out: Prefix = {}
+    for index, text in enumerate(texts):
+        match = re.match(r"(?:-e|--env)(?:=|)([A-Za-z_]\w*)=", text)
+        if match:
+            out[match[1]] = tail(fields[index], match.end())
+        elif text in ("-e", "--env") and index + 1 < len(texts):
+            name, equals, _ = texts[index + 1].partition("=")
+            if equals and NAME.fullmatch(name):
+                out[name] = tail(fields[index + 1], len(name) + 1)
+    return out
+
+
+def _ssh(sh: Shell, fields: list[Value], texts: list[str]) -> Value | None:
+    at = 1
+    while at < len(texts) and texts[at].startswith("-"):
+        at += 2 if texts[at] in SSH_VALUES else 1
+    command = fields[at + 1 :]
+    if command:
+        if _starts(texts, at + 1) and texts[at + 1] in ("bash", "sh"):
+            return None
+        return parameters.join(command, " ", command[0][0].where)
+    return sh.stdin if sh.stdin and not doubt_in([sh.stdin]) else None
