@@ -1,0 +1,13 @@
+"""What becomes of every key of every launch, for one script or for a folder of them.
+
+``audit_sources`` reads and translates, ``render`` writes the result as text, JSON, Markdown, HTML or SARIF.
+"""
+
+from __future__ import annotations
+
+from trinity_compat.audit.collect import Request, audit_sources
+from trinity_compat.audit.formats import FORMATS, render
+from trinity_compat.audit.model import Audit, LaunchAudit
+from trinity_compat.audit.summary import Summary, summarise
+
+__all__ = ["FORMATS", "Audit", "LaunchAudit", "Request", "Summary", "audit_sources", "render", "summarise"]

@@ -1,0 +1,126 @@
+"""Each format says the same, in its own way, and is well-formed."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from trinity_compat.audit.formats import FORMATS, render
+from trinity_compat.audit.model import Audit
+
+from .cases import MANY, ONE, TWO, finding, launch
+
+EMPTY = Audit((), {}, ())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("audit", [MANY, Audit((ONE,)), EMPTY], ids=["many", "one", "none"])
+def test_every_format_renders(form, audit):
+    text = render(audit, form)
+    assert text.endswith("\n")
+    for one in audit.launches:
+        assert one.source in text or (form == "sarif" and not one.changed())
+    for source in audit.problems:
+        assert source in text
+
+
+@pytest.mark.parametrize("form", ["text", "md", "html", "sarif", "json"])
+def test_what_changes_is_said_with_place_and_reason(form):
+    text = render(MANY, form)
+    for piece in ("TC033", "data.shuffle", "order differs", "TW003", "1000 is not divisible by 300"):
+        assert piece in text
+
+
+def test_json_has_the_promised_fields():
+    data = json.loads(render(MANY, "json"))
+    assert data["version"] == 1
+    first = data["launches"][0]
+    assert first["source"] == "run.sh"
+    assert first["module"] == "verl.trainer.main_ppo"
+    assert first["verl_version"] == {"value": "0.5.0", "why": "data.x exists since 0.5.0"}
+    assert first["keys"] == 4
+    assert first["counts"] == {"derived": 1, "approximated": 1, "unsupported_upstream": 1, "unknown": 1}
+    assert first["findings"][0] == {
+        "code": "TC020",
+        "status": "derived",
+        "key": "data.train_batch_size",
+        "value": 1024,
+        "source": "run.sh:4",
+        "target": "buffer.batch_size",
+        "target_value": 256,
+        "reason": "because",
+    }
+    assert first["findings"][1]["source"] == "default of verl 0.5.0"
+    assert first["findings"][3]["value"] == "inf"
+
+
+def test_text_lists_what_changes_on_one_line_each():
+    text = render(Audit((TWO,)), "text")
+    assert re.search(r"TC033 +approximated +data\.shuffle=True +b\.sh:5 +order differs", text)
+    assert text.startswith("b.sh:3  verl.trainer.main_ppo\n  verl 0.5.0: data.x exists since 0.5.0\n")
+
+
+def test_markdown_tables_keep_their_columns():
+    text = render(MANY, "md")
+    for block in text.split("\n\n"):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len({columns(row) for row in rows}) <= 1
+    assert "a\\|b &lt;c>" in text
+
+
+def columns(row):
+    return len(re.findall(r"(?<!\\)\|", row))
+
+
+class Checker(HTMLParser):
+    """Collects unclosed tags and everything that would need a network."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.outside = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.outside += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_is_one_well_formed_file_without_network_or_script():
+    checker = Checker()
+    text = render(MANY, "html")
+    checker.feed(text)
+    assert checker.open == []
+    assert checker.outside == []
+    assert "<script" not in text
+    assert "a|b &lt;c&gt;" in text
+
+
+def test_html_opens_with_the_verdict():
+    text = render(MANY, "html")
+    assert "<h1>4 veRL launches on Trinity-RFT</h1>" in text
+    assert "1 of 4 keep the meaning of every key, 2 run without a decision by anyone, 2 need one." in text
+
+
+def test_sarif_points_at_file_and_line_and_carries_suppressions():
+    quiet = launch(finding("a", ONE.findings[3].status, 7), silenced=frozenset({"a"}))
+    log = json.loads(render(Audit((ONE, quiet)), "sarif"))
+    run = log["runs"][0]
+    assert log["version"] == "2.1.0"
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        assert result["level"] in ("note", "warning", "error")
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == "run.sh"
+        assert place["region"]["startLine"] >= 1
+    by_key = {r["properties"]["key"]: r for r in run["results"] if "properties" in r}
+    assert by_key["algorithm.x"]["level"] == "warning"
+    assert by_key["data.shuffle"]["locations"][0]["physicalLocation"]["region"]["startLine"] == 3
+    assert by_key["a"]["suppressions"] == [{"kind": "inSource"}]
+    assert "data.train_batch_size" not in by_key

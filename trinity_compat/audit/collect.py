@@ -1,0 +1,185 @@
+"""From files and folders to an Audit: reading, translating, and never stopping at one bad script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trinity_compat.audit.model import Audit, LaunchAudit
+from trinity_compat.audit.silence import directives, silenced
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_script, read_text
+from trinity_compat.launch.model import Launch, Reading
+from trinity_compat.translate.model import Finding, Status, Translation
+from trinity_compat.translate.options import Options
+from trinity_compat.verl_config import effective_config
+from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
+
+SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
+OTHER_MAIN = "TC003"
+REFUSED = "TC004"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What every launch of an audit is read and translated with.
+
+    ``cwd`` is where bash would start (None: the current directory), ``env`` the known environment,
+    ``arguments`` the scripts' own arguments.
+    """
+
+    cwd: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
+
+
+def audit_sources(sources: Iterable[str], request: Request) -> Audit:
+    """Audit every launch of every source: a script, ``-`` for stdin, or a folder of scripts.
+
+    A named file that cannot be read raises UserError; one found in a folder becomes a problem of the
+    audit, and the others go on.
+    """
+    launches: list[LaunchAudit] = []
+    problems: dict[str, str] = {}
+    empty: list[str] = []
+    for source, given in _files(sources):
+        try:
+            found = list(_audit_source(source, request))
+        except UserError as error:
+            if given:
+                raise
+            problems[source] = str(error)
+            continue
+        launches += found
+        if not found:
+            empty.append(source)
+    return Audit(tuple(launches), problems, tuple(empty))
+
+
+def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Yield (file, whether the user named it), folders searched for scripts."""
+    for source in sources:
+        path = Path(source)
+        if source != "-" and path.is_dir():
+            yield from ((str(file), False) for file in _scripts_below(path))
+        else:
+            yield source, True
+
+
+def _scripts_below(folder: Path) -> list[Path]:
+    found = (file for file in folder.rglob("*") if file.suffix in SCRIPTS and file.is_file())
+    return sorted(
+        file for file in found if not any(p.startswith(".") for p in file.relative_to(folder).parts)
+    )
+
+
+def _audit_source(source: str, request: Request) -> Iterator[LaunchAudit]:
+    text = sys.stdin.read() if source == "-" else None
+    reading = _read(source, text, request)
+    if not reading.launches:
+        return
+    found = directives(Path(source).read_text(errors="replace") if text is None else text)
+    for launch in reading.launches:
+        result = audit_launch(launch, request, source=source, reading=reading)
+        yield _with_silence(result, silenced(found, result.findings, launch.where))
+
+
+def _read(source: str, text: str | None, request: Request) -> Reading:
+    if text is not None:
+        return read_text(text, name="-", cwd=request.cwd, env=request.env, args=request.arguments)
+    return read_script(source, cwd=request.cwd, env=request.env, args=request.arguments)
+
+
+def _with_silence(result: LaunchAudit, keys: frozenset[str]) -> LaunchAudit:
+    return replace(result, silenced=keys) if keys else result
+
+
+def audit_launch(
+    launch: Launch, request: Request, *, source: str | None = None, reading: Reading | None = None
+) -> LaunchAudit:
+    """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
+    try:
+        config = effective_config(launch, version=request.options.verl_version, root=request.cwd)
+    except UserError as error:
+        return _refused(launch, source, _spelled_keys(launch), str(error), reading)
+    if not is_translated(launch.module):
+        return _other_main(config, source, reading)
+    try:
+        translation = translate(config, request.options)
+    except UserError as error:
+        settings = [(key, config.settings[key].value) for key in config.set_keys if key in config.settings]
+        return _refused(launch, source, settings, str(error), reading, config.version)
+    return _audited(config, translation, source, reading)
+
+
+def _audited(
+    config: EffectiveConfig, translation: Translation, source: str | None, reading: Reading | None
+) -> LaunchAudit:
+    launch = config.launch
+    missing = set(config.set_keys) - {finding.key for finding in translation.findings}
+    if missing:
+        raise AssertionError(f"{launch.where}: no finding for {', '.join(sorted(missing))}")
+    return LaunchAudit(
+        source=source or launch.where.file,
+        where=launch.where,
+        module=launch.module,
+        version=config.version,
+        findings=translation.findings,
+        warnings=translation.warnings,
+        diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
+    )
+
+
+def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | None) -> LaunchAudit:
+    reason = f"{config.launch.module} is no main_ppo: only PPO-style training is translated"
+    findings = tuple(
+        Finding(OTHER_MAIN, Status.UNSUPPORTED, key, setting.value, setting.where, reason=reason)
+        for key in dict.fromkeys(config.set_keys)
+        if (setting := config.settings.get(key)) is not None
+    )
+    return LaunchAudit(
+        source=source or config.launch.where.file,
+        where=config.launch.where,
+        module=config.launch.module,
+        version=config.version,
+        findings=findings,
+        diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
+        refused=reason,
+    )
+
+
+def _refused(
+    launch: Launch,
+    source: str | None,
+    settings: list[tuple[str, object]],
+    why: str,
+    reading: Reading | None,
+    version: VersionChoice | None = None,
+) -> LaunchAudit:
+    where = {_key(word.text): word.where for word in launch.arguments if "=" in word.text}
+    findings = (
+        Finding(REFUSED, Status.UNSUPPORTED, key, value, where.get(key), reason=f"not translated: {why}")
+        for key, value in dict(settings).items()
+    )
+    return LaunchAudit(
+        source=source or launch.where.file,
+        where=launch.where,
+        module=launch.module,
+        version=version or VersionChoice("unknown", "the launch cannot be composed"),
+        findings=tuple(findings),
+        diagnostics=reading.diagnostics if reading else (),
+        refused=why,
+    )
+
+
+def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:
+    """Keys and texts as written, for a launch that no release can compose."""
+    pairs = (word.text.partition("=") for word in launch.arguments if "=" in word.text)
+    return [(_key(key), value) for key, _, value in pairs if not key.startswith("-")]
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].lstrip("+~")

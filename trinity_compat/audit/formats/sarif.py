@@ -1,0 +1,89 @@
+"""The audit as SARIF 2.1.0, for code review tools: what changes meaning, and the warnings.
+
+Keys that keep their meaning are no results: a reviewer has nothing to look at there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from trinity_compat import __version__
+from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
+from trinity_compat.audit.phrases import assignment, target
+from trinity_compat.errors import Where
+from trinity_compat.translate.model import Finding, Status
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVEL = {
+    Status.APPROXIMATED: "note",
+    Status.UNSUPPORTED_UPSTREAM: "warning",
+    Status.UNSUPPORTED: "error",
+    Status.UNKNOWN: "error",
+}
+
+
+def render(audit: Audit) -> str:
+    return json.dumps(as_data(audit), indent=1, ensure_ascii=False)
+
+
+def as_data(audit: Audit) -> dict[str, Any]:
+    """Return one SARIF log with one run; file names are relative to where the command ran."""
+    results = [result for launch in audit.launches for result in _results(launch)]
+    rules = list(dict.fromkeys(result["ruleId"] for result in results))
+    for result in results:
+        result["ruleIndex"] = rules.index(result["ruleId"])
+    driver = {
+        "name": "trinity-compat",
+        "semanticVersion": __version__,
+        "rules": [{"id": rule} for rule in rules],
+    }
+    unread = [
+        {"level": "error", "message": {"text": f"{source}: {why}"}} for source, why in audit.problems.items()
+    ]
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": unread}],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _results(launch: LaunchAudit) -> Iterator[dict[str, Any]]:
+    if launch.refused is not None:
+        yield _result("TC000", "error", f"cannot be translated: {launch.refused}", launch.where)
+        return
+    for warning in launch.warnings:
+        yield _result(warning.code, "warning", warning.message, warning.where or launch.where)
+    for diagnostic in launch.diagnostics:
+        level = "error" if diagnostic.severity == "error" else "warning"
+        yield _result(diagnostic.code, level, diagnostic.message, diagnostic.where)
+    for finding in launch.findings:
+        if finding.status.rank >= CHANGES_MEANING.rank:
+            yield _of_finding(finding, launch)
+
+
+def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, Any]:
+    leads = f" → {target(finding)}" if finding.target else ""
+    by_default = "" if finding.where else f" (default of verl {launch.version.value})"
+    text = f"{assignment(finding)}{by_default}: {finding.status.value}: {finding.reason}{leads}"
+    result = _result(finding.code, _LEVEL[finding.status], text, finding.where or launch.where)
+    result["properties"] = {"key": finding.key, "status": finding.status.value}
+    if finding.key in launch.silenced:
+        result["suppressions"] = [{"kind": "inSource"}]
+    return result
+
+
+def _result(rule: str, level: str, text: str, where: Where) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": quote(where.file)}}
+    if where.line:
+        place["region"] = {"startLine": where.line}
+    return {
+        "ruleId": rule,
+        "level": level,
+        "message": {"text": text},
+        "locations": [{"physicalLocation": place}],
+    }

@@ -1,0 +1,121 @@
+"""The audit in a terminal: what changes, launch by launch, then the sums over all of them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trinity_compat.audit.model import Audit, LaunchAudit
+from trinity_compat.audit.phrases import assignment, listed, origin, plural, target
+from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
+from trinity_compat.translate.model import Finding, Status
+
+_COLOUR = {
+    Status.MAPPED: "green",
+    Status.DERIVED: "green",
+    Status.PASSED_THROUGH: "green",
+    Status.NO_EFFECT: "dim",
+    Status.APPROXIMATED: "yellow",
+    Status.UNSUPPORTED_UPSTREAM: "magenta",
+    Status.UNSUPPORTED: "red",
+    Status.UNKNOWN: "bold red",
+}
+_WIDTH_OF_A_FILE = 140
+
+
+def render(audit: Audit) -> str:
+    """Return the audit as text; in colour when stdout is a terminal."""
+    terminal = sys.stdout.isatty()
+    width = None if terminal else _WIDTH_OF_A_FILE
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
+    for launch in audit.launches:
+        for piece in _launch(launch):
+            console.print(piece)
+        console.print()
+    for source, problem in audit.problems.items():
+        console.print(Text(f"{source}: {problem}", style="red"))
+    for piece in _summary(summarise(audit), audit):
+        console.print(piece)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def _launch(launch: LaunchAudit) -> Iterator[RenderableType]:
+    yield Text.from_markup(f"[bold]{escape(str(launch.where))}[/]  {escape(launch.module)}")
+    yield f"  verl {escape(launch.version.value)}: {escape(launch.version.why)}"
+    sums = ", ".join(f"{number} [{_COLOUR[s]}]{s.value}[/]" for s, number in launch.counts.items())
+    yield Text.from_markup(f"  {plural(launch.keys, 'key')}: {sums or 'none'}")
+    if launch.refused is not None:
+        yield Text(f"  cannot be translated: {launch.refused}", style="red")
+    for warning in launch.warnings:
+        place = f" ({warning.where})" if warning.where else ""
+        yield Padding(Text(f"! {warning.code} {warning.message}{place}", style="yellow"), (0, 0, 0, 2))
+    for diagnostic in launch.diagnostics:
+        text = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
+        yield Padding(Text(text, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
+    changed = launch.changed()
+    if changed:
+        yield _table(changed, launch)
+    if launch.silenced:
+        yield f"  {plural(len(launch.silenced), 'finding')} silenced in the source"
+
+
+def _table(findings: list[Finding], launch: LaunchAudit) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("code", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("key", overflow="fold", ratio=4)
+    table.add_column("where", overflow="fold", ratio=2)
+    table.add_column("what becomes of it", overflow="fold", ratio=6)
+    for finding in findings:
+        reason = finding.reason + (f" → {target(finding)}" if finding.target else "")
+        table.add_row(
+            finding.code,
+            Text(finding.status.value, style=_COLOUR[finding.status]),
+            Text(assignment(finding)),
+            Text(origin(finding, launch)),
+            Text(reason),
+        )
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _summary(summary: Summary, audit: Audit) -> Iterator[RenderableType]:
+    if audit.empty:
+        yield f"{plural(len(audit.empty), 'file')} without a training launch: {escape(listed(audit.empty))}"
+    if summary.launches < 2:
+        return
+    yield Text(f"{plural(summary.launches, 'launch')} in {plural(summary.scripts, 'script')}", style="bold")
+    for name, number in summary.outcomes.items():
+        if number:
+            yield f"  {number:4d}  {name}: {OUTCOMES[name]}"
+    for refusal, places in summary.refusals.items():
+        yield Text(f"  refused: {refusal}: {listed(places, 3)}")
+    if summary.causes:
+        yield Text("What changes, and why", style="bold")
+        yield _causes(summary)
+
+
+def _causes(summary: Summary) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("set in", justify="right")
+    table.add_column("default in", justify="right")
+    table.add_column("status", no_wrap=True)
+    table.add_column("key", overflow="fold", ratio=3)
+    table.add_column("why", overflow="fold", ratio=5)
+    for cause in summary.causes:
+        table.add_row(
+            str(len(cause.set_in)),
+            str(len(cause.default_in)),
+            Text(cause.status.value, style=_COLOUR[cause.status]),
+            Text(f"{cause.key} ({cause.code})"),
+            Text(cause.reason),
+        )
+    return Padding(table, (0, 0, 0, 2))

@@ -1,0 +1,87 @@
+"""The audit of one launch and of many: findings, what was silenced, and the sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trinity_compat.errors import Where
+from trinity_compat.launch.model import Diagnostic
+from trinity_compat.translate.model import Caution, Finding, Status
+from trinity_compat.verl_config.model import VersionChoice
+
+# From here on a key no longer means upstream what it meant in veRL.
+CHANGES_MEANING = Status.APPROXIMATED
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAudit:
+    """One launch with exactly one finding per key.
+
+    ``refused`` is the reason why no configuration can be written for it, None when one can.
+    ``silenced`` holds the keys whose finding the source itself asks not to hear about.
+    """
+
+    source: str
+    where: Where
+    module: str
+    version: VersionChoice
+    findings: tuple[Finding, ...]
+    warnings: tuple[Caution, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    refused: str | None = None
+    silenced: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        keys = Counter(finding.key for finding in self.findings)
+        twice = [key for key, times in keys.items() if times > 1]
+        if twice:
+            raise AssertionError(f"{self.where}: more than one finding for {', '.join(twice)}")
+        if sum(self.counts.values()) != self.keys:
+            raise AssertionError(f"{self.where}: counts {dict(self.counts)} do not add up to {self.keys}")
+
+    @property
+    def keys(self) -> int:
+        """Number of keys that are accounted for."""
+        return len({finding.key for finding in self.findings})
+
+    @property
+    def counts(self) -> Mapping[Status, int]:
+        """Keys per status, mildest status first; statuses without a key are left out."""
+        found = Counter(finding.status for finding in self.findings)
+        return {status: found[status] for status in Status if found[status]}
+
+    @property
+    def heard(self) -> tuple[Finding, ...]:
+        """The findings that the source doesn't silence."""
+        return tuple(finding for finding in self.findings if finding.key not in self.silenced)
+
+    @property
+    def worst(self) -> Status:
+        """The gravest status among the findings that are heard; a refused launch is unsupported."""
+        if self.refused is not None:
+            return Status.UNSUPPORTED
+        return max((finding.status for finding in self.heard), key=lambda s: s.rank, default=Status.MAPPED)
+
+    def changed(self) -> list[Finding]:
+        """Findings that change what the launch means, gravest first, then in the launch's order."""
+        changed = [finding for finding in self.heard if finding.status.rank >= CHANGES_MEANING.rank]
+        return sorted(changed, key=lambda finding: -finding.status.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """All launches of all sources, in the order in which they were read.
+
+    ``problems`` are the sources that could not be read, with the reason; ``empty`` those that start
+    no training.
+    """
+
+    launches: tuple[LaunchAudit, ...]
+    problems: Mapping[str, str] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
+
+    def at_least(self, status: Status) -> bool:
+        """True when a launch has a finding of ``status`` or graver that nobody silenced."""
+        return any(launch.worst.rank >= status.rank for launch in self.launches)

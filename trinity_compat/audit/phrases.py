@@ -1,0 +1,58 @@
+"""The same words in every format: where a value comes from, how a value and a status read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.audit.model import LaunchAudit
+from trinity_compat.translate.model import Finding, Status
+
+STATUS_MEANS: Mapping[Status, str] = {
+    Status.MAPPED: "same meaning, other name",
+    Status.DERIVED: "computed from several keys",
+    Status.PASSED_THROUGH: "handed to veRL's part of the trainer",
+    Status.NO_EFFECT: "dropped, cannot matter",
+    Status.APPROXIMATED: "nearly the same",
+    Status.UNSUPPORTED_UPSTREAM: "only trinity-compat's runtime does it",
+    Status.UNSUPPORTED: "neither side does it",
+    Status.UNKNOWN: "veRL has no such key",
+}
+
+
+def origin(finding: Finding, launch: LaunchAudit) -> str:
+    """``run.sh:12``, or ``default of verl 0.5.0``."""
+    return str(finding.where) if finding.where else f"default of verl {launch.version.value}"
+
+
+def short(value: Any, limit: int = 60) -> str:
+    """A value on one line of at most ``limit`` characters, as a veRL user would write it."""
+    text = "null" if value is None else str(value)
+    text = " ".join(text.split()) if text.strip() else repr(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def assignment(finding: Finding) -> str:
+    """``data.train_batch_size=1024``."""
+    return f"{finding.key}={short(finding.value)}"
+
+
+def target(finding: Finding) -> str:
+    """``buffer.batch_size=256``, or nothing where the key leads nowhere."""
+    if finding.target is None:
+        return ""
+    return (
+        finding.target if finding.target_value is None else f"{finding.target}={short(finding.target_value)}"
+    )
+
+
+def plural(number: int, word: str) -> str:
+    """``1 launch``, ``2 launches``."""
+    ending = "" if number == 1 else "es" if word.endswith(("ch", "s")) else "s"
+    return f"{number} {word}{ending}"
+
+
+def listed(places: tuple[str, ...], limit: int = 5) -> str:
+    """The first places, and how many more there are."""
+    more = len(places) - limit
+    return ", ".join(places[:limit]) + (f" and {more} more" if more > 0 else "")
