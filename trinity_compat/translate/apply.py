@@ -1,0 +1,197 @@
+"""Applies the rows to one launch: writes the configuration, remembers why, collects verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch.model import EnvRef
+from trinity_compat.translate.derivations import NAMES
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.trainer_config import trainer_config
+from trinity_compat.translate.view import Put, Verdict, View
+from trinity_compat.trinity_config import schema
+
+_TC = "trainer.trainer_config"
+_NAMELESS = ("actor_rollout_ref.",)
+
+
+@dataclass
+class Draft:
+    """A translation in the making. ``sources`` and ``paths`` say which key wrote which path."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, list[str]] = field(default_factory=dict)  # veRL key → paths it wrote
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    cautions: list[Caution] = field(default_factory=list)
+
+    def put(self, path: str, value: Any, note: str | None, sources: Iterable[str] = ()) -> None:
+        """Write one value; sections on the way are made."""
+        *parents, last = path.split(".")
+        node: Any = self.config
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        node[last] = value
+        if note:
+            self.provenance[path] = note
+        for key in sources:
+            self.paths.setdefault(key, []).append(path)
+
+    def at(self, path: str) -> Any:
+        """The value at a dotted path (list positions as numbers); None when nothing is there."""
+        return value_at(self.config, path)
+
+
+def value_at(config: Any, path: str) -> Any:
+    """The value at a dotted path of nested mappings and lists; None when nothing is there."""
+    node = config
+    for part in path.split("."):
+        if isinstance(node, Mapping):
+            node = node.get(part)
+        elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            return None
+    return node
+
+
+def apply_rows(view: View, rows: Rows) -> Draft:
+    """Return the draft of ``view``'s translation: every row applied once, derivations included."""
+    draft = Draft()
+    for name in _derivations(view, rows):
+        for said in NAMES[name](view):
+            _take(view, draft, said)
+    for key, setting in view.config.settings.items():
+        row = rows.find(key)
+        if row is None or (setting.value is None and row.how != "pass"):
+            continue
+        if row.how in ("copy", "scale"):
+            _copy(view, draft, row, key)
+        elif row.how == "pass":
+            _pass(view, draft, key)
+    return draft
+
+
+def _derivations(view: View, rows: Rows) -> list[str]:
+    """The derivations that run: those that a row names, then those that no key asks for."""
+    named = dict.fromkeys(row.by for row in rows.all() if row.by)
+    return [*named, *(name for name in ("environment",) if name not in named)]
+
+
+def _take(view: View, draft: Draft, said: Put | Verdict | Caution) -> None:
+    if isinstance(said, Caution):
+        draft.cautions.append(said)
+    elif isinstance(said, Verdict):
+        draft.verdicts.setdefault(said.key, said)
+    else:
+        _refuse_open_numbers(view, said.sources)
+        note = said.note or _note(view, said.sources, said.join)
+        draft.put(said.path, said.value, note, said.sources)
+
+
+def _copy(view: View, draft: Draft, row: Row, key: str) -> None:
+    value = view.text(key) if row.free or isinstance(view.value(key), str) else view.value(key)
+    note = _note(view, (key,), "")
+    if row.how == "scale":
+        steps = view.integer(key)
+        value = steps * view.step if steps > 0 else steps
+        note = f"{_short(key)}={steps} × r={view.step}" if steps > 0 and view.step > 1 else note
+    if not row.free:
+        _refuse_open_numbers(view, (key,))
+    for path in row.paths(view.options.trinity):
+        if schema(view.options.trinity).find(path) is None:
+            reason = f"trinity-rft {view.options.trinity} has no {path}"
+            draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason))
+        else:
+            draft.put(path, value, note, (key,))
+
+
+def _pass(view: View, draft: Draft, key: str) -> None:
+    """Write ``key`` under trainer_config where upstream takes it and it changes something there."""
+    if key in draft.verdicts and draft.verdicts[key].status is Status.NO_EFFECT:
+        return
+    if key.startswith("critic.") and not view.critic:
+        return
+    takes = trainer_config(view.options.trinity, "megatron" if view.megatron else "fsdp")
+    if not takes.takes(key):
+        if view.is_set(key):
+            reason = f"trinity-rft {view.options.trinity}'s veRL has no such key: carried for our runtime"
+            draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC082"))
+        return
+    value = view.text(key)
+    differs = value != takes.default(key)
+    in_full = key.startswith("critic.optim.") and key.rpartition(".")[2] in ("lr", "weight_decay", "min_lr_ratio")
+    if (differs or in_full or view.is_set(key)) and not _null(view, value):
+        _refuse_open_numbers(view, (key,), free=isinstance(value, str))
+        draft.put(f"{_TC}.{key}", value, _note(view, (key,), ""), (key,))
+
+
+def _null(view: View, value: Any) -> bool:
+    """0.4.1 types its fields without null; an empty dictionary says nothing in either."""
+    return value == {} or (value is None and view.options.trinity == "0.4.1")
+
+
+def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False) -> None:
+    """Refuse a value that isn't text and holds something that cannot be known here."""
+    for key in keys:
+        setting = view.config.settings.get(key)
+        if free or setting is None or setting.word is None or _texts(view.text(key)):
+            continue
+        for part in setting.word.parts:
+            name = part.source.name if isinstance(part.source, EnvRef) else None
+            unknown = part.source is not None and not part.text
+            if unknown and not (isinstance(part.source, EnvRef) and part.source.default == ""):
+                raise UserError(
+                    f"{setting.spelling or key}={setting.word.text} depends on "
+                    f"{'$' + name if name else getattr(part.source, 'expression', '?')}, which is not known",
+                    where=setting.where,
+                    hint=f"give it: --env {name}=…" if name else "write the value into the script, or append KEY=VALUE after --",
+                )
+
+
+def _texts(value: Any) -> bool:
+    """Free text: a string with marks, or a list that holds one."""
+    if isinstance(value, list):
+        return any(map(_texts, value))
+    return isinstance(value, str) and "TCmark" in value and ("/" in value or not value.startswith("TCmark"))
+
+
+def _note(view: View, keys: Iterable[str], join: str) -> str | None:
+    """``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``."""
+    keys = [key for key in keys if key in view.config.settings]
+    if not keys:
+        return None
+    told = join.join(_told(view, key) for key in keys)
+    places = _places(view, keys)
+    return f"{told} ({places})"
+
+
+def _told(view: View, key: str) -> str:
+    value = view.symbols.written(view.text(key))
+    text = "null" if value is None else str(value)
+    return f"{_short(key)}={text if len(text) <= 60 else text[:57] + '…'}"
+
+
+def _short(key: str) -> str:
+    for prefix in _NAMELESS:
+        key = key.removeprefix(prefix)
+    return key
+
+
+def _places(view: View, keys: list[str]) -> str:
+    lines: dict[str, list[str]] = {}
+    for key in keys:
+        where = view.where(key)
+        if where is not None:
+            lines.setdefault(where.file, []).append(str(where.line) if where.line else "")
+    if not lines:
+        return f"default of verl {view.origin.version.value}"
+    spots = []
+    for file, numbers in lines.items():
+        listed = ",".join(dict.fromkeys(number for number in numbers if number))
+        spots.append(f"{file}:{listed}" if listed else file)
+    return "; ".join(spots)

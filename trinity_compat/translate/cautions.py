@@ -1,0 +1,56 @@
+"""What is known to hurt and concerns the launch as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trinity_compat.launch.model import Open
+from trinity_compat.translate.apply import Draft
+from trinity_compat.translate.model import Caution
+from trinity_compat.translate.trainer_config import trainer_config
+from trinity_compat.translate.view import View
+
+
+def launch_cautions(view: View, draft: Draft) -> Iterator[Caution]:
+    """Cautions that no single derivation can give."""
+    yield from _ignored(view)
+    yield from _open(view)
+
+
+def _ignored(view: View) -> Iterator[Caution]:
+    """Keys that a reader would put under trainer_config, where upstream overwrites them."""
+    takes = trainer_config(view.options.trinity, "megatron" if view.megatron else "fsdp")
+    keys = [key for key in view.config.set_keys if _dead(key, takes.ignored)]
+    if keys:
+        shown = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")
+        yield Caution(
+            "TW005",
+            f"upstream accepts these under trainer.trainer_config and ignores them: {shown}; "
+            "they are written where it reads them, or carried for our runtime",
+            view.where(keys[0]),
+        )
+
+
+_DEAD = ("clip_ratio", "entropy_coeff", "kl_loss_type", "kl_loss_coef", "policy_loss")
+
+
+def _dead(key: str, ignored: frozenset[str]) -> bool:
+    if not ignored:
+        return False
+    if key in ignored or key.startswith("critic.model."):
+        return True
+    prefix = "actor_rollout_ref.actor."
+    return key.startswith(prefix) and key[len(prefix) :].startswith(_DEAD)
+
+
+def _open(view: View) -> Iterator[Caution]:
+    words = [*view.launch.arguments, *view.launch.env.values()]
+    for word in words:
+        for part in word.parts:
+            if isinstance(part.source, Open) and not part.text:
+                yield Caution(
+                    "TW013",
+                    f"{part.source.expression} is kept as it is: only running the script tells its value",
+                    part.source.where,
+                    "edit the YAML, or use trinity-compat run, where bash tells it",
+                )

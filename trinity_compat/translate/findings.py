@@ -1,0 +1,182 @@
+"""One finding per effective key: what became of it, where it went, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.errors import Where
+from trinity_compat.translate.apply import Draft
+from trinity_compat.translate.meaningless import means_nothing
+from trinity_compat.translate.model import Finding, Status
+from trinity_compat.translate.residue import pinned_defaults, same
+from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.trainer_config import trainer_config
+from trinity_compat.translate.view import View
+from trinity_compat.trinity_config import schema
+from trinity_compat.verl_config import Upgraded
+from trinity_compat.verl_config.model import Setting
+from trinity_compat.verl_config.suggest import did_you_mean
+
+_TC = "trainer.trainer_config."
+_NEVER_WORSE = (Status.MAPPED, Status.DERIVED, Status.PASSED_THROUGH)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Knows all that a finding is made of."""
+
+    view: View
+    rows: Rows
+    draft: Draft
+    successors: Mapping[str, tuple[tuple[str, ...], str]]  # old key → new keys, why
+    gone: Mapping[str, str]  # old key → why it means nothing today
+
+    def effective_keys(self) -> list[str]:
+        """The launch's own keys, then the defaults of its release that change something in Trinity."""
+        own = list(dict.fromkeys(self.view.origin.set_keys))
+        given = set(own)
+        return own + [
+            key for key in self.view.origin.settings if key not in given and self._differs_from_trinity(key)
+        ]
+
+    def findings(self) -> tuple[Finding, ...]:
+        """One finding per effective key, in their order."""
+        keys = self.effective_keys()
+        found = tuple(self._finding(key) for key in keys)
+        if [finding.key for finding in found] != keys:
+            raise AssertionError("findings and effective keys differ")
+        return found
+
+    def _finding(self, key: str) -> Finding:
+        setting = self.view.origin.settings.get(key)
+        value = self.view.symbols.written(self._shown(key, setting))
+        where = setting.where if setting else None
+        status, reason, code, target = self._fate(key)
+        at = None if target is None else self.view.symbols.written(self.draft.at(target))
+        return Finding(code, status, key, value, where, target, at, reason)
+
+    def _shown(self, key: str, setting: Setting | None) -> Any:
+        if setting is not None:
+            return setting.value
+        return {k: s.value for k, s in self.view.origin.settings.items() if k.startswith(key + ".")}
+
+    def _fate(self, key: str) -> tuple[Status, str, str, str | None]:
+        """(status, reason, code, target) of one key of the launch."""
+        if key in self.gone and self._own_row(key) is None:
+            return Status.NO_EFFECT, f"veRL itself has dropped it: {self.gone[key]}", "TC084", None
+        if self._is_unknown(key):
+            return self._unknown(key)
+        new, why = self.successors.get(key, ((key,), ""))
+        status, reason, code, target = self._fate_today(new[0])
+        if why and new[0] != key:
+            reason = f"now {new[0]} ({why}): {reason}"
+        return status, reason, code, target
+
+    def _own_row(self, key: str) -> Row | None:
+        row = self.rows.exact.get(key)
+        return row if row and row.how in ("drop", "unsupported") else None
+
+    def _is_unknown(self, key: str) -> bool:
+        if key not in self.view.origin.unknown or key in self.successors:
+            return False
+        row = self.rows.find(key)
+        return row is None or (row.key.endswith(".*") and row.key.count(".") <= 3 and not self._is_known_below(row))
+
+    def _is_known_below(self, row: Row) -> bool:
+        """Rules over sections that take any key (override_config, engine_kwargs, …)."""
+        return row.code in ("TC060", "TC029", "TC002")
+
+    def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
+        near = did_you_mean(key, self.view.origin.settings)
+        hint = f"did you mean {near}?" if near else "no key of veRL's resembles it"
+        version = self.view.origin.version.value
+        reason = f"veRL {version} has no such key and never reads it; {hint}"
+        return Status.UNKNOWN, reason, "TC001", self._residue_target(key)
+
+    def _fate_today(self, key: str) -> tuple[Status, str, str, str | None]:
+        row = self.rows.find(key)
+        if row is None:
+            return Status.UNKNOWN, "no row says what becomes of it", "TC001", self._residue_target(key)
+        target = self._target(row, key)
+        verdict = self.draft.verdicts.get(key)
+        if verdict is not None:
+            at = verdict.target or (None if verdict.status is Status.NO_EFFECT else target)
+            return verdict.status, verdict.reason, verdict.code or row.code, at
+        if row.how == "keep" and self._like_upstream(row, key):
+            return Status.NO_EFFECT, f"as upstream has it anyway: {row.why}", row.code, None
+        if row.how == "pass" and target is None:
+            return self._not_passed(row, key)
+        if row.how == "drop":
+            target = None
+        return row.outcome, row.why, row.code, target
+
+    def _not_passed(self, row: Row, key: str) -> tuple[Status, str, str, str | None]:
+        value = self.view.value(key)
+        if value is None or value == {}:
+            return Status.NO_EFFECT, "null: veRL's own default", row.code, None
+        if key.startswith("critic.") and not self.view.critic:
+            return Status.NO_EFFECT, "there is no critic", "TC022", None
+        return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
+
+    def _like_upstream(self, row: Row, key: str) -> bool:
+        value = self.view.value(key)
+        if row.has_same:
+            return same(row.same, value)
+        return same(pinned_defaults(self.view.config.flavour).get(key), value) or value in (None, {}, [], False)
+
+    def _target(self, row: Row, key: str) -> str | None:
+        """Where the key's value stands: its row's first path that was written, else what it wrote."""
+        for path in row.paths(self.view.options.trinity):
+            if self.draft.at(path) is not None:
+                return path
+        written = self.draft.paths.get(key, ())
+        ours = [path for path in written if ".trinity_compat." not in path]
+        return ours[0] if ours else (written[0] if written else None)
+
+    def _residue_target(self, key: str) -> str | None:
+        return next(iter(self.draft.paths.get(key, ())), None)
+
+    def _differs_from_trinity(self, key: str) -> bool:
+        """Whether a default of the launch's release means something else than Trinity's default there."""
+        if key.endswith("_target_") or key in self.gone or means_nothing(key):
+            return False
+        new = self.successors.get(key, ((key,), ""))[0][0]
+        row = self.rows.find(new)
+        if row is None or row.how == "drop" or self._idle(new):
+            return False
+        if row.how == "keep":
+            return row.has_same and not same(row.same, self.view.value(new)) and self.view.value(new) is not None
+        return any(self._changes(path, row) for path in self._own_paths(row, new))
+
+    def _idle(self, key: str) -> bool:
+        verdict = self.draft.verdicts.get(key)
+        return verdict is not None and verdict.status is Status.NO_EFFECT
+
+    def _own_paths(self, row: Row, key: str) -> Iterator[str]:
+        target = self.view.options.trinity
+        if row.how == "pass":
+            yield from (path for path in self.draft.paths.get(key, ()) if ".trinity_compat." not in path)
+        else:
+            yield from (path for path in row.paths(target) if self.draft.at(path) is not None)
+
+    def _changes(self, path: str, row: Row) -> bool:
+        value = self.draft.at(path)
+        if path.startswith(_TC):
+            takes = trainer_config(self.view.options.trinity, "megatron" if self.view.megatron else "fsdp")
+            return value != takes.default(path.removeprefix(_TC))
+        field = schema(self.view.options.trinity).find(path)
+        return field is None or not same(field.default, value)
+
+
+def judge(view: View, rows: Rows, draft: Draft, upgraded: Upgraded) -> Judge:
+    """Bring together what a finding is made of."""
+    successors = {move.old: (move.new, move.why) for move in upgraded.moves if move.old}
+    return Judge(view, rows, draft, successors, {drop.key: drop.why for drop in upgraded.dropped})
+
+
+def place_of(finding: Finding, version: str) -> str:
+    """``run.sh:12``, or ``default of verl 0.5.0``."""
+    where: Where | None = finding.where
+    return str(where) if where else f"default of verl {version}"

@@ -1,0 +1,145 @@
+"""The way back: a Trinity configuration → the veRL configuration that our trainer runs.
+
+Only what the YAML determines comes back; the pinned veRL's defaults stand for the rest. What veRL has
+and Trinity hasn't was carried under ``trinity_compat`` (residue.py). Steps are divided by r here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.spec import SyncSpec
+from trinity_compat.translate import inverse_sections as sections
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.rows import load_rows
+from trinity_compat.verl_config.tree import leaves
+
+COMPAT = "trinity_compat"
+_TC = "trainer.trainer_config"
+_TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # 0.4.1's schema is strict
+
+Part = Callable[[Reading], Iterator[tuple[str, Any]]]
+_PARTS: tuple[Part, ...] = (
+    sections.batch,
+    sections.intervals,
+    sections.algorithm,
+    sections.kl,
+    sections.policy_loss,
+    sections.optimizer,
+    sections.trainer,
+    sections.model,
+    sections.rollout,
+    sections.data,
+    sections.evaluation,
+    sections.reward,
+    sections.run,
+)
+
+
+def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys of the pinned veRL (0.9.1) with the values that ``config`` determines.
+
+    Raises UserError for a count of steps that r doesn't divide, and for a configuration without the
+    fields that every run needs.
+    """
+    told: dict[str, Any] = {}
+    compat = compat_of(config)
+    reading = Reading(config, *updates_per_step(config), compat.get("steps") == "verl")
+    told |= _copied(reading)
+    for part in _PARTS:
+        told.update(part(reading))
+    told |= _passed(config)
+    for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
+        if told.get(key) == yaml_says:
+            told[key] = launch_says
+    return told | dict(compat.get("verl", {}))
+
+
+def flavour_of(config: Mapping[str, Any]) -> str:
+    """``ppo_trainer`` or ``ppo_megatron_trainer``: which defaults the way back builds on."""
+    strategy = Reading(config).get("trainer.trainer_strategy")
+    by_strategy = "ppo_megatron_trainer" if strategy == "megatron" else "ppo_trainer"
+    return str(compat_of(config).get("flavour", by_strategy))
+
+
+def updates_per_step(config: Mapping[str, Any]) -> tuple[int, str]:
+    """Return r, the mini-batches of one veRL step, and how it is known."""
+    given = compat_of(config).get("updates_per_step")
+    if given is not None:
+        return _positive(given, "updates_per_step"), "trinity_compat.updates_per_step"
+    interval = Reading(config).get("synchronizer.sync_interval", 1)
+    reason = f"taken from synchronizer.sync_interval={interval}: one set of weights per veRL step"
+    return _positive(interval, "synchronizer.sync_interval"), reason
+
+
+def sync_of(config: Mapping[str, Any]) -> SyncSpec:
+    """Return when weights move, counted in veRL steps.
+
+    An offset below a veRL step (the published examples' 1) counts as one: explorer and trainer
+    exchange whole train batches here.
+    """
+    reading = Reading(config)
+    r, _ = updates_per_step(config)
+    interval, offset = reading.get("synchronizer.sync_interval", 1), reading.get("synchronizer.sync_offset", 0)
+    return SyncSpec(
+        style=reading.get("synchronizer.sync_style", "fixed"),
+        interval=max(1, round(int(interval) / r)),
+        offset=math.ceil(int(offset) / r),
+        timeout_s=float(reading.get("synchronizer.sync_timeout", 3600)),
+        method=reading.get("synchronizer.sync_method", "memory"),
+    )
+
+
+def total_steps_of(config: Mapping[str, Any]) -> int | None:
+    """Return the veRL steps after which the run ends, None when its epochs decide."""
+    compat, reading = compat_of(config), Reading(config)
+    r = 1 if compat.get("steps") == "verl" else updates_per_step(config)[0]
+    counts = [reading.get(path) for path in ("trainer.total_steps", "buffer.total_steps")]
+    given = [int(count) // r for count in counts if count is not None]
+    return min(given) if given else None
+
+
+def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What only our runtime reads; empty in a YAML that wasn't translated."""
+    reading = Reading(config)
+    found = reading.get(f"{_TC}.{COMPAT}") or reading.get(_TASKSET_COMPAT) or {}
+    if not isinstance(found, Mapping):
+        raise UserError(f"{_TC}.{COMPAT} is {found!r}, it should be a section")
+    return found
+
+
+def compat_path(target: str) -> str:
+    """Where the section stands in a YAML for trinity-rft ``target``."""
+    return _TASKSET_COMPAT if target == "0.4.1" else f"{_TC}.{COMPAT}"
+
+
+def _positive(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} is {value!r}, it should be a positive whole number")
+    return value
+
+
+def _copied(reading: Reading) -> dict[str, Any]:
+    """The inverse of every row that copies or scales."""
+    told: dict[str, Any] = {}
+    for key, row in load_rows().exact.items():
+        if row.how not in ("copy", "scale"):
+            continue
+        for path in (*row.to, *(path for paths in row.targets.values() for path in paths)):
+            value = reading.get(path)
+            if value is not None:
+                told[key] = reading.steps(path) if row.how == "scale" else value
+    return told
+
+
+def _passed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What was passed to trainer_config stands under its own veRL name there."""
+    section = Reading(config).get(_TC) or {}
+    told = {}
+    for key, value in leaves({name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}):
+        told[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = value
+    return {key: value for key, value in told.items() if not key.endswith("optim.lr_warmup_steps")}

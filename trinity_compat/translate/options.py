@@ -1,0 +1,38 @@
+"""What the caller may ask of a translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TARGETS = ("0.6.0", "0.4.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one translation.
+
+    ``target`` is the trinity-rft release; None means 0.6.0, or 0.4.1 for ``as_published`` (the
+    published guide's release). ``sync_offset`` counts veRL steps. ``env`` are variables that the
+    user gives; with ``resolve`` they, then ``environ``, fill in what would stay ``${oc.env:…}``.
+    ``assignments`` are ``--set path=value`` on the finished configuration.
+    """
+
+    target: str | None = None
+    verl_version: str | None = None
+    rollout_gpus: int | None = None
+    sync_offset: int = 0
+    as_published: bool = False
+    resolve: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[str, Any] = field(default_factory=dict)
+    rules: str | None = None
+    comments: bool = True
+    command: str = ""  # what the header says wrote the file
+
+    @property
+    def trinity(self) -> str:
+        """The trinity-rft release that is written for."""
+        return self.target or ("0.4.1" if self.as_published else "0.6.0")

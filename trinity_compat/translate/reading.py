@@ -1,0 +1,56 @@
+"""Reads a Trinity configuration by dotted path, steps in veRL's unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.errors import UserError
+
+NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``r`` mini-batches are one veRL step, ``why`` says how that is known.
+
+    ``counts_verl`` is true where the YAML counts veRL steps (the published guide's way).
+    """
+
+    config: Mapping[str, Any]
+    r: int = 1
+    why: str = ""
+    counts_verl: bool = False
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The value at a dotted path, list positions as numbers; ``default`` where nothing stands."""
+        node: Any = self.config
+        for part in path.split("."):
+            if isinstance(node, Mapping) and part in node:
+                node = node[part]
+            elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
+                node = node[int(part)]
+            else:
+                return default
+        return default if node is None else node
+
+    def steps(self, path: str) -> int | None:
+        """The count of steps at ``path`` in veRL steps; 0, −1 and None stay as they are.
+
+        Raises UserError when r doesn't divide it.
+        """
+        count = self.get(path)
+        if count is None:
+            return None
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise UserError(f"{path} is {count!r}, it should be a whole number of steps")
+        if count <= 0 or self.counts_verl:
+            return count
+        if count % self.r:
+            near = round(count / self.r) or 1
+            raise UserError(
+                f"{path}={count} is no whole number of veRL steps: one is r={self.r} Trinity steps ({self.why})",
+                hint=f"write {near * self.r}",
+            )
+        return count // self.r

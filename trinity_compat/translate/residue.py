@@ -1,0 +1,83 @@
+"""What veRL has and Trinity hasn't: carried in the YAML so that the way back is exact.
+
+``trainer.trainer_config.trinity_compat.verl`` holds keys of the pinned veRL whose value the rest of
+the YAML doesn't tell. ``stands_for`` holds keys whose value the YAML only approximates, as
+``key: [what the YAML says, what the launch says]``: it counts only as long as the YAML still says the
+former, so that an edit of the YAML wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from trinity_compat.translate.apply import Draft
+from trinity_compat.translate.inverse import COMPAT, compat_path, to_verl
+from trinity_compat.translate.meaningless import means_nothing
+from trinity_compat.translate.view import View
+from trinity_compat.verl_config.pinned import pinned_tree
+from trinity_compat.verl_config.tree import leaves
+
+__all__ = ["COMPAT", "carry", "pinned_defaults"]
+
+
+def carry(view: View, draft: Draft) -> None:
+    """Write updates_per_step, and what only veRL has, into ``draft``."""
+    base = compat_path(view.options.trinity)
+    draft.put(f"{base}.updates_per_step", view.r, "r: mini-batches in one veRL step")
+    if view.published:
+        draft.put(f"{base}.steps", "verl", "counts of steps are veRL's, as in the published guide")
+    if view.config.flavour != "ppo_trainer":
+        draft.put(f"{base}.flavour", view.config.flavour, "veRL's configuration of this name")
+    told = to_verl(view.symbols.plain(draft.config))
+    lost, approximated = _untold(view, told)
+    for name, values in (("verl", lost), ("stands_for", approximated)):
+        if values:
+            _write(view, draft, f"{base}.{name}", values)
+
+
+def _untold(view: View, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    lost: dict[str, Any] = {}
+    approximated: dict[str, Any] = {}
+    defaults = pinned_defaults(view.config.flavour)
+    for key, setting in view.config.settings.items():
+        if key.endswith("_target_") or means_nothing(key):
+            continue
+        if key in told:
+            if not same(told[key], setting.value):
+                approximated[key] = [told[key], view.text(key)]
+        elif not _default(setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)):
+            lost[key] = view.text(key)
+    return lost, approximated
+
+
+_NONE = object()
+
+
+def _default(value: Any, given: bool, interpolation: str | None, pinned: Any) -> bool:
+    """Whether the pinned veRL has this value by itself."""
+    if isinstance(pinned, str) and "${" in pinned:
+        return not given and interpolation == pinned
+    return pinned is not _NONE and same(pinned, value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and a bool only to a bool: 1 and 1.0 are the same number, 1 and True are not."""
+    if isinstance(one, bool) is not isinstance(other, bool):
+        return False
+    return bool(one == other)
+
+
+def _write(view: View, draft: Draft, path: str, values: Mapping[str, Any]) -> None:
+    draft.put(path, dict(values), None)
+    for key in values:
+        draft.paths.setdefault(key, []).append(f"{path}.{key}")
+        where = view.where(key)
+        draft.provenance[f"{path}.{key}"] = str(where) if where else f"default of verl {view.origin.version.value}"
+
+
+@lru_cache(maxsize=2)
+def pinned_defaults(flavour: str) -> Mapping[str, Any]:
+    """The pinned veRL's defaults by dotted key, interpolations as written."""
+    return dict(leaves(pinned_tree(flavour)))

@@ -1,0 +1,162 @@
+"""The mapping as data: one row per veRL key, or per family of keys that share a fate.
+
+``translators/rows/*.json`` hold the rows. A name that ends in ``.*`` is a rule for everything below
+it; one that begins with ``*.`` is a rule for a last part. An exact name wins over a rule, a longer
+rule over a shorter one, a last part over what stands above it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.data import data_path
+from trinity_compat.errors import UserError, Where
+from trinity_compat.translate.model import Status
+
+HOWS: Mapping[str, Status] = {
+    "copy": Status.MAPPED,  # the value as it is
+    "scale": Status.DERIVED,  # counted in steps: × r
+    "derive": Status.DERIVED,  # by the function that ``by`` names
+    "pass": Status.PASSED_THROUGH,  # to the same path under trainer.trainer_config
+    "keep": Status.UNSUPPORTED_UPSTREAM,  # carried for our runtime, Trinity has no place
+    "drop": Status.NO_EFFECT,
+    "unsupported": Status.UNSUPPORTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one veRL key, or all keys below a prefix, becomes Trinity's.
+
+    ``to`` are dotted paths, the first one names the key in a finding; ``targets`` replaces them for
+    a trinity-rft release. ``same`` is the value with which upstream behaves like veRL anyway.
+    ``free`` marks text in which an unknown environment variable may stay symbolic.
+    """
+
+    key: str
+    how: str
+    why: str
+    code: str
+    to: tuple[str, ...] = ()
+    by: str = ""
+    status: Status | None = None
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    same: Any = None
+    has_same: bool = False
+    free: bool = False
+
+    @property
+    def outcome(self) -> Status:
+        """The status of a key that this row translates without a hitch."""
+        return self.status or HOWS[self.how]
+
+    def paths(self, target: str) -> tuple[str, ...]:
+        """The paths in the configuration of trinity-rft ``target``."""
+        return self.targets.get(target, self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All rows, by exact name and by rule."""
+
+    exact: Mapping[str, Row]
+    below: Mapping[str, Row]  # "critic." → the row critic.*
+    endings: Mapping[str, Row]  # "_target_" → the row *._target_
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Rows:
+        """Sort rows by the kind of their name; of two with the same name the later wins."""
+        exact, below, endings = {}, {}, {}
+        for row in rows:
+            if row.key.startswith("*."):
+                endings[row.key[2:]] = row
+            elif row.key.endswith(".*"):
+                below[row.key[:-1]] = row
+            else:
+                exact[row.key] = row
+        return cls(exact, below, endings)
+
+    def find(self, key: str) -> Row | None:
+        """Return the row for ``key``; None when no row and no rule covers it."""
+        if row := self.exact.get(key):
+            return row
+        parts = key.split(".")
+        if row := self.endings.get(parts[-1]):
+            return row
+        for depth in range(len(parts) - 1, 0, -1):
+            if row := self.below.get(".".join(parts[:depth]) + "."):
+                return row
+        return self.below.get(key + ".")  # a whole section given as one dictionary
+
+    def all(self) -> list[Row]:
+        """Every row in the order of its file."""
+        return [*self.exact.values(), *self.below.values(), *self.endings.values()]
+
+
+def load_rows(user_rules: str | None = None) -> Rows:
+    """Return the shipped rows, with the user's own laid over them."""
+    shipped = _shipped()
+    if user_rules is None:
+        return shipped
+    return Rows.of([*shipped.all(), *_user_rows(Path(user_rules))])
+
+
+@functools.cache
+def _shipped() -> Rows:
+    rows: list[Row] = []
+    for file in sorted(data_path("translators/rows").glob("*.json")):
+        rows += [_row(key, form) for key, form in json.loads(file.read_text(encoding="utf-8")).items()]
+    return Rows.of(rows)
+
+
+def _user_rows(path: Path) -> list[Row]:
+    import yaml  # only here: the shipped rows are JSON because it loads forty times faster
+
+    try:
+        forms = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"cannot read the rules: {error}", where=Where(str(path))) from None
+    if not isinstance(forms, Mapping):
+        raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
+    return [_checked(key, form, path) for key, form in forms.items()]
+
+
+def _checked(key: Any, form: Any, path: Path) -> Row:
+    where = Where(str(path))
+    if not isinstance(form, Mapping) or form.get("how") not in HOWS:
+        raise UserError(
+            f"rule for {key!r} lacks a valid 'how'", where=where, hint=f"one of {', '.join(HOWS)}"
+        )
+    if form["how"] == "derive":
+        from trinity_compat.translate.derivations import NAMES
+
+        if form.get("by") not in NAMES:
+            raise UserError(f"rule for {key!r}: no derivation {form.get('by')!r}", where=where)
+    if form["how"] in ("copy", "scale") and not form.get("to"):
+        raise UserError(f"rule for {key!r} lacks its target 'to'", where=where)
+    return _row(str(key), {"why": f"a rule of {path.name}", "code": "TC002", **form})
+
+
+def _row(key: str, form: Mapping[str, Any]) -> Row:
+    return Row(
+        key=key,
+        how=form["how"],
+        why=form["why"],
+        code=form["code"],
+        to=_paths(form.get("to", ())),
+        by=form.get("by", ""),
+        status=Status(form["status"]) if "status" in form else None,
+        targets={target: _paths(paths) for target, paths in form.get("targets", {}).items()},
+        same=form.get("same"),
+        has_same="same" in form,
+        free=form.get("free", False),
+    )
+
+
+def _paths(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

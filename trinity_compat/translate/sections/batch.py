@@ -1,0 +1,162 @@
+"""Batch sizes and steps: what Trinity counts in mini-batches and veRL in train batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.parquet import count_rows
+from trinity_compat.translate.reading import NEVER
+from trinity_compat.translate.view import ARR, BATCH, MINI, Put, Verdict, View
+
+N = f"{ARR}.rollout.n"
+TOTAL = "trainer.total_training_steps"
+SAVE, TEST, WARMUP = "trainer.save_freq", "trainer.test_freq", "trainer.critic_warmup"
+KEEP_ACTOR, KEEP_CRITIC = "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"
+FILES = "data.train_files"
+
+
+def batch(view: View) -> Iterator[Put | Verdict | Caution]:
+    """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
+    mini, n, r = view.integer(MINI), view.integer(N, 1), view.r
+    yield Put("algorithm.repeat_times", n, (N,))
+    yield Put("buffer.batch_size", mini, (MINI,))
+    yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
+    yield Put("synchronizer.sync_method", _sync_method(view), note="how weights travel; nccl, checkpoint or memory")
+    yield Put("synchronizer.sync_style", "fixed", note="veRL's order: every rollout waits for its weights")
+    yield Put("synchronizer.sync_interval", r, (BATCH, MINI), join=" ÷ ")
+    yield Put("synchronizer.sync_offset", *_offset(view))
+    if view.published:
+        yield Put("synchronizer.sync_timeout", 1200, note="as in the published guide")
+    if r > 1:
+        yield from _step_cautions(view)
+
+
+def _sync_method(view: View) -> str:
+    if view.value(f"{ARR}.model.lora_rank", 0):
+        return "checkpoint"
+    gpus = view.value("trainer.nnodes", 1), view.value("trainer.n_gpus_per_node", 8)
+    return "memory" if gpus == (1, 1) else "nccl"
+
+
+def _offset(view: View) -> tuple[int, tuple[str, ...], str]:
+    if view.published:
+        return 1, (), "as the published examples print it: the explorer is one mini-batch ahead"
+    ahead = view.options.sync_offset
+    if not ahead:
+        return 0, (), "on-policy, as veRL"
+    return ahead * view.r, (), f"{ahead} veRL step(s) ahead × r={view.r} (--sync-offset)"
+
+
+def _step_cautions(view: View) -> Iterator[Caution]:
+    r = view.r
+    yield Caution(
+        "TW001",
+        f"one veRL step is {r} Trinity steps: buffer.batch_size is veRL's ppo_mini_batch_size, and "
+        f"synchronizer.sync_interval={r} keeps train_batch_size prompts per set of weights",
+        view.where(BATCH) or view.where(MINI),
+    )
+    if view.published:
+        yield Caution(
+            "TW002",
+            f"step counts are written as in the published guide: save_interval, eval_interval, critic_warmup and "
+            f"lr_warmup_steps come {r} times as often as under veRL",
+            hint="leave --as-published off to have them rescaled",
+        )
+    else:
+        yield Caution("TW002", f"everything counted in steps is multiplied by r={r}: Trinity counts mini-batches")
+
+
+def intervals(view: View) -> Iterator[Put | Verdict | Caution]:
+    """Save and test intervals, critic warm-up, how many checkpoints are kept."""
+    save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
+    yield Put("trainer.save_interval", max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
+    never = NEVER * view.step
+    interval, note = (test * view.step, _times(view, TEST, test)) if test > 0 else (never, f"never: {TEST}={test}")
+    yield Put("explorer.eval_interval", interval, (TEST,), note)
+    path = "trainer.critic_warmup"
+    if view.options.trinity == "0.4.1":
+        path = "trainer.trainer_config.trainer.critic_warmup"
+    yield Put(path, warmup * view.step, (WARMUP,), _times(view, WARMUP, warmup))
+    yield from _kept(view)
+    if test > 0 or view.flag("trainer.val_before_train", True):
+        yield Caution(
+            "TW006",
+            "Trinity evaluates before it takes new weights: its evaluation at a step measures the weights "
+            "of the sync before, veRL's those just trained; our runtime follows veRL",
+            view.where(TEST),
+        )
+
+
+def _times(view: View, key: str, value: int) -> str | None:
+    if value <= 0 or view.step == 1:
+        return None
+    return f"{key}={value} × r={view.step}"
+
+
+def _kept(view: View) -> Iterator[Put | Verdict]:
+    actor, critic = view.value(KEEP_ACTOR), view.value(KEEP_CRITIC)
+    if actor:
+        yield Put("trainer.max_checkpoints_to_keep", view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
+    if critic != actor:
+        yield Verdict(
+            KEEP_CRITIC,
+            Status.UNSUPPORTED_UPSTREAM,
+            "Trinity keeps as many of the critic's checkpoints as of the actor's",
+        )
+
+
+def total_steps(view: View) -> Iterator[Put | Verdict | Caution]:
+    """How long it runs: given, or from the number of rows of the training files."""
+    if view.value(TOTAL) is not None:
+        steps = view.integer(TOTAL)
+        note = f"{TOTAL}={steps} × r={view.step}" if view.step > 1 else None
+        yield Put("buffer.total_steps", steps * view.step, (TOTAL,), note)
+        yield Put("trainer.total_steps", steps * view.step, (TOTAL,), note)
+        return
+    if view.published:
+        return
+    rows = _training_rows(view)
+    if rows is None:
+        yield _unknown_length(view)
+        return
+    per_epoch = rows // view.integer(BATCH)
+    steps = per_epoch * view.integer("trainer.total_epochs", 1)
+    if steps == 0:
+        yield Caution("TW014", f"the {rows} training rows do not fill one batch of {view.integer(BATCH)}")
+        return
+    note = f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × r={view.r}"
+    yield Put("trainer.total_steps", steps * view.r, (FILES, BATCH, "trainer.total_epochs"), note)
+    if view.flag("data.filter_overlong_prompts"):
+        yield Caution(
+            "TW014",
+            f"trainer.total_steps counts all {rows} rows; prompts that filter_overlong_prompts drops make it less",
+            view.where("data.filter_overlong_prompts"),
+        )
+
+
+def _unknown_length(view: View) -> Caution:
+    ratio = view.value(f"{ARR}.actor.optim.lr_warmup_steps_ratio", 0)
+    critic = view.value("critic.optim.lr_warmup_steps_ratio", 0) if view.has("critic.optim.lr") else 0
+    if ratio or critic:
+        return Caution(
+            "TW003",
+            "lr_warmup_steps_ratio without a known number of steps: upstream takes the share of an endless run, "
+            "so the learning rate stays near 0",
+            view.where(f"{ARR}.actor.optim.lr_warmup_steps_ratio"),
+            "translate where the parquet files are, or give trainer.total_training_steps",
+        )
+    return Caution("TW014", "the training files cannot be read here, so the number of steps stays open")
+
+
+def _training_rows(view: View) -> int | None:
+    """Rows of all training files; None when one of them cannot be read here."""
+    files = view.value(FILES)
+    total = 0
+    for file in [files] if isinstance(files, str) else files or ():
+        rows = count_rows(str(file), view.launch.cwd)
+        if rows is None:
+            return None
+        total += rows
+    limit = view.value("data.train_max_samples", -1)
+    return min(total, limit) if isinstance(limit, int) and 0 < limit else total

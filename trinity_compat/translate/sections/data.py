@@ -1,0 +1,158 @@
+"""buffer.explorer_input: which rows are asked, how they are sampled and scored."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.sections.reward import reward_arguments
+from trinity_compat.translate.view import ARR, Put, Verdict, View
+
+TRAIN, VAL = "data.train_files", "data.val_files"
+SHUFFLE, SEED = "data.shuffle", "data.seed"
+VAL_KWARGS = f"{ARR}.rollout.val_kwargs"
+INPUT = "buffer.explorer_input"
+WORKFLOW, REWARD = "verl_workflow", "verl_reward"  # trinity_compat/plugins/upstream
+SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation", "dev": "dev"}
+
+
+def tasksets(view: View) -> Iterator[Put | Verdict | Caution]:
+    """One taskset for all training files (veRL shuffles across them), one eval taskset per file."""
+    names: set[str] = set()
+    train, val = _files(view, TRAIN), _files(view, VAL)
+    yield Put(f"{INPUT}.tasksets", list(_training(view, train, names)), (TRAIN,))
+    evaluates = view.integer("trainer.test_freq", -1) > 0 or view.flag("trainer.val_before_train", True)
+    if evaluates and val:
+        yield Put(f"{INPUT}.eval_tasksets", [_evaluation(view, file, names) for file in val], (VAL,))
+    else:
+        reason = "test_freq ≤ 0 and val_before_train is off" if val else "none given"
+        for key in (VAL, *(f"{VAL_KWARGS}.{name}" for name in view.below(VAL_KWARGS))):
+            yield Verdict(key, Status.NO_EFFECT, f"nothing is evaluated: {reason}", "TC072")
+    yield from _order(view)
+    yield from _remarks(view, train, val)
+
+
+def _files(view: View, key: str) -> list[str]:
+    value = view.text(key)
+    files = value if isinstance(value, list) else [value]
+    return [str(file) for file in files if file not in (None, "")]
+
+
+def _training(view: View, files: list[str], names: set[str]) -> Iterator[dict[str, Any]]:
+    if view.published:
+        for file in files:
+            taskset = _published(view, file, names, "")
+            yield taskset | {"rollout_args": {"temperature": view.value(f"{ARR}.rollout.temperature", 1.0)}}
+        return
+    taskset = _taskset(view, files, names, "")
+    taskset["rollout_args"] = {"temperature": view.number(f"{ARR}.rollout.temperature", 1.0)}
+    yield taskset | {_selector(view): _order_of(view)}
+
+
+def _evaluation(view: View, file: str, names: set[str]) -> dict[str, Any]:
+    taskset = _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
+    sampled = view.flag(f"{VAL_KWARGS}.do_sample")
+    taskset["repeat_times"] = view.integer(f"{VAL_KWARGS}.n", 1)
+    taskset["rollout_args"] = {
+        "temperature": view.number(f"{VAL_KWARGS}.temperature", 0) if sampled else 0.0,
+        "top_p": view.number(f"{VAL_KWARGS}.top_p", 1.0),
+        "top_k": view.integer(f"{VAL_KWARGS}.top_k", -1),
+    }
+    return taskset
+
+
+def _published(view: View, file: str, names: set[str], suffix: str) -> dict[str, Any]:
+    """A taskset as the published guide writes it: directory, split, two columns."""
+    folder, name = posixpath.split(file)
+    return {
+        "name": _name(view, file, names, suffix),
+        "storage_type": "file",
+        "path": folder,
+        "split": SPLITS.get(posixpath.splitext(name)[0], "train"),
+        "format": {"prompt_key": view.value("data.prompt_key", "prompt"), "response_key": "answer"},
+    }
+
+
+def _taskset(view: View, files: list[str], names: set[str], suffix: str) -> dict[str, Any]:
+    """A taskset for our plugin: the very files, veRL's rows, veRL's scoring."""
+    return {
+        "name": _name(view, files[0] if files else "", names, suffix),
+        "storage_type": "file",
+        "path": files[0] if files else None,
+        "split": "train",
+        "default_workflow_type": WORKFLOW,
+        "default_reward_fn_type": REWARD,
+        "format": {"prompt_key": view.value("data.prompt_key", "prompt")},
+        "workflow_args": _workflow(view, files, evaluation=bool(suffix)),
+        "reward_fn_args": reward_arguments(view),
+    }
+
+
+def _workflow(view: View, files: list[str], *, evaluation: bool) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"files": files} if len(files) > 1 else {}
+    arguments |= {
+        "filter_overlong_prompts": view.flag("data.filter_overlong_prompts"),
+        "max_prompt_length": view.integer("data.max_prompt_length", 512),
+        "truncation": str(view.value("data.truncation", "error")),
+        "tokenizer": view.text("data.tokenizer") or view.text(f"{ARR}.model.path"),
+        "trust_remote_code": view.flag("data.trust_remote_code"),
+    }
+    if template := view.below("data.apply_chat_template_kwargs") or view.value("data.apply_chat_template_kwargs"):
+        arguments["apply_chat_template_kwargs"] = template
+    limit = view.value("data.val_max_samples" if evaluation else "data.train_max_samples", -1)
+    if limit not in (-1, None):
+        arguments["max_samples"] = limit
+    return arguments
+
+
+def _name(view: View, file: str, names: set[str], suffix: str) -> str:
+    """A unique name: the file's folder, as the published guide has it, else the file itself."""
+    path = str(view.symbols.plain(file))
+    folder, name = posixpath.split(path)
+    base = posixpath.basename(folder) or posixpath.splitext(name)[0] or "taskset"
+    base = re.sub(r"\W+", "_", base).strip("_") or "taskset"
+    unique, number = base + suffix, 2
+    while unique in names:
+        unique, number = f"{base}_{number}{suffix}", number + 1
+    names.add(unique)
+    return unique
+
+
+def _selector(view: View) -> str:
+    return "task_selector" if view.options.trinity == "0.4.1" else "data_selector"
+
+
+def _order_of(view: View) -> dict[str, Any]:
+    order: dict[str, Any] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
+    order["seed"] = view.integer(SEED, 1)  # veRL's sampler takes 1 when data.seed is null
+    return order
+
+
+def _order(view: View) -> Iterator[Verdict]:
+    if view.published:
+        reason = "the published guide leaves the order to Trinity"
+        yield Verdict(SHUFFLE, Status.APPROXIMATED, reason, target=None)
+        yield Verdict(SEED, Status.APPROXIMATED, reason, target=None)
+    elif not view.flag(SHUFFLE, True):
+        yield Verdict(SHUFFLE, Status.MAPPED, "in the order of the file, in both")
+        yield Verdict(SEED, Status.NO_EFFECT, "nothing is shuffled", "TC044")
+
+
+def _remarks(view: View, train: list[str], val: list[str]) -> Iterator[Verdict | Caution]:
+    for key, files in ((TRAIN, train), (VAL, val)):
+        if any("hdfs://" in str(view.symbols.plain(file)) for file in files):
+            reason = "kept as written; upstream has no HDFS for data, our runtime copies it as veRL does"
+            yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC047")
+    if view.published:
+        text = "the guide's prompt_key/response_key put veRL's whole chat list into one user message and find no answer"
+        hint = "leave --as-published off: our workflow reads veRL's rows as they are"
+    else:
+        text = (
+            f"the YAML names the workflow {WORKFLOW} and the reward {REWARD}, which read veRL's columns "
+            "(prompt, data_source, reward_model.ground_truth, extra_info)"
+        )
+        hint = "upstream: trinity run --plugin-dir $(trinity-compat plugin-dir)"
+    yield Caution("TW010", text, view.where(TRAIN), hint)

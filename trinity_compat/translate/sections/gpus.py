@@ -1,0 +1,154 @@
+"""Who gets which GPUs. veRL colocates; Trinity splits explorer, auxiliary models and trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.sections.reward import reward_model_gpus
+from trinity_compat.translate.view import ARR, MINI, Put, Verdict, View
+
+NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
+ROLLOUT = f"{ARR}.rollout"
+TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
+N = f"{ROLLOUT}.n"
+ENGINE = "explorer.rollout_model"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is to split, and what divides what. Sizes are GPUs unless they say otherwise."""
+
+    nodes: int
+    per_node: int
+    engine: int  # GPUs of one rollout engine
+    auxiliary: int
+    experiences: int  # buffer.train_batch_size
+    sequence: int  # GPUs that share one sequence in the trainer
+
+    @property
+    def total(self) -> int:
+        return self.nodes * self.per_node
+
+    def fault(self, rollout: int) -> str | None:
+        """Why ``rollout`` GPUs for the explorer cannot run; None when they can."""
+        trainer = self.total - rollout - self.auxiliary
+        if rollout < 1 or rollout % self.engine:
+            return f"{rollout} rollout GPU(s) do not hold whole engines of {self.engine}"
+        if trainer < 1:
+            return f"{rollout} of {self.total} GPUs for rollout leave none for the trainer"
+        if trainer > self.per_node and trainer % self.per_node:
+            return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
+        if trainer % self.sequence:
+            return f"the trainer's {trainer} GPUs do not divide by its model/sequence parallel size {self.sequence}"
+        if self.experiences % trainer:
+            return f"buffer.train_batch_size={self.experiences} does not divide by the trainer's {trainer} GPUs"
+        if self.engine > self.per_node and self.engine % self.per_node:
+            return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
+        return None
+
+    def choices(self) -> list[int]:
+        """Every number of rollout GPUs that can run, smallest first."""
+        return [count for count in range(self.engine, self.total, self.engine) if not self.fault(count)]
+
+
+def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
+    """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
+    nodes, per_node = view.integer(NODES, 1), view.integer(PER_NODE, 8)
+    yield Put("cluster.node_num", nodes, (NODES,))
+    yield Put("cluster.gpu_per_node", per_node, (PER_NODE,))
+    if nodes * per_node <= 1:
+        yield from _colocated(view)
+        return
+    yield Put("mode", "both", note="explorer and trainer side by side")
+    tp = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
+    machine = _machine(view, nodes, per_node, tp)
+    rollout = _rollout(view, machine)
+    note = _explained(machine, rollout)
+    yield Put(f"{ENGINE}.engine_num", rollout // machine.engine, note=note)
+    yield Put(f"{ENGINE}.tensor_parallel_size", tp, (TP,))
+    for name, key in (("data", DP), ("pipeline", PP)):
+        if view.options.trinity != "0.4.1" and view.value(key, 1) != 1:
+            yield Put(f"{ENGINE}.{name}_parallel_size", view.integer(key), (key,))
+    yield from _cautions(view, machine, rollout, tp)
+
+
+def _machine(view: View, nodes: int, per_node: int, tp: int) -> Machine:
+    engine = tp
+    if view.options.trinity != "0.4.1":
+        engine *= view.integer(DP, 1) * view.integer(PP, 1)
+    experiences = view.integer(MINI) * view.integer(N, 1)
+    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, _sequence(view))
+
+
+def _sequence(view: View) -> int:
+    actor = f"{ARR}.actor"
+    if not view.megatron:
+        return view.integer(f"{actor}.ulysses_sequence_parallel_size", 1)
+    sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    product = 1
+    for size in sizes:
+        product *= view.integer(f"{actor}.megatron.{size}", 1)
+    return product
+
+
+def _fitting_tp(view: View, room: int) -> int:
+    """The engine's tensor parallel size, halved until one engine leaves a GPU to the trainer."""
+    tp = view.integer(TP, 1)
+    while tp > max(room, 1):
+        tp //= 2
+    return max(tp, 1)
+
+
+def _rollout(view: View, machine: Machine) -> int:
+    asked = view.options.rollout_gpus
+    if asked is not None:
+        if fault := machine.fault(asked):
+            able = ", ".join(map(str, machine.choices())) or "none"
+            raise UserError(
+                f"--rollout-gpus {asked}: {fault}",
+                where=view.where(PER_NODE),
+                hint=f"numbers that can run here: {able}",
+            )
+        return asked
+    if view.published:
+        return max(machine.engine, machine.total // 4 // machine.engine * machine.engine)
+    able = machine.choices()
+    if not able:
+        return machine.engine
+    return min(able, key=lambda count: (abs(2 * count - machine.total), -count))
+
+
+def _explained(machine: Machine, rollout: int) -> str:
+    trainer = machine.total - rollout - machine.auxiliary
+    auxiliary = f" + {machine.auxiliary} auxiliary" if machine.auxiliary else ""
+    return f"{machine.total} GPUs = {rollout} rollout{auxiliary} + {trainer} training"
+
+
+def _cautions(view: View, machine: Machine, rollout: int, tp: int) -> Iterator[Caution | Verdict]:
+    place = view.where(PER_NODE) or view.where(NODES)
+    if fault := machine.fault(rollout):
+        able = ", ".join(map(str, machine.choices()))
+        hint = f"--rollout-gpus may be {able}" if able else "change the batch size or the number of GPUs"
+        yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
+    else:
+        yield Caution("TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N")
+    if tp != view.integer(TP, 1):
+        reason = f"lowered from {view.value(TP)}: an engine of that size would leave no GPU to the trainer"
+        yield Verdict(TP, Status.APPROXIMATED, reason)
+        yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
+
+
+def _colocated(view: View) -> Iterator[Put | Verdict | Caution]:
+    mode = "both" if view.options.trinity == "0.4.1" else "colocate"
+    yield Put("mode", mode, note="one GPU: explorer and trainer share it")
+    yield Put(f"{ENGINE}.engine_num", 1, note="one GPU")
+    yield Put(f"{ENGINE}.tensor_parallel_size", 1, (TP,))
+    if view.integer(TP, 1) > 1:
+        yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
+    if reward_model_gpus(view):
+        yield Caution("TW004", "upstream's colocate mode takes no auxiliary models", view.where(PER_NODE))
+    if view.options.trinity == "0.4.1":
+        yield Caution("TW004", "trinity-rft 0.4.1 cannot run on one GPU; later releases colocate", view.where(PER_NODE))

@@ -1,0 +1,113 @@
+"""model.*: lengths, the critic's path; explorer.rollout_model's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.view import ARR, Put, Verdict, View
+
+PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
+FILTER, TRUNCATION = "data.filter_overlong_prompts", "data.truncation"
+ROLLOUT = f"{ARR}.rollout"
+ENGINE = "explorer.rollout_model"
+
+
+def lengths(view: View) -> Iterator[Put | Verdict | Caution]:
+    """Prompt and response limits, and what happens to prompts that are too long."""
+    prompt, response = view.integer(PROMPT, 512), view.integer(RESPONSE, 512)
+    yield Put("model.max_prompt_tokens", prompt, (PROMPT,))
+    yield Put("model.max_response_tokens", response, (RESPONSE,))
+    if not view.published:
+        yield Put("model.max_model_len", prompt + response, (PROMPT, RESPONSE), join=" + ")
+    yield from _engine_length(view, prompt + response)
+    for name, key, value in (("prompt_length", PROMPT, prompt), ("response_length", RESPONSE, response)):
+        if view.value(f"{ROLLOUT}.{name}") not in (None, value):
+            reason = f"the explorer takes {key}={value} for both"
+            yield Verdict(f"{ROLLOUT}.{name}", Status.UNSUPPORTED_UPSTREAM, reason)
+        else:
+            yield Verdict(f"{ROLLOUT}.{name}", Status.NO_EFFECT, f"the same as {key}")
+    yield from _overlong(view)
+
+
+def _engine_length(view: View, needed: int) -> Iterator[Put | Verdict | Caution]:
+    key = f"{ROLLOUT}.max_model_len"
+    given = view.value(key)
+    if given is None:
+        return
+    if view.integer(key) < needed:
+        yield Verdict(key, Status.APPROXIMATED, f"raised to prompt + response = {needed}, which upstream demands")
+    elif given != needed:
+        yield Put(f"{ENGINE}.max_model_len", given, (key,))
+    else:
+        yield Verdict(key, Status.MAPPED, "is prompt + response", target="model.max_model_len")
+
+
+def _overlong(view: View) -> Iterator[Put | Verdict | Caution]:
+    filters, truncation = view.flag(FILTER), str(view.value(TRUNCATION, "error"))
+    if view.published:
+        yield Put("model.enable_prompt_truncation", filters, (FILTER,))
+        if filters:
+            yield Caution(
+                "TW007",
+                "enable_prompt_truncation is on, as the published guide has it: overlong prompts become masked "
+                "experiences with reward 0 and spoil their group's statistics, where veRL drops them",
+                view.where(FILTER),
+            )
+        return
+    truncates = truncation == "right" and not filters
+    note = None if truncates or not filters else "overlong prompts are filtered out, so none is truncated"
+    yield Put("model.enable_prompt_truncation", truncates, (FILTER, TRUNCATION), note)
+    if filters:
+        reason = "no prompt is left to truncate: filter_overlong_prompts is on"
+        yield Verdict(TRUNCATION, Status.NO_EFFECT, reason, "TC041")
+    elif truncation in ("left", "middle"):
+        reason = f"upstream cannot truncate on the {truncation}; truncation is off there, our runtime does it"
+        yield Verdict(TRUNCATION, Status.UNSUPPORTED_UPSTREAM, reason)
+        yield Caution("TW007", reason, view.where(TRUNCATION), f"set {FILTER}=True to drop long prompts instead")
+    elif truncates:
+        yield Caution(
+            "TW007",
+            "upstream keeps a truncated prompt as a masked experience with reward 0; veRL trains on it",
+            view.where(TRUNCATION),
+            f"set {FILTER}=True to drop long prompts instead",
+        )
+
+
+def critic_path(view: View) -> Iterator[Put | Verdict | Caution]:
+    """The critic's model, where there is a critic."""
+    key = "critic.model.path"
+    enable = view.value("critic.enable")
+    if enable is not None and bool(enable) != view.critic:
+        reason = f"Trinity's algorithm decides: it {'has a' if view.critic else 'has no'} critic"
+        yield Verdict("critic.enable", Status.UNSUPPORTED_UPSTREAM, reason)
+    if view.critic:
+        yield Put("model.critic_model_path", view.text(key), (key,))
+        return
+    for name, setting in view.config.settings.items():
+        if name.startswith("critic.") and setting.where is not None and name != "critic.enable":
+            yield Verdict(name, Status.NO_EFFECT, "there is no critic", "TC022")
+
+
+def engine(view: View) -> Iterator[Put | Verdict | Caution]:
+    """Which inference engine, and what it is given beyond Trinity's schema."""
+    key = f"{ROLLOUT}.name"
+    name = str(view.value(key, "vllm"))
+    known = name if name in ("vllm", "sglang") else "vllm"
+    yield Put(f"{ENGINE}.engine_type", known, (key,))
+    if name == "???":
+        yield Verdict(key, Status.MAPPED, "not given: vllm", target=f"{ENGINE}.engine_type")
+    elif known != name:
+        reason = f"Trinity has no engine {name!r}; the YAML says vllm"
+        yield Verdict(key, Status.APPROXIMATED, reason)
+    experts = f"{ROLLOUT}.expert_parallel_size"
+    if (view.value(experts) or 1) > 1:
+        yield Put(f"{ENGINE}.enable_expert_parallel", True, (experts,))
+    extra = {name: view.value(f"{ROLLOUT}.{name}") for name in ("max_num_batched_tokens", "max_num_seqs")}
+    for name, value in extra.items():
+        source = f"{ROLLOUT}.{name}"
+        if view.options.trinity == "0.4.1" or known != "vllm":
+            reason = "this trinity-rft passes no further arguments to its engine"
+            yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, reason)
+        elif value is not None:
+            yield Put(f"{ENGINE}.extra_engine_args.{name}", value, (source,))

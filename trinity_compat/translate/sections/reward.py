@@ -1,0 +1,89 @@
+"""Rewards: veRL's scoring through our plugin; a reward model as an auxiliary model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.view import Put, Verdict, View
+
+MODEL = "reward.reward_model"
+FUNCTION = "reward.custom_reward_function"
+MANAGERS = ("naive", "dapo", "prime", "batch")
+
+
+def reward_arguments(view: View) -> dict[str, Any]:
+    """reward_fn_args of every taskset: what veRL's reward manager is built with."""
+    arguments: dict[str, Any] = {"reward_fn_key": view.value("data.reward_fn_key", "data_source")}
+    arguments["reward_manager"] = str(view.value("reward.reward_manager.name", "naive"))
+    if path := view.text(f"{FUNCTION}.path"):
+        function = {"path": path, "name": view.text(f"{FUNCTION}.name", "compute_score")}
+        if kwargs := _nested(view.below(f"{FUNCTION}.reward_kwargs")):
+            function["reward_kwargs"] = kwargs
+        arguments["custom_reward_function"] = function
+    arguments["max_resp_len"] = view.integer("data.max_response_length", 512)
+    arguments |= _nested(view.below("reward.reward_kwargs"))
+    if view.value("reward.sandbox_fusion.url"):
+        arguments["sandbox_fusion"] = view.below("reward.sandbox_fusion")
+    return arguments
+
+
+def reward(view: View) -> Iterator[Put | Verdict | Caution]:
+    """What is said about the reward's keys; their values travel with the tasksets."""
+    name = str(view.value("reward.reward_manager.name", "naive"))
+    if name not in MANAGERS:
+        reason = f"the plugin runs {', '.join(MANAGERS)}; {name!r} runs on our runtime"
+        yield Verdict("reward.reward_manager.name", Status.UNSUPPORTED_UPSTREAM, reason)
+    if not view.value(f"{FUNCTION}.path"):
+        yield Verdict(f"{FUNCTION}.name", Status.NO_EFFECT, "no custom reward function is given", "TC060")
+    if not view.value("reward.sandbox_fusion.url"):
+        for key in view.below("reward.sandbox_fusion"):
+            yield Verdict(f"reward.sandbox_fusion.{key}", Status.NO_EFFECT, "no sandbox is given", "TC060")
+
+
+def reward_model(view: View) -> Iterator[Put | Verdict | Caution]:
+    """explorer.auxiliary_models."""
+    if not view.flag(f"{MODEL}.enable"):
+        for key in view.below(MODEL):
+            yield Verdict(f"{MODEL}.{key}", Status.NO_EFFECT, "there is no reward model", "TC061")
+        return
+    size = _tensor_parallel(view)
+    entry = {
+        "model_path": view.text(f"{MODEL}.model_path", ""),
+        "engine_num": reward_model_gpus(view) // size,
+        "tensor_parallel_size": size,
+    }
+    yield Put("explorer.auxiliary_models", [entry], (f"{MODEL}.model_path",))
+    reason = (
+        "upstream serves auxiliary models as chat models and no workflow there asks this one for scores; "
+        "our runtime runs veRL's reward model"
+    )
+    for key in ("enable", "model_path"):
+        yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED_UPSTREAM, reason)
+    yield Caution("TW016", f"a sequence-classification reward model is not a chat model: {reason}", view.where(f"{MODEL}.enable"))
+
+
+def reward_model_gpus(view: View) -> int:
+    """GPUs that the reward model takes from the explorer's side."""
+    if not view.flag(f"{MODEL}.enable"):
+        return 0
+    total = view.integer("trainer.nnodes", 1) * view.integer("trainer.n_gpus_per_node", 8)
+    size = _tensor_parallel(view)
+    return max(size, total // 4 // size * size) if total > 1 else 0
+
+
+def _tensor_parallel(view: View) -> int:
+    key = f"{MODEL}.rollout.tensor_model_parallel_size"
+    return view.integer(key, 1) if view.is_set(key) else 1
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        node = tree
+        *path, last = key.split(".")
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tree

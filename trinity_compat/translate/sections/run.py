@@ -1,0 +1,91 @@
+"""Names, directories, logging, resuming, the environment."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.symbols import marked_text
+from trinity_compat.translate.view import Put, Verdict, View
+
+DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
+LOGGER, RESUME, RESUME_PATH = "trainer.logger", "trainer.resume_mode", "trainer.resume_from_path"
+MONITORS = {"0.6.0": ("wandb", "tensorboard", "mlflow", "swanlab"), "0.4.1": ("wandb", "tensorboard", "mlflow")}
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH|(?:^|_)PAT$", re.I)
+
+
+def directories(view: View) -> Iterator[Put | Verdict | Caution]:
+    """checkpoint_root_dir: veRL's directory without the <project>/<name> that Trinity appends."""
+    directory = str(view.text(DIRECTORY, "checkpoints"))
+    own = f"/{view.text(PROJECT)}/{view.text(NAME)}"
+    if directory.endswith(own):
+        yield Put("checkpoint_root_dir", _relative(directory[: -len(own)] or "/"), (DIRECTORY,))
+        return
+    yield Put("checkpoint_root_dir", _relative(directory), (DIRECTORY,))
+    reason = (
+        "upstream's checkpoints land in <checkpoint_root_dir>/<project>/<name>; our runtime also shows them "
+        "exactly where the launch says"
+    )
+    yield Verdict(DIRECTORY, Status.APPROXIMATED, reason)
+
+
+def _relative(path: str) -> str:
+    if path.startswith(("/", "~", "TCmark", "./", "../")) or "://" in path or path == ".":
+        return path
+    return f"./{path}"
+
+
+def logger(view: View) -> Iterator[Put | Verdict | Caution]:
+    """monitor.monitor_type: one of the launch's loggers; console is implied."""
+    given = view.value(LOGGER, [])
+    loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
+    known = [name for name in loggers if name in MONITORS[view.options.trinity]]
+    yield Put("monitor.monitor_type", known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known))
+    lost = [name for name in loggers if name not in ("console", *known[:1])]
+    if lost:
+        reason = f"upstream takes one; {', '.join(lost)} on our runtime only"
+        yield Verdict(LOGGER, Status.UNSUPPORTED_UPSTREAM, reason)
+
+
+def _logger_note(loggers: list[str], known: list[str]) -> str | None:
+    return None if known else f"{LOGGER}={loggers}: Trinity always writes to a monitor besides the console"
+
+
+def resume(view: View) -> Iterator[Put | Verdict | Caution]:
+    """continue_from_checkpoint."""
+    mode = str(view.value(RESUME, "auto"))
+    yield Put("continue_from_checkpoint", mode != "disable", (RESUME,))
+    if mode != "resume_path":
+        yield Verdict(RESUME_PATH, Status.NO_EFFECT, f"resume_mode is {mode}", "TC075")
+        return
+    reason = (
+        "our runtime resumes from it; for upstream copy or link the checkpoint to "
+        "<checkpoint_root_dir>/<project>/<name>/global_step_N and write N into latest_checkpointed_iteration.txt there"
+    )
+    for key in (RESUME, RESUME_PATH):
+        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason)
+
+
+def environment(view: View) -> Iterator[Put | Verdict | Caution]:
+    """explorer.env_vars: what the script exports, secrets left out."""
+    secrets = []
+    for name, word in view.launch.env.items():
+        if _SECRET.search(name):
+            secrets.append(name)
+        else:
+            text = marked_text(word, view.symbols)
+            yield Put(f"explorer.env_vars.{name}", text, note=f"exported ({word.where})")
+    if secrets:
+        yield Caution(
+            "TW012",
+            f"left out of explorer.env_vars because they look like secrets: {', '.join(sorted(secrets))}",
+            view.launch.where,
+            "set them in the environment of the Ray cluster",
+        )
+
+
+def job_of(root: str, project: str, name: str) -> str:
+    """Where Trinity puts a job: veRL's default_local_dir of the same launch."""
+    return posixpath.join(posixpath.normpath(root), project, name)

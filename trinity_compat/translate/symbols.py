@@ -1,0 +1,139 @@
+"""Environment variables that stay symbolic: ``$HOME/models`` → ``${oc.env:HOME}/models``.
+
+The launch is composed twice: once with real texts, once with a mark in place of each piece that
+comes from the environment or that cannot be known. Where a mark turns up in a composed value, the
+piece flows there, through lists, dictionaries and interpolations. Marks are plain words, so that
+they survive Hydra's grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
+
+_MARK = re.compile(r"TCmark(\d+)x")
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The pieces behind the marks, in the order of their numbers."""
+
+    pieces: list[tuple[Part, Where]] = field(default_factory=list)
+
+    def mark(self, part: Part, where: Where) -> str:
+        """Return a new mark for ``part``."""
+        self.pieces.append((part, where))
+        return f"TCmark{len(self.pieces) - 1}x"
+
+    def within(self, value: Any) -> list[tuple[Part, Where]]:
+        """The pieces whose marks ``value`` holds."""
+        return [self.pieces[int(number)] for number in _MARK.findall(str(value))]
+
+    def written(self, value: Any) -> Any:
+        """``value`` with each mark as the YAML writes it: ``${oc.env:NAME,default}``."""
+        return _replaced(value, lambda number: _spell(self.pieces[number][0]))
+
+    def plain(self, value: Any) -> Any:
+        """``value`` with each mark as its text under the known environment."""
+        return _replaced(value, lambda number: self.pieces[number][0].text)
+
+
+def has_mark(value: Any) -> bool:
+    """Whether ``value`` is or holds a text with a mark."""
+    return _MARK.search(str(value)) is not None
+
+
+def marked_launch(launch: Launch, symbols: Symbols) -> Launch | None:
+    """Return the launch with marks; None when nothing in it is symbolic."""
+    words = (*launch.arguments, *launch.env.values())
+    if not any(part.source for word in words for part in word.parts):
+        return None
+    arguments = tuple(_marked(word, symbols) for word in launch.arguments)
+    return replace(launch, arguments=arguments)
+
+
+def marked_text(word: Word, symbols: Symbols) -> str:
+    """The text of one word with marks."""
+    return _marked(word, symbols).text
+
+
+def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
+    """Return the launch with every environment variable filled in.
+
+    Raises UserError naming a variable that has neither a value nor a default, and any piece that
+    only running the script would tell.
+    """
+    arguments = tuple(_resolved(word, env) for word in launch.arguments)
+    return replace(
+        launch,
+        arguments=arguments,
+        env={name: _resolved(word, env) for name, word in launch.env.items()},
+    )
+
+
+def _marked(word: Word, symbols: Symbols) -> Word:
+    parts = tuple(
+        Part(symbols.mark(part, word.where), part.source) if part.source else part for part in word.parts
+    )
+    return Word(parts, word.where)
+
+
+def _resolved(word: Word, env: Mapping[str, str]) -> Word:
+    return Word(tuple(_filled(part, word.where, env) for part in word.parts), word.where)
+
+
+def _filled(part: Part, where: Where, env: Mapping[str, str]) -> Part:
+    source = part.source
+    if isinstance(source, EnvRef):
+        value = env.get(source.name, part.text or source.default)
+        if value is None:
+            raise UserError(
+                f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…"
+            )
+        return Part(value)
+    if isinstance(source, Open) and not part.text:
+        raise UserError(
+            f"{source.expression} can only be known by running the script",
+            where=source.where,
+            hint=_how_to_give(source),
+        )
+    return Part(part.text)
+
+
+def _how_to_give(source: Open) -> str:
+    name = re.fullmatch(r"\$\{?(\w+).*", source.expression)
+    return f"give it: --env {name.group(1)}=…" if name else "translate without --resolve, or edit the value in"
+
+
+def _replaced(value: Any, text_of: Any) -> Any:
+    if isinstance(value, str):
+        return _MARK.sub(lambda match: text_of(int(match.group(1))), value)
+    if isinstance(value, Mapping):
+        return {_replaced(key, text_of): _replaced(item, text_of) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replaced(item, text_of) for item in value]
+    return value
+
+
+def _spell(part: Part) -> str:
+    source = part.source
+    if isinstance(source, EnvRef):
+        if source.default is None:
+            return f"${{oc.env:{source.name}}}"
+        default = "".join(map(_spell, source.parts)) if source.parts else _quoted(source.default)
+        return f"${{oc.env:{source.name},{default}}}"
+    if isinstance(source, Open):
+        return source.expression.replace("${", "\\${")
+    return part.text
+
+
+def _quoted(default: str) -> str:
+    """A default as OmegaConf's grammar reads it back as the same text."""
+    if re.fullmatch(r"[\w/.@+-]+(?: [\w/.@+-]+)*", default):
+        return default
+    return "'" + default.replace("\\", "\\\\").replace("'", "\\'") + "'"

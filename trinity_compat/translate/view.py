@@ -1,0 +1,169 @@
+"""What a derivation sees of the launch: values, texts that may be symbolic, r, the options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch.model import Launch
+from trinity_compat.translate.model import Status
+from trinity_compat.translate.options import Options
+from trinity_compat.translate.symbols import Symbols
+from trinity_compat.verl_config.model import EffectiveConfig, Setting
+
+ARR = "actor_rollout_ref"
+MINI = f"{ARR}.actor.ppo_mini_batch_size"
+BATCH = "data.train_batch_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write ``value`` at the dotted ``path``, because of ``sources`` (veRL keys).
+
+    ``note`` replaces the comment that is made from the sources; ``join`` stands between them.
+    """
+
+    path: str
+    value: Any
+    sources: tuple[str, ...] = ()
+    note: str | None = None
+    join: str = ", "
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of ``key`` in this launch, where it isn't what its row says."""
+
+    key: str
+    status: Status
+    reason: str
+    code: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """The launch in the vocabulary of the pinned veRL (0.9.1).
+
+    ``config`` holds real values, ``symbolic`` the same keys with marks where an environment
+    variable's text stands (see symbols.py).
+    """
+
+    config: EffectiveConfig
+    symbolic: Mapping[str, Setting]
+    symbols: Symbols
+    options: Options
+    origin: EffectiveConfig
+    pinned: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def launch(self) -> Launch:
+        return self.origin.launch
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """The real value of ``key``; ``default`` where veRL has no such key or it is null."""
+        value = self.config.get(key)
+        return default if value is None else value
+
+    def text(self, key: str, default: Any = None) -> Any:
+        """As ``value``, but a text keeps its environment variables as marks."""
+        setting = self.symbolic.get(key)
+        real = self.value(key, default)
+        if setting is None or type(setting.value) is not type(real):
+            return real
+        return setting.value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """The value of ``key`` as an int. Raises UserError naming the place and the spelling."""
+        value = self.value(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+            raise UserError(f"{self.spelling(key)}={value!r} should be a whole number", where=self.where(key))
+        return int(value)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The value of ``key`` as a number. Raises UserError naming the place and the spelling."""
+        value = self.value(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UserError(f"{self.spelling(key)}={value!r} should be a number", where=self.where(key))
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """The value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
+        value = self.value(key, default)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, (bool, int)):
+            raise UserError(f"{self.spelling(key)}={value!r} should be true or false", where=self.where(key))
+        return bool(value)
+
+    def has(self, key: str) -> bool:
+        return key in self.config.settings
+
+    def is_set(self, key: str) -> bool:
+        """Whether the launch itself gives ``key`` (perhaps under an older name)."""
+        setting = self.config.settings.get(key)
+        return setting is not None and setting.where is not None
+
+    def where(self, key: str) -> Where | None:
+        setting = self.config.settings.get(key)
+        return setting.where if setting else None
+
+    def spelling(self, key: str) -> str:
+        """The key as the user wrote it."""
+        setting = self.config.settings.get(key)
+        return (setting.spelling if setting else "") or key
+
+    def below(self, prefix: str) -> dict[str, Any]:
+        """Everything below ``prefix``: relative key → text."""
+        keys = [key for key in self.config.settings if key.startswith(prefix + ".")]
+        return {key[len(prefix) + 1 :]: self.text(key) for key in keys if not key.endswith("_target_")}
+
+    @property
+    def published(self) -> bool:
+        """Write values as the published guide prints them."""
+        return self.options.as_published
+
+    @property
+    def megatron(self) -> bool:
+        return str(self.value(f"{ARR}.actor.strategy", "fsdp")) == "megatron"
+
+    @property
+    def critic(self) -> bool:
+        """Whether Trinity's algorithm for this launch trains a critic."""
+        return str(self.value("algorithm.adv_estimator", "gae")) == "gae"
+
+    @cached_property
+    def r(self) -> int:
+        """Optimizer updates per veRL step and epoch: train_batch_size ÷ ppo_mini_batch_size.
+
+        Raises UserError when it doesn't divide: there is no Trinity configuration that means the same.
+        """
+        batch, mini = self.integer(BATCH), self.integer(MINI)
+        if batch < 1 or mini < 1:
+            key = BATCH if batch < 1 else MINI
+            raise UserError(f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key))
+        if batch % mini:
+            raise UserError(
+                f"{BATCH}={batch} is not divisible by {MINI}={mini}",
+                where=self.where(BATCH) or self.where(MINI),
+                hint=f"{MINI} may be {_listed(_divisors(batch))}",
+            )
+        return batch // mini
+
+    @property
+    def step(self) -> int:
+        """What one veRL step counts in the YAML: r, or 1 in the published guide's way."""
+        return 1 if self.published else self.r
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = numbers if len(numbers) <= 16 else [*numbers[:4], "…", *numbers[-8:]]
+    return ", ".join(map(str, shown))
