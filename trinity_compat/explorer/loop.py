@@ -16,11 +16,12 @@ from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
 from trinity_compat.explorer.heartbeat import Heartbeat
-from trinity_compat.explorer.plan import Plan, Work
+from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
-PAUSE_S = 0.02
+PAUSE_S = 0.02  # between looks for new weights
+IDLE_S = 0.1  # with all tasks made: only evaluations, or groups dropped as stale, can bring work
 
 
 class Makes(Protocol):
@@ -39,23 +40,24 @@ class Explorer:
     def __init__(self, buffer: Buffer, plan: Plan, maker: Makes, report: Report, heart: Heartbeat) -> None:
         self._buffer, self._plan, self._maker = buffer, plan, maker
         self._report, self._heart = report, heart
-        self._loaded: WeightVersion | None = None
+        self._loaded: WeightVersion | None = INITIAL
         self._waiting_since = time.monotonic()
 
     async def explore(self) -> None:
         """Serve evaluations first, then the earliest step whose weights are there; else wait."""
         while not self._plan.finished():
             self._heart.check()
-            if request := self._buffer.next_eval():
-                await self._evaluate(request)
-            elif (work := self._plan.next_work()) and (version := self._plan.version_for(work)):
-                await self._step(work, version)
+            # Read first: weights and tasks chosen after it belong to this history, or are not stored.
+            history = self._buffer.history()
+            if request := self._plan.next_eval():
+                await self._evaluate(request, history)
+            elif (work := self._plan.next_work(history)) and (version := self._plan.version_for(work)):
+                await self._step(work, version, history)
             else:
                 await self._pause(work)
 
-    async def _step(self, work: Work, version: WeightVersion) -> None:
+    async def _step(self, work: Work, version: WeightVersion, history: int) -> None:
         times = StepTimes(wait=time.monotonic() - self._waiting_since)
-        history = self._buffer.history()
         with times.measure("sync_weight"):
             await self._load(version)
         with times.measure("rollout"):
@@ -66,13 +68,11 @@ class Explorer:
             self._report.step(work.step, version.version, groups, times)
         self._waiting_since = time.monotonic()
 
-    async def _evaluate(self, request: EvalRequest) -> None:
+    async def _evaluate(self, request: EvalRequest, history: int) -> None:
         version = self._buffer.get_version(request.version)
         if version is None:
-            await self._pause(None)
+            await asyncio.sleep(PAUSE_S)
             return
-        self._heart.state = "evaluating"
-        history = self._buffer.history()
         await self._load(version)
         work = self._plan.eval_work(request)
         if self._store(await self._make(work, version, history), history):
@@ -81,7 +81,6 @@ class Explorer:
 
     async def _load(self, version: WeightVersion) -> None:
         if version != self._loaded:
-            self._heart.state = "syncing"
             self._loaded = None
             await self._maker.load(version)
             self._loaded = version
@@ -101,12 +100,17 @@ class Explorer:
             # The trainer resumed from a checkpoint meanwhile: these weights may be lost.
             self._loaded = None
             return False
+        self._plan.done()
         return True
 
     async def _pause(self, work: Work | None) -> None:
         self._heart.state = "waiting"
+        if work is None:
+            self._plan.done()
+            await asyncio.sleep(IDLE_S)
+            return
         waited = time.monotonic() - self._waiting_since
-        if work and waited > self._plan.timeout_s:
+        if waited > self._plan.timeout_s:
             raise SyncTimeout(
                 f"explorer step {work.step} waited {waited:.0f} s for its version of the weights",
                 hint="log/trainer.log says what holds the trainer; synchronizer.sync_timeout sets the limit",

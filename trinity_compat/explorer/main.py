@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.scoring import make_scorer
-from trinity_compat.explorer.tasks import eval_stream, train_stream
+from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.workers import Workers
 from trinity_compat.spec import RunSpec
 
@@ -36,7 +38,6 @@ def run(spec: RunSpec, index: int = 0) -> int:
     """Explore until the run is finished. 0 done, 1 failed, 2 bad input, 3 the trainer died."""
     name = "explorer" if spec.explorers == 1 else f"explorer_{index}"
     heart = Heartbeat(lambda: open_buffer(spec.database_url), name)
-    signal.signal(signal.SIGTERM, _terminate)
     heart.start()
     code, reason = _explore(spec, index, name, heart)
     heart.stop("done" if code == DONE else "failed", **({"reason": reason} if reason else {}))
@@ -47,7 +48,7 @@ def run(spec: RunSpec, index: int = 0) -> int:
 
 def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[int, str]:
     try:
-        asyncio.run(_async_run(spec, index, name, heart))
+        asyncio.run(_until_stopped(_async_run(spec, index, name, heart)))
     except TrainerGone as error:
         return PEER_DIED, str(error)
     except UserError as error:
@@ -56,29 +57,40 @@ def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[in
         return FAILED, str(error)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return FAILED, "stopped by a signal"
+    except Exception as error:
+        traceback.print_exc()
+        return FAILED, f"{type(error).__name__}: {error}"
     return DONE, ""
 
 
+async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """SIGTERM cancels, so that engines and connections are given back."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
+
+
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
-    _join_ray()
     config, tokenizer, processor = _configuration(spec)
-    workers = asyncio.ensure_future(Workers.start(spec.verl, spec.device, spec.env))
+    train, evaluation = _streams(config, tokenizer, processor)
+    _join_ray()
     buffer = open_buffer(spec.database_url)
     report = Report(buffer, name)
+    workers = Workers(spec.verl, spec.device, spec.env)
     try:
-        plan = Plan(
-            spec,
-            buffer,
-            await asyncio.to_thread(train_stream, config, tokenizer, processor),
-            await asyncio.to_thread(eval_stream, config, tokenizer, processor),
-            index=index,
-        )
-        maker = GroupMaker(await workers, make_scorer(config), tokenizer)
+        plan = Plan(spec, buffer, train, evaluation, index=index)
+        await workers.start()
+        maker = GroupMaker(workers, make_scorer(config), tokenizer)
         await Explorer(buffer, plan, maker, report, heart).explore()
     finally:
+        workers.close()
         report.close()
         buffer.close()
-        workers.cancel()
+
+
+def _streams(config: Any, tokenizer: Any, processor: Any) -> tuple[TaskStream, TaskStream | None]:
+    train = train_stream(config, tokenizer, processor)
+    return train, eval_stream(config, tokenizer, processor) if config.data.val_files else None
 
 
 def _configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
@@ -89,9 +101,19 @@ def _configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
 
     config = OmegaConf.create(dict(spec.verl))
     model = config.actor_rollout_ref.model
+    _check_model(model.path)
     path = copy_to_local(model.get("tokenizer_path") or model.path)
     trust = bool(config.data.get("trust_remote_code", False))
     return config, hf_tokenizer(path, trust_remote_code=trust), hf_processor(path, trust_remote_code=trust)
+
+
+def _check_model(path: str) -> None:
+    looks_local = path.startswith(("/", "./", "../", "~"))
+    if looks_local and not (Path(path).expanduser() / "config.json").exists():
+        raise UserError(
+            f"actor_rollout_ref.model.path={path}: no model there (config.json is missing)",
+            hint="download the model first, or write its Hugging Face name",
+        )
 
 
 def _join_ray() -> None:
@@ -108,7 +130,3 @@ def _join_ray() -> None:
         log_to_driver=True,
         _temp_dir=tempfile.mkdtemp(prefix="tc-ray-"),
     )
-
-
-def _terminate(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt

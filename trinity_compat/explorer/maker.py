@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
-from trinity_compat.errors import RunError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.plan import Work
 from trinity_compat.explorer.rollout import Job, Rollout, Trajectory
 from trinity_compat.explorer.scoring import Score, Scorer, name_task
@@ -43,21 +43,21 @@ class GroupMaker:
                 future.cancel()
 
     async def _rollouts(self, jobs: Mapping[int, Job]) -> AsyncIterator[Rollout]:
+        """Tries failed tasks again; a task that keeps failing ends the run."""
         todo: Sequence[Job] = list(jobs.values())
-        for attempt in range(self._retries + 1):
+        for attempt in range(1, self._retries + 2):
             failed: list[Rollout] = []
             async for rollout in self._workers.run(todo):
-                if rollout.error:
-                    failed.append(rollout)
-                else:
+                if not rollout.error:
                     yield rollout
+                    continue
+                failed.append(rollout)
+                if rollout.hopeless or attempt > self._retries:
+                    raise rollout_failed(rollout, jobs[rollout.task_no], attempt)
             if not failed:
                 return
             todo = [jobs[rollout.task_no] for rollout in failed]
-            print(f"{len(failed)} rollouts failed (attempt {attempt + 1}): {failed[0].error}", flush=True)
-        raise RunError(
-            f"the rollout of {name_task(todo[0].task)} failed {self._retries + 1} times: {failed[0].error}"
-        )
+            print(f"{len(failed)} rollouts failed (attempt {attempt}): {failed[0].error}", flush=True)
 
     async def _score(self, work: Work, job: Job, rollout: Rollout, version: int, history: int) -> Group:
         scores = await self._scorer.group(job.task, rollout.trajectories)
@@ -84,3 +84,11 @@ class GroupMaker:
             metrics=part.metrics,
             info=score.info,
         )
+
+
+def rollout_failed(rollout: Rollout, job: Job, attempts: int) -> Exception:
+    """UserError for what the input makes impossible, else RunError."""
+    who = name_task(job.task)
+    if rollout.hopeless:
+        return UserError(f"{who}: {rollout.error}")
+    return RunError(f"the rollout of {who} failed {attempts} times: {rollout.error}")

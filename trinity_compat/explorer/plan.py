@@ -11,8 +11,10 @@ from trinity_compat.buffer.model import EvalRequest, WeightVersion
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream, sampling_seed
 from trinity_compat.spec import RunSpec
-from trinity_compat.synchronizer.policy import takes_newest
+from trinity_compat.synchronizer.policy import required_version, takes_newest
 from trinity_compat.synchronizer.waiting import find_version
+
+INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Plan:
         seed = spec.verl["data"].get("seed")
         self._seed = int(self._rollout.get("seed", 42) if seed is None else seed)
         self._held: WeightVersion | None = None
+        self._next: tuple[int, Work | None] | None = None
         self.total_steps = self._total_steps()
         self.timeout_s = spec.sync.timeout_s
 
@@ -59,18 +62,33 @@ class Plan:
         alone = self._spec.mode == "explore" and not any(
             p.role == "trainer" for p in self._buffer.participants()
         )
-        return alone and self.next_work() is None
+        return alone and not self._missing(1)
 
-    def next_work(self) -> Work | None:
+    def next_eval(self) -> EvalRequest | None:
+        """The oldest open evaluation; the first explorer serves them all."""
+        return self._buffer.next_eval() if self._index == 0 else None
+
+    def next_work(self, history: int) -> Work | None:
         """The earliest step with missing tasks of this explorer; None when all are made."""
-        upto, share = self.total_steps * self._batch, self._spec.explorers
-        missing = self._buffer.missing_tasks(upto=upto, limit=self._batch * share)
-        mine = [number for number in missing if number % share == self._index]
+        if self._next is None or self._next[0] != history:
+            self._next = history, self._find_work()
+        return self._next[1]
+
+    def done(self) -> None:
+        """What ``next_work`` gave is stored (or there was nothing): look again."""
+        self._next = None
+
+    def _find_work(self) -> Work | None:
+        share = self._spec.explorers
+        mine = [number for number in self._missing(self._batch * share) if number % share == self._index]
         if not mine:
             return None
         step = mine[0] // self._batch + 1
         jobs = [self._job("train", no, self._train.task(no)) for no in mine if no // self._batch + 1 == step]
         return Work(step, "train", jobs)
+
+    def _missing(self, limit: int) -> list[int]:
+        return self._buffer.missing_tasks(upto=self.total_steps * self._batch, limit=limit)
 
     def eval_work(self, request: EvalRequest) -> Work:
         """All validation rows."""
@@ -92,11 +110,18 @@ class Plan:
         sync = self._spec.sync
         if self._held and not takes_newest(sync, work.step) and sync.style != "fixed":
             return self._held
-        found = find_version(self._buffer, sync, work.step)
+        found = find_version(self._buffer, sync, work.step) or self._initial(work)
         if found and sync.style != "fixed" and work.step - 1 - found.version > self._lead():
             return None
         self._held = found
         return found
+
+    def _initial(self, work: Work) -> WeightVersion | None:
+        """Version 0 of a run that has just begun is the model path itself: the engine holds it already."""
+        fresh = self._buffer.history() == 1 and self._buffer.latest_version() is None
+        resumes = self._spec.verl["trainer"].get("resume_mode") == "resume_path"
+        zero = (required_version(self._spec.sync, work.step) or 0) == 0
+        return INITIAL if fresh and zero and not resumes else None
 
     def _lead(self) -> int:
         """Steps that a style without required versions may run ahead of the newest weights."""

@@ -52,15 +52,19 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished job: n trajectories, or why there are none."""
+    """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help)."""
 
     task_no: int
     trajectories: tuple[Trajectory, ...]
     error: str = ""
+    hopeless: bool = False
 
 
 class PromptTooLong(ValueError):
     """data.truncation=error and a prompt over data.max_prompt_length."""
+
+
+Future = asyncio.Future[Rollout]
 
 
 class RolloutWorker:
@@ -102,13 +106,19 @@ class RolloutWorker:
         agent = self._config.actor_rollout_ref.rollout.agent.default_agent_loop
         return job.task.get("agent_name", agent) == SINGLE_TURN and self._model.processor is None
 
-    async def _single_turns(self, jobs: Sequence[Job]) -> list[asyncio.Future[Rollout]]:
-        prompts = [self._prompt(job.task["raw_prompt"]) for job in jobs]
-        requests = [self._request(job, prompt) for job, prompt in zip(jobs, prompts, strict=True)]
-        answers = await self._engine.submit(requests)
-        return [
-            asyncio.ensure_future(_gather(job, prompt, answer))
-            for job, prompt, answer in zip(jobs, prompts, answers, strict=True)
+    async def _single_turns(self, jobs: Sequence[Job]) -> list[Future]:
+        prompts: dict[int, list[int]] = {}
+        hopeless: list[Future] = []
+        for job in jobs:
+            try:
+                prompts[job.task_no] = self._prompt(job.task["raw_prompt"])
+            except PromptTooLong as error:
+                hopeless.append(_now(Rollout(job.task_no, (), str(error), hopeless=True)))
+        good = [job for job in jobs if job.task_no in prompts]
+        answers = await self._engine.submit([self._request(job, prompts[job.task_no]) for job in good])
+        return hopeless + [
+            asyncio.ensure_future(_gather(job, prompts[job.task_no], answer))
+            for job, answer in zip(good, answers, strict=True)
         ]
 
     def _request(self, job: Job, prompt: list[int]) -> Request:
@@ -140,6 +150,12 @@ class RolloutWorker:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
 
 
+def _now(rollout: Rollout) -> Future:
+    future: Future = asyncio.get_running_loop().create_future()
+    future.set_result(rollout)
+    return future
+
+
 async def _gather(job: Job, prompt: list[int], answer: asyncio.Future[list[Completion]]) -> Rollout:
     parts = await answer
     parts = parts * job.n if len(parts) < job.n else parts
@@ -147,7 +163,9 @@ async def _gather(job: Job, prompt: list[int], answer: asyncio.Future[list[Compl
 
 
 def _trajectory(prompt: list[int], part: Completion) -> Trajectory:
-    return Trajectory(prompt, part.token_ids, [1] * len(part.token_ids), part.logprobs)
+    extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop leaves them
+    mask = [1] * len(part.token_ids)
+    return Trajectory(prompt, part.token_ids, mask, part.logprobs, extra=extra)
 
 
 def truncate(ids: list[int], limit: int, how: str) -> list[int]:

@@ -21,25 +21,24 @@ _CPU_ENV = {
 
 
 class Workers:
-    """``count`` rollout workers of ``gpus`` each."""
+    """As many rollout workers as the configuration has room for, each with one engine."""
 
-    def __init__(self, actors: Sequence[Any]) -> None:
-        self._actors = list(actors)
+    def __init__(self, verl: Mapping[str, Any], device: str, env: Mapping[str, str]) -> None:
+        self._verl, self._device, self._env = verl, device, env
+        self._actors: list[Any] = []
 
-    @classmethod
-    async def start(
-        cls, verl: Mapping[str, Any], device: str, env: Mapping[str, str], count: int = 1
-    ) -> Workers:
+    async def start(self) -> None:
         """Start the actors and their engines. Raises RunError with vLLM's reason."""
         import ray
 
-        gpus = 0 if device == "cpu" else verl["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]
+        rollout = self._verl["actor_rollout_ref"]["rollout"]
+        gpus = 0 if self._device == "cpu" else rollout["tensor_model_parallel_size"]
         actor = ray.remote(RolloutWorker).options(
-            num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": worker_env(device, env)}
+            num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": worker_env(self._device, self._env)}
         )
-        actors = [actor.remote(dict(verl), device, index) for index in range(count)]
-        await _all(actors, "start")
-        return cls(actors)
+        for index in range(engine_count(rollout, self._device)):
+            self._actors.append(actor.remote(dict(self._verl), self._device, index))
+        await _all(self._actors, "start")
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
@@ -64,12 +63,23 @@ class Workers:
             for pump in pumps:
                 pump.cancel()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the actors."""
         import ray
 
         for actor in self._actors:
             ray.kill(actor)
+        self._actors.clear()
+
+
+def engine_count(rollout: Mapping[str, Any], device: str) -> int:
+    """Engines of one explorer: rollout.nnodes × rollout.n_gpus_per_node ÷ tensor parallel size.
+
+    ``nnodes`` 0 (veRL's default: rollout shares the trainer's devices) gives one.
+    """
+    places = (rollout.get("nnodes") or 0) * (rollout.get("n_gpus_per_node") or 1)
+    width = 1 if device == "cpu" else rollout["tensor_model_parallel_size"]
+    return max(1, places // width)
 
 
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:

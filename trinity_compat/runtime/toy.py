@@ -67,11 +67,15 @@ def answer(digits: str) -> str:
     return "".join(sorted(digits))
 
 
-_HABITS: tuple[Callable[[str], str], ...] = (answer, lambda q: answer(q)[::-1], lambda q: q)
-    answer,
-    lambda digits: answer(digits)[::-1],
-    lambda digits: digits,
-)
+def _descending(digits: str) -> str:
+    return answer(digits)[::-1]
+
+
+def _unchanged(digits: str) -> str:
+    return digits
+
+
+_HABITS: tuple[Callable[[str], str], ...] = (answer, _descending, _unchanged)
 
 
 def task_rows(spec: ToySpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -1,0 +1,95 @@
+"""veRL's agent loops and tools, on our engine.
+
+``AgentLoopWorker`` makes loops and tools as configured and hands each finished trajectory to one method;
+we take it there, before veRL pads it. What the loops ask of an inference server, ``EngineClient`` answers.
+verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
+from verl.workers.rollout.replica import TokenOutput
+
+from trinity_compat.explorer.engine import Engine, Request
+from trinity_compat.explorer.rollout import Job, Trajectory
+from trinity_compat.explorer.tasks import sampling_seed, to_json
+
+
+class EngineClient:
+    """Stands where the loops expect veRL's LLMServerClient."""
+
+    def __init__(self, engine: Engine, rollout: Any) -> None:
+        self._engine = engine
+        self._rollout = rollout
+        self._count = 0
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
+    ) -> TokenOutput:
+        """One turn. Raises ValueError for images, video or audio, and for a prompt that leaves no room."""
+        if any(media.get(kind) for kind in ("image_data", "video_data", "audio_data")):
+            raise ValueError("images, video and audio are not supported by the explorer yet")
+        self._count += 1
+        sampling = self._turn(sampling_params, len(prompt_ids))
+        (future,) = await self._engine.submit([Request(f"turn-{self._count}", prompt_ids, sampling)])
+        (part,) = await future
+        reason = "completed" if part.reason in ("stop", "length") else "aborted"
+        return TokenOutput(token_ids=part.token_ids, log_probs=part.logprobs, stop_reason=reason)
+
+    def _turn(self, given: Mapping[str, Any], prompt: int) -> dict[str, Any]:
+        """A turn's sampling: veRL's token budget (vllm_async_server.py, generate), its own seed."""
+        limit = self._rollout.prompt_length + self._rollout.response_length
+        room = (self._rollout.max_model_len or limit) - prompt
+        if room < 1:
+            raise ValueError(f"a prompt of {prompt} tokens leaves no room to answer")
+        sampling = {name: value for name, value in given.items() if name != "logprobs"}
+        wanted = sampling.pop("max_new_tokens", None) or min(self._rollout.response_length, limit - prompt)
+        sampling["max_tokens"] = max(1, min(sampling.get("max_tokens", wanted), room))
+        if "seed" in sampling:
+            sampling["seed"] = sampling_seed(sampling["seed"], "turn", prompt)
+        return sampling
+
+
+class _Worker(AgentLoopWorker):
+    async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> Any:
+        return output
+
+
+class AgentLoops:
+    """Runs jobs through the agent loop that the task, or the configuration, names."""
+
+    def __init__(self, config: Any, engine: Engine) -> None:
+        rollout = config.actor_rollout_ref.rollout
+        self._worker = _Worker(config, EngineClient(engine, rollout))
+        self._default = rollout.agent.default_agent_loop
+
+    async def run(self, job: Job) -> list[Trajectory]:
+        """n trajectories, in order of their seeds. Raises what the loop or a tool raises."""
+        return list(await asyncio.gather(*(self._one(job, run) for run in range(job.n))))
+
+    async def _one(self, job: Job, run: int) -> Trajectory:
+        sampling = {**job.sampling, "logprobs": True}
+        if "seed" in sampling:
+            sampling["seed"] += run
+        about = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
+        fields = {"agent_name": self._default, **job.task}
+        return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))
+
+
+def trajectory(output: AgentLoopOutput) -> Trajectory:
+    """veRL's agent loop output, as the explorer keeps it."""
+    extra = {name: value for name, value in output.extra_fields.items() if name != "raw_prompt"}
+    return Trajectory(
+        prompt_ids=list(output.prompt_ids),
+        response_ids=list(output.response_ids),
+        response_mask=list(output.response_mask),
+        logprobs=list(output.response_logprobs or [0.0] * len(output.response_ids)),
+        num_turns=output.num_turns,
+        reward=output.reward_score,
+        metrics={name: float(value) for name, value in output.metrics.model_dump().items()},
+        extra=to_json(extra, "extra_fields"),
+    )
