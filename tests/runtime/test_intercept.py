@@ -53,7 +53,16 @@ SUBMIT = ["job", "submit"]
 
 
 def test_a_submission_s_environment_and_entry_point():
-    words = [*SUBMIT, "--runtime-env-json", '{"env_vars": {"A": 1}, "working_dir": "/w"}', "--no-wait", "--", "python3", "-m", MAIN]
+    words = [
+        *SUBMIT,
+        "--runtime-env-json",
+        '{"env_vars": {"A": 1}, "working_dir": "/w"}',
+        "--no-wait",
+        "--",
+        "python3",
+        "-m",
+        MAIN,
+    ]
     read = read_submission(words, {})
     assert read.entrypoint == ("python3", "-m", MAIN)
     assert (read.env, read.cwd, read.is_local) == ({"A": "1"}, "/w", True)
@@ -61,7 +70,13 @@ def test_a_submission_s_environment_and_entry_point():
 
 @pytest.mark.parametrize(
     ("address", "local"),
-    [("", True), ("auto", True), ("http://127.0.0.1:8265", True), ("localhost:8265", True), ("http://10.0.0.5:8265", False)],
+    [
+        ("", True),
+        ("auto", True),
+        ("http://127.0.0.1:8265", True),
+        ("localhost:8265", True),
+        ("http://10.0.0.5:8265", False),
+    ],
 )
 def test_which_clusters_are_this_machine(address, local):
     assert read_submission([*SUBMIT, f"--address={address}", "--", "python3"], {}).is_local is local

@@ -38,9 +38,14 @@ def bash(tmp_path):
         script.write_text(text)
         base = {"PATH": f"{real}:{os.environ['PATH']}", "HOME": str(tmp_path), **(env or {})}
         installed = shim.install(
-            tmp_path / "shim", script_text=text, env=base, interceptor=(sys.executable, str(recorder), str(caught))
+            tmp_path / "shim",
+            script_text=text,
+            env=base,
+            interceptor=(sys.executable, str(recorder), str(caught)),
         )
-        done = subprocess.run(["bash", str(script), *arguments], env=installed, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", str(script), *arguments], env=installed, capture_output=True, text=True
+        )
         return done, [json.loads(line) for line in caught.read_text().splitlines()]
 
     return run
@@ -67,7 +72,9 @@ def test_a_missing_program_is_missing_as_without_us(bash):
     assert done.stdout == "127\n"
 
 
-@pytest.mark.parametrize("call", ["python3", "env A=1 python3", "exec python3", "nohup python3", "$(command -v python3)"])
+@pytest.mark.parametrize(
+    "call", ["python3", "env A=1 python3", "exec python3", "nohup python3", "$(command -v python3)"]
+)
 def test_ways_to_call_an_interpreter(bash, call):
     _, caught = bash(f"{call} -u -m verl.trainer.main_ppo k=v")
     assert [record["words"] for record in caught] == [["-u", "-m", "verl.trainer.main_ppo", "k=v"]]
@@ -88,7 +95,10 @@ def test_an_absolute_path_held_by_a_variable_is_caught(bash, tmp_path):
     other.parent.mkdir(parents=True)
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    _, caught = bash('$CONDA_PREFIX/bin/python3 -m verl.trainer.main_ppo k=v', env={"CONDA_PREFIX": str(tmp_path / "conda"), "PATH": os.environ["PATH"]})
+    _, caught = bash(
+        "$CONDA_PREFIX/bin/python3 -m verl.trainer.main_ppo k=v",
+        env={"CONDA_PREFIX": str(tmp_path / "conda"), "PATH": os.environ["PATH"]},
+    )
     assert len(caught) == 1
 
 

@@ -55,7 +55,9 @@ def test_both_sides_done_is_success(side):
 
 def test_an_explorer_that_is_done_early_does_not_end_the_trainer(side, tmp_path):
     mark = tmp_path / "mark"
-    outcome = run(side("explorer", "pass"), side("trainer", f"import time; time.sleep(1); open({str(mark)!r}, 'w')"))
+    outcome = run(
+        side("explorer", "pass"), side("trainer", f"import time; time.sleep(1); open({str(mark)!r}, 'w')")
+    )
     assert outcome.code == 0 and mark.exists()
 
 
@@ -89,7 +91,9 @@ def test_a_side_that_ignores_sigterm_and_its_children_are_killed(side):
         subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
         time.sleep(600)
     """
-    outcome = run(side("explorer", stubborn), side("trainer", "import time; time.sleep(1); raise SystemExit(1)"))
+    outcome = run(
+        side("explorer", stubborn), side("trainer", "import time; time.sleep(1); raise SystemExit(1)")
+    )
     assert outcome.code == 1
     assert children() == []
 
@@ -112,7 +116,9 @@ def test_a_dead_explorer_is_started_again_when_asked(side, tmp_path):
             sys.exit("first time")
     """
     said = []
-    outcome = run(side("explorer", flaky), side("trainer", "import time; time.sleep(2)"), restarts=1, say=said.append)
+    outcome = run(
+        side("explorer", flaky), side("trainer", "import time; time.sleep(2)"), restarts=1, say=said.append
+    )
     assert outcome.code == 0
     assert "first time" in said[0] and "0 restarts left" in said[0]
 
@@ -133,7 +139,7 @@ import os, sys
 from pathlib import Path
 from trinity_compat.runtime.processes import Command, start
 import time
-child = start(Command("trainer", "t", [sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path({str(tmp_path / 'log')!r})))
+child = start(Command("trainer", "t", [sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path({str(tmp_path / "log")!r})))
 print(child.process.pid, flush=True)
 time.sleep(600)
 """
@@ -152,7 +158,10 @@ time.sleep(600)
         ("a\nb\n", "b"),
         ("Traceback:\nValueError: bad\nshutting down\n", "ValueError: bad"),
         ("error: no model\nbye\n", "no model"),
-        ("(Worker pid=3) ray.exceptions.RayActorError: gone\n", "(Worker pid=3) ray.exceptions.RayActorError: gone"),
+        (
+            "(Worker pid=3) ray.exceptions.RayActorError: gone\n",
+            "(Worker pid=3) ray.exceptions.RayActorError: gone",
+        ),
     ],
 )
 def test_the_last_error_of_an_output(output, said):

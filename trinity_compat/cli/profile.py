@@ -10,7 +10,9 @@ from trinity_compat.runtime import profiles
 
 @click.command("profile")
 @click.argument("name", required=False)
-@click.option("--as-overrides", is_flag=True, help="One Hydra override per word, for stock veRL's command line.")
+@click.option(
+    "--as-overrides", is_flag=True, help="One Hydra override per word, for stock veRL's command line."
+)
 @click.option("--format", "form", type=click.Choice(["text", "yaml"]), default="text", show_default=True)
 def command(name: str | None, as_overrides: bool, form: str) -> None:
     """Show a profile from overrides/, or the list of them.

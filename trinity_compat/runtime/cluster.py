@@ -55,7 +55,8 @@ def local_ray(options: Mapping[str, Any], *, gpus: int | None = None) -> Iterato
         shutil.rmtree(folder, ignore_errors=True)
         raise RunError(
             f"Ray does not start: {_first_line(error)}",
-            hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself; Ray's logs lay in " + str(folder),
+            hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself; Ray's logs lay in "
+            + str(folder),
         ) from error
     try:
         yield Cluster(context.address_info["gcs_address"], tuple(_daemons()))

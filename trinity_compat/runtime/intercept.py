@@ -161,7 +161,9 @@ def _submitted(words: Sequence[str]) -> Invocation | Submission | None:
     if found is None:
         return submission
     where = submission.cwd if submission.cwd and Path(submission.cwd).is_dir() else None
-    return Invocation(found.module, found.arguments, ("ray job submit", *found.wrapper), submission.env, where)
+    return Invocation(
+        found.module, found.arguments, ("ray job submit", *found.wrapper), submission.env, where
+    )
 
 
 def _script_texts(words: Sequence[str]) -> list[str]:

@@ -29,7 +29,9 @@ class Progress:
     by another host's side. A database that cannot be read just now never ends the run.
     """
 
-    def __init__(self, spec: RunSpec, open_database: Callable[[], Buffer], *, out: TextIO | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, open_database: Callable[[], Buffer], *, out: TextIO | None = None
+    ) -> None:
         self._spec = spec
         self._open = open_database
         self._out = out or sys.stdout
@@ -44,7 +46,9 @@ class Progress:
     def __enter__(self) -> Progress:
         console = Console(file=self._out)
         if console.is_terminal:
-            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            self._live = Live(
+                console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+            )
             self._live.start()
         return self
 
@@ -76,7 +80,9 @@ class Progress:
         """``detail.reason`` of a participant that says it failed."""
         try:
             self._buffer = self._buffer or self._open()
-            failed = [who for who in self._buffer.participants() if who.state == "failed" and who.role == role]
+            failed = [
+                who for who in self._buffer.participants() if who.state == "failed" and who.role == role
+            ]
         except Exception:
             return None
         exact = [who for who in failed if who.name == name] or failed

@@ -1,0 +1,87 @@
+"""`trinity-compat run`: a veRL script or a Trinity YAML, decoupled."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from trinity_compat.runtime.plan import Options
+
+
+@click.command("run", context_settings={"ignore_unknown_options": False})
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="NAME",
+    help="Lay a profile over it (see `trinity-compat profile`).",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a veRL key or a path of the Trinity configuration.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["both", "train", "explore"]),
+    default="both",
+    show_default=True,
+    help="Which side to run here.",
+)
+@click.option(
+    "--job", metavar="DIR", help="The job directory, instead of <checkpoint_root_dir>/<project>/<name>."
+)
+@click.option("--database", metavar="URL", help="The buffer, instead of SQLite in the job directory.")
+@click.option(
+    "--explorers", type=click.IntRange(1), default=1, show_default=True, help="How many explorers to start."
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How often a dead explorer is started again.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the YAML and the plan; start nothing, execute nothing.")
+def command(source: Path, arguments: tuple[str, ...], **given: object) -> int:
+    """Run SOURCE: a veRL shell script, unchanged, or a Trinity YAML (x.yaml).
+
+    Words after -- go to the script as its arguments.
+    """
+    options = Options(**given)  # type: ignore[arg-type]
+    if options.dry_run:
+        from trinity_compat.runtime import dry
+
+        for line in dry.lines(source, arguments, options):
+            click.echo(line)
+        return 0
+    code, jobs = _run(source, arguments, options)
+    for job in jobs[-1:]:
+        click.echo(job)
+    return code
+
+
+def _run(source: Path, arguments: tuple[str, ...], options: Options) -> tuple[int, list[str]]:
+    if source.suffix in (".yaml", ".yml"):
+        from trinity_compat.runtime.runs import run_source
+        from trinity_compat.runtime.source import from_yaml
+
+        ended = [run_source(from_yaml(source), options)]
+        code = ended[0].code
+    else:
+        from trinity_compat.runtime.session import run_script
+
+        code, ended = run_script(source, arguments, asdict(options))
+        if not ended:
+            click.echo(f"note: {source} ended without starting a veRL training main", err=True)
+    for launch in ended:
+        if launch.code and launch.message and not sys.stdout.isatty():
+            break
+    return code, [launch.job for launch in ended if launch.job]

@@ -1,0 +1,44 @@
+"""``run --dry-run``: the YAML and the plan, without executing any of the script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_script
+from trinity_compat.runtime import captured, plan
+from trinity_compat.runtime.intercept import Invocation
+from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.session import Request
+from trinity_compat.runtime.source import Source, from_yaml
+
+
+def lines(path: Path, arguments: Sequence[str], options: Options) -> Iterator[str]:
+    """The YAML that a run would read, then the plan as comments. Raises UserError."""
+    for source, rest in _sources(path, arguments, options):
+        made = plan.make_plan(source.config, rest, cwd=Path.cwd())
+        yield source.yaml_text.rstrip("\n")
+        for line in (*made.notes, *plan.describe(made)):
+            yield f"# {line}"
+
+
+def _sources(path: Path, arguments: Sequence[str], options: Options) -> Iterator[tuple[Source, Options]]:
+    if path.suffix in (".yaml", ".yml"):
+        yield from_yaml(path), options
+        return
+    request = Request(str(path), tuple(arguments), {}, str(Path.cwd()), dict(os.environ))
+    launches = read_script(path, args=arguments, env=request.environ).launches
+    if not launches:
+        raise UserError(f"{path} starts no veRL training main that can be read without running it")
+    for launch in launches:
+        open_words = [piece for word in launch.arguments for piece in word.open]
+        if open_words:
+            raise UserError(
+                f"{open_words[0].expression} cannot be known without running something",
+                where=open_words[0].where,
+                hint="give the variable that holds it in the environment, or run without --dry-run",
+            )
+        words = tuple(word.text for word in launch.arguments)
+        yield captured.source_of(Invocation(launch.module, words), request, options)

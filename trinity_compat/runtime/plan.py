@@ -1,0 +1,210 @@
+"""From a Trinity YAML to what the processes of a run need.
+
+Reads the Trinity configuration only, with what it passes through, whatever it came from. Overlays
+(profiles, ``--set``) act on the veRL configuration that the way back gives; they are kept beside the
+YAML, which stays as ``translate`` wrote it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import profiles
+from trinity_compat.runtime.jobdir import JobDir
+from trinity_compat.runtime.overlay import Overlay, apply
+from trinity_compat.spec import Mode, RunSpec, SyncSpec
+from trinity_compat.translate import inverse
+from trinity_compat.verl_config.pinned import compose_pinned
+
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/kfd")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says about a run, the launch itself apart."""
+
+    profiles: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()  # KEY=VALUE, veRL's or Trinity's spelling
+    mode: Mode = "both"
+    job: str | None = None
+    database: str | None = None
+    explorers: int = 1
+    restarts: int = 0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that could start. ``notes`` are lines for the user, in the order to say them."""
+
+    spec: RunSpec
+    job: JobDir
+    local_dir: str | None  # where the script expects its checkpoints
+    ray: Mapping[str, Any]
+    cwd: Path
+    notes: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  # for every process, from profiles
+
+
+def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device: str | None = None) -> Plan:
+    """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
+
+    Raises UserError for values that cannot be run."""
+    device = device or detect_device()
+    overlays = _overlays(options, device)
+    config = _with_trinity_sets(config, overlays)
+    r, how = inverse.updates_per_step(config)
+    verl = compose_pinned(_laid_over(inverse.to_verl(config), overlays), inverse.flavour_of(config))
+    notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
+    notes += [line for overlay in overlays for line in overlay.lines]
+    job = JobDir(_job_root(config, options, cwd))
+    local_dir = verl["trainer"].get("default_local_dir")
+    verl["trainer"]["default_local_dir"] = str(job.root)
+    verl["trainer"]["device"] = device
+    spec = _spec(config, verl, options, job, device=device, r=_updates(verl, r))
+    return Plan(
+        spec=spec,
+        job=job,
+        local_dir=local_dir,
+        ray=(verl.get("ray_kwargs") or {}).get("ray_init") or {},
+        cwd=cwd,
+        notes=(*notes, *_save_freq_note(verl, spec)),
+        env={name: value for overlay in overlays for name, value in overlay.env},
+    )
+
+
+def detect_device() -> str:
+    """``cuda`` or ``npu`` when the machine has such a device that this process may see, else ``cpu``."""
+    hidden = any(
+        os.environ.get(name) in ("", "-1") for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+    )
+    found = [path for path in _ACCELERATORS if Path(path).exists()]
+    if hidden or not found:
+        return "cpu"
+    return "npu" if "davinci" in found[0] else "cuda"
+
+
+def _overlays(options: Options, device: str) -> list[Overlay]:
+    """In the order in which they act: the device's profile, the user's profiles, ``--set``."""
+    wanted = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
+    return [*(Overlay.of_profile(profiles.load(name)) for name in wanted), Overlay.of_sets(options.sets)]
+
+
+def _with_trinity_sets(config: Mapping[str, Any], overlays: Sequence[Overlay]) -> dict[str, Any]:
+    out = _copy(config)
+    for overlay in overlays:
+        apply(overlay.trinity, out)
+    return out
+
+
+def _laid_over(values: Mapping[str, Any], overlays: Sequence[Overlay]) -> dict[str, Any]:
+    """``values`` with the overlays' last, so that they win and interpolations follow them."""
+    out = dict(values)
+    for overlay in overlays:
+        for key, value in overlay.verl.items():
+            out.pop(key, None)
+            out[key] = value
+    return out
+
+
+def _copy(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _copy(value) for key, value in tree.items()}
+    return [_copy(item) for item in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _job_root(config: Mapping[str, Any], options: Options, cwd: Path) -> Path:
+    if options.job:
+        return (cwd / Path(options.job).expanduser()).absolute()
+    root = Path(str(config.get("checkpoint_root_dir") or "checkpoints")).expanduser()
+    return (cwd / root / str(config["project"]) / str(config["name"])).absolute()
+
+
+def _updates(verl: Mapping[str, Any], r: int) -> int:
+    """r after the overlays, from veRL's own batch sizes. Raises UserError when they don't divide."""
+    batch = verl["data"]["train_batch_size"]
+    mini = verl["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
+    if not batch or not mini:
+        return r
+    if batch % mini:
+        fits = [str(size) for size in range(1, batch + 1) if batch % size == 0]
+        raise UserError(
+            f"data.train_batch_size={batch} is no multiple of actor.ppo_mini_batch_size={mini}",
+            hint=f"ppo_mini_batch_size may be {', '.join(fits)}",
+        )
+    return int(batch // mini)
+
+
+def _spec(
+    config: Mapping[str, Any], verl: dict[str, Any], options: Options, job: JobDir, *, device: str, r: int
+) -> RunSpec:
+    total = verl["trainer"].get("total_training_steps")
+    sync = inverse.sync_of(config)
+    return RunSpec(
+        job_dir=str(job.root),
+        database_url=options.database or _database_of(config, job),
+        verl=verl,
+        updates_per_step=r,
+        total_steps=int(total) if total else None,
+        sync=replace(sync, directory=sync.directory or str(_weights_folder(job, sync))),
+        device=device,
+        mode=options.mode,
+        explorers=options.explorers,
+        env={str(k): str(v) for k, v in ((config.get("explorer") or {}).get("env_vars") or {}).items()},
+        resume=bool(config.get("continue_from_checkpoint", True)),
+    )
+
+
+def _weights_folder(job: JobDir, sync: SyncSpec) -> Path:
+    return job.root / "weights"
+
+
+def _database_of(config: Mapping[str, Any], job: JobDir) -> str:
+    """The YAML's database when it names a server; a file of its own stays in the job directory."""
+    buffer = ((config.get("buffer") or {}).get("trainer_input") or {}).get("experience_buffer") or {}
+    path = str(buffer.get("path") or "")
+    return path if path.startswith("postgresql") else job.default_database_url
+
+
+def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:
+    """veRL saves nothing by default; then a crash costs the whole run."""
+    if (verl["trainer"].get("save_freq") or -1) > 0:
+        return []
+    offer = max(1, min(50, (spec.total_steps or 200) // 10))
+    return [
+        "warning: trainer.save_freq=-1 saves no checkpoint: a crash rolls back to the start;"
+        f" `--set trainer.save_freq={offer}` would keep one every {offer} veRL steps"
+    ]
+
+
+def describe(plan: Plan) -> list[str]:
+    """The plan in both units, for ``--dry-run`` and the start of a run."""
+    spec, r = plan.spec, plan.spec.updates_per_step
+    total = "until the epochs are done" if spec.total_steps is None else _both(spec.total_steps, r)
+    return [
+        f"job       {plan.job.root}",
+        f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
+        f"steps     {total}",
+        f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)}, offset {_both(spec.sync.offset, r)}"
+        f", by {spec.sync.method}",
+        f"database  {_without_password(spec.database_url)}",
+    ]
+
+
+def _both(steps: int, r: int) -> str:
+    return f"{steps} veRL steps = {steps * r} Trinity steps (optimizer updates)"
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.rpartition(':')[0]}:***@{tail}" if at else url
+
+
+def as_record(plan: Plan, options: Options) -> dict[str, Any]:
+    """What ``config/launch.json`` says of the options."""
+    return {"options": asdict(options), "notes": list(plan.notes)}

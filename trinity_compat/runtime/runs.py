@@ -1,0 +1,171 @@
+"""One run from its launch or YAML to its end: translate, plan, check, start, watch, tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from trinity_compat.errors import RunError
+from trinity_compat.runtime import hydra_flags, jobdir, plan, preflight
+from trinity_compat.runtime.cluster import Cluster, local_ray
+from trinity_compat.runtime.intercept import Invocation
+from trinity_compat.runtime.jobdir import JobDir
+from trinity_compat.runtime.plan import Options, Plan
+from trinity_compat.runtime.processes import Command, sweep
+from trinity_compat.runtime.progress import Progress, say
+from trinity_compat.runtime.session import Ended, Request
+from trinity_compat.runtime.source import Source
+from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
+
+_RAY_OF_USER = "RAY_ADDRESS"
+
+
+def run_invocation(found: Invocation, request: Request) -> Ended:
+    """Run what the shim caught."""
+    from trinity_compat.runtime.captured import source_of
+
+    if (code := hydra_flags.handle(found.module, found.arguments)) is not None:
+        return Ended(code, None)
+    options = Options(
+        **{
+            **request.options,
+            "profiles": tuple(request.options["profiles"]),
+            "sets": tuple(request.options["sets"]),
+        }
+    )
+    source, options = source_of(found, request, options)
+    return run_source(source, options)
+
+
+def run_source(source: Source, options: Options) -> Ended:
+    """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
+    made = plan.make_plan(source.config, options, cwd=Path.cwd())
+    for line in (*made.notes, *plan.describe(made)):
+        say(line)
+    preflight.check(made)
+    with catch_signals() as stop, jobdir.locked(made.job, options.mode) as joined:
+        made = _prepare(made, source, options, joined=joined)
+        outcome = _run_processes(made, options, stop)
+    return _tell(made, outcome)
+
+
+def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> Plan:
+    """Make the job directory, or join the one whose other side is running."""
+    job = made.job
+    if joined:
+        _must_agree(job, made)
+        say(f"joins the run in {job.root}")
+        return made
+    if job.exists() and not made.spec.resume:
+        say(f"continue_from_checkpoint is false: the earlier job is now {jobdir.set_aside(job)}")
+    elif job.exists():
+        step = job.latest_checkpoint
+        say(
+            f"continues {job.root} "
+            + (f"from step {step}" if step else "from the start: it has no checkpoint")
+        )
+    job.create()
+    job.write_config(_config_files(made, source, options))
+    if sentence := jobdir.link_checkpoints(job, made.local_dir, cwd=made.cwd):
+        say(f"checkpoints: {sentence}")
+    return made
+
+
+def _config_files(made: Plan, source: Source, options: Options) -> dict[str, str]:
+    import yaml
+
+    made.spec.save(made.job.spec_path)
+    record = {**source.record, **plan.as_record(made, options)}
+    files = {
+        "launch.json": json.dumps(record, indent=1, default=str) + "\n",
+        "trinity.yaml": source.yaml_text,
+        "verl.yaml": yaml.safe_dump(made.spec.verl, sort_keys=True, allow_unicode=True),
+    }
+    return {**files, "audit.json": source.audit} if source.audit else files
+
+
+def _must_agree(job: JobDir, made: Plan) -> None:
+    """Both sides of a split run need the same configuration."""
+    theirs = job.load_spec()
+    if (
+        theirs.verl != json.loads(json.dumps(dict(made.spec.verl)))
+        or theirs.database_url != made.spec.database_url
+    ):
+        raise RunError(
+            f"the run in {job.root} was started with another configuration or database",
+            hint=f"compare with {job.root}/config/run.json; start both sides with the same script and options",
+        )
+
+
+def _run_processes(made: Plan, options: Options, stop: Stop) -> Outcome:
+    if address := os.environ.get(_RAY_OF_USER):
+        say(f"uses the Ray at {_RAY_OF_USER}={address}")
+        return _supervised(made, options, stop, Cluster(address))
+    if stop.number is None:
+        with local_ray(made.ray, gpus=0 if made.spec.device == "cpu" else None) as cluster:
+            outcome = _supervised(made, options, stop, cluster)
+        sweep()
+        return outcome
+    return Outcome(128 + stop.number)
+
+
+def _supervised(made: Plan, options: Options, stop: Stop, cluster: Cluster) -> Outcome:
+    from trinity_compat.buffer import open_buffer
+
+    commands = commands_of(made, cluster.address)
+    with Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress:
+        return supervise(
+            commands,
+            Supervision(progress, stop, also_dead=cluster.dead, say=say, restarts=options.restarts),
+        )
+
+
+def commands_of(made: Plan, ray_address: str) -> list[Command]:
+    """The processes of a run, the explorers first: their engine takes longest to start."""
+    spec = made.spec
+    explorers = (
+        [f"explorer_{index}" for index in range(spec.explorers)] if spec.explorers > 1 else ["explorer"]
+    )
+    out = []
+    if spec.mode != "train":
+        for index, name in enumerate(explorers):
+            out.append(_command(made, "explorer", name, ("--index", str(index)), ray_address))
+    if spec.mode != "explore":
+        out.append(_command(made, "trainer", "trainer", (), ray_address))
+    return out
+
+
+def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_address: str) -> Command:
+    job = made.job
+    env = {
+        **os.environ,
+        **made.env,
+        **(made.spec.env if role == "explorer" else {}),
+        "RAY_ADDRESS": ray_address,
+        "RAY_DEDUP_LOGS": "0",
+        "TENSORBOARD_DIR": str(job.tensorboard(role)),
+        "TRINITY_COMPAT_SUPERVISOR": str(os.getpid()),
+        "PYTHONUNBUFFERED": "1",
+    }
+    argv = (sys.executable, "-m", f"trinity_compat.{role}", str(job.root), *extra)
+    return Command(role, name, argv, env, job.log(name), cwd=str(made.cwd))
+
+
+def _tell(made: Plan, outcome: Outcome) -> Ended:
+    """Say how it ended; the caller prints the job directory last."""
+    job, step = made.job, made.job.latest_checkpoint
+    again = (
+        f"the same command continues from step {step}"
+        if step
+        else "no checkpoint yet: the same command starts over"
+    )
+    if outcome.failure:
+        message = f"error: {outcome.failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
+    elif outcome.code:
+        message = f"stopped; {again}"
+    else:
+        message = "done"
+    say(message, sys.stderr if outcome.failure else sys.stdout)
+    return Ended(outcome.code, str(job.root), message)
