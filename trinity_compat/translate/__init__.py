@@ -1,0 +1,27 @@
+"""From a veRL launch to Trinity's YAML and back; the mapping itself is data in ``translators/``.
+
+from trinity_compat.translate import Options, to_verl, translate_launch
+"""
+
+from trinity_compat.translate.inverse import flavour_of, sync_of, to_verl, total_steps_of, updates_per_step
+from trinity_compat.translate.model import Caution, Finding, Status, Translation
+from trinity_compat.translate.options import Options
+from trinity_compat.translate.pipeline import translate_config, translate_launch
+from trinity_compat.translate.translator import is_translated, translate
+
+__all__ = [
+    "Caution",
+    "Finding",
+    "Options",
+    "Status",
+    "Translation",
+    "flavour_of",
+    "is_translated",
+    "sync_of",
+    "to_verl",
+    "total_steps_of",
+    "translate",
+    "translate_config",
+    "translate_launch",
+    "updates_per_step",
+]

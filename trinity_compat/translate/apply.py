@@ -124,7 +124,11 @@ def _pass(view: View, draft: Draft, key: str) -> None:
         return
     value = view.text(key)
     differs = value != takes.default(key)
-    in_full = key.startswith("critic.optim.") and key.rpartition(".")[2] in ("lr", "weight_decay", "min_lr_ratio")
+    in_full = key.startswith("critic.optim.") and key.rpartition(".")[2] in (
+        "lr",
+        "weight_decay",
+        "min_lr_ratio",
+    )
     if (differs or in_full or view.is_set(key)) and not _null(view, value):
         _refuse_open_numbers(view, (key,), free=isinstance(value, str))
         draft.put(f"{_TC}.{key}", value, _note(view, (key,), ""), (key,))
@@ -149,7 +153,9 @@ def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False)
                     f"{setting.spelling or key}={setting.word.text} depends on "
                     f"{'$' + name if name else getattr(part.source, 'expression', '?')}, which is not known",
                     where=setting.where,
-                    hint=f"give it: --env {name}=…" if name else "write the value into the script, or append KEY=VALUE after --",
+                    hint=f"give it: --env {name}=…"
+                    if name
+                    else "write the value into the script, or append KEY=VALUE after --",
                 )
 
 

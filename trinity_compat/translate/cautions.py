@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.launch.model import Open
-from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.model import Caution
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.view import View
 
 
-def launch_cautions(view: View, draft: Draft) -> Iterator[Caution]:
+def launch_cautions(view: View) -> Iterator[Caution]:
     """Cautions that no single derivation can give."""
     yield from _ignored(view)
     yield from _open(view)

@@ -82,7 +82,9 @@ class Judge:
         if key not in self.view.origin.unknown or key in self.successors:
             return False
         row = self.rows.find(key)
-        return row is None or (row.key.endswith(".*") and row.key.count(".") <= 3 and not self._is_known_below(row))
+        return row is None or (
+            row.key.endswith(".*") and row.key.count(".") <= 3 and not self._is_known_below(row)
+        )
 
     def _is_known_below(self, row: Row) -> bool:
         """Rules over sections that take any key (override_config, engine_kwargs, …)."""
@@ -124,7 +126,12 @@ class Judge:
         value = self.view.value(key)
         if row.has_same:
             return same(row.same, value)
-        return same(pinned_defaults(self.view.config.flavour).get(key), value) or value in (None, {}, [], False)
+        return same(pinned_defaults(self.view.config.flavour).get(key), value) or value in (
+            None,
+            {},
+            [],
+            False,
+        )
 
     def _target(self, row: Row, key: str) -> str | None:
         """Where the key's value stands: its row's first path that was written, else what it wrote."""
@@ -147,7 +154,9 @@ class Judge:
         if row is None or row.how == "drop" or self._idle(new):
             return False
         if row.how == "keep":
-            return row.has_same and not same(row.same, self.view.value(new)) and self.view.value(new) is not None
+            return (
+                row.has_same and not same(row.same, self.view.value(new)) and self.view.value(new) is not None
+            )
         return any(self._changes(path, row) for path in self._own_paths(row, new))
 
     def _idle(self, key: str) -> bool:

@@ -84,7 +84,10 @@ def sync_of(config: Mapping[str, Any]) -> SyncSpec:
     """
     reading = Reading(config)
     r, _ = updates_per_step(config)
-    interval, offset = reading.get("synchronizer.sync_interval", 1), reading.get("synchronizer.sync_offset", 0)
+    interval, offset = (
+        reading.get("synchronizer.sync_interval", 1),
+        reading.get("synchronizer.sync_offset", 0),
+    )
     return SyncSpec(
         style=reading.get("synchronizer.sync_style", "fixed"),
         interval=max(1, round(int(interval) / r)),
@@ -140,6 +143,8 @@ def _passed(config: Mapping[str, Any]) -> dict[str, Any]:
     """What was passed to trainer_config stands under its own veRL name there."""
     section = Reading(config).get(_TC) or {}
     told = {}
-    for key, value in leaves({name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}):
+    for key, value in leaves(
+        {name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}
+    ):
         told[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = value
     return {key: value for key, value in told.items() if not key.endswith("optim.lr_warmup_steps")}

@@ -11,7 +11,13 @@ from trinity_compat.translate.sections.run import job_of
 ACTOR = "actor_rollout_ref.actor"
 OPTIM = f"{ACTOR}.optim"
 ROLLOUT = "actor_rollout_ref.rollout"
-ESTIMATORS = {"ppo": "gae", "grpo": "grpo", "dapo": "grpo", "reinforceplusplus": "reinforce_plus_plus", "rloo": "rloo"}
+ESTIMATORS = {
+    "ppo": "gae",
+    "grpo": "grpo",
+    "dapo": "grpo",
+    "reinforceplusplus": "reinforce_plus_plus",
+    "rloo": "rloo",
+}
 KL = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs", "low_var_kl": "low_var_kl"}
 LOSSES = {"ppo": "vanilla", "gspo": "gspo"}
 CLIPS = {
@@ -99,7 +105,9 @@ def policy_loss(reading: Reading) -> Told:
     function = reading.get("algorithm.policy_loss_fn")
     if function in LOSSES:
         yield f"{ACTOR}.policy_loss.loss_mode", LOSSES[function]
-    yield from _given(reading, {f"algorithm.policy_loss_fn_args.{ours}": f"{ACTOR}.{key}" for ours, key in CLIPS.items()})
+    yield from _given(
+        reading, {f"algorithm.policy_loss_fn_args.{ours}": f"{ACTOR}.{key}" for ours, key in CLIPS.items()}
+    )
     yield from _given(reading, {"algorithm.loss_agg_mode": f"{ACTOR}.loss_agg_mode"})
 
 
@@ -120,7 +128,10 @@ def optimizer(reading: Reading) -> Told:
         yield (f"{OPTIM}.min_lr", ratio * rate) if megatron else (f"{OPTIM}.min_lr_ratio", ratio)
     name = reading.get("algorithm.optimizer.optimizer_type")
     if name is not None:
-        yield f"{OPTIM}.optimizer", name if megatron else {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"}.get(name, name)
+        yield (
+            f"{OPTIM}.optimizer",
+            name if megatron else {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"}.get(name, name),
+        )
 
 
 def trainer(reading: Reading) -> Told:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch.model import Launch
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
-from trinity_compat.translate.symbols import Symbols, marked_launch, resolved_launch
-from trinity_compat.translate.translator import translate
+from trinity_compat.translate.symbols import resolved_launch
+from trinity_compat.translate.translator import refuse_other_mains, translate
 from trinity_compat.trinity_config import dump
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.model import EffectiveConfig
 
 
-def translate_launch(launch: Launch, options: Options, *, root: Path | None = None) -> tuple[Translation, str]:
+def translate_launch(
+    launch: Launch, options: Options, *, root: Path | None = None
+) -> tuple[Translation, str]:
     """Return the translation of ``launch`` and the YAML's text.
 
     Config files that the launch names are read inside ``root`` (its working directory if None).
@@ -34,18 +33,12 @@ def translate_config(
     effective: EffectiveConfig, options: Options, *, root: Path | None = None
 ) -> tuple[Translation, str]:
     """As ``translate_launch`` for a configuration that is composed already (a veRL YAML)."""
+    refuse_other_mains(effective)
     _refuse_errors(effective)
-    symbols = Symbols()
-    marked = marked_launch(effective.launch, symbols)
-    symbolic = _compose_marked(marked, effective, root) if marked else None
-    translation = translate(effective, options, symbolic=symbolic, symbols=symbols)
-    return translation, write(translation, options)
-
-
-def write(translation: Translation, options: Options) -> str:
-    """The YAML's text, with a header that says what wrote it."""
+    translation = translate(effective, options, root=root)
     header = header_lines(translation, options)
-    return dump(translation.config, translation.provenance, header=header, comments=options.comments)
+    text = dump(translation.config, translation.provenance, header=header, comments=options.comments)
+    return translation, text
 
 
 def header_lines(translation: Translation, options: Options) -> list[str]:
@@ -53,23 +46,10 @@ def header_lines(translation: Translation, options: Options) -> list[str]:
     facts = translation.facts
     lines = [f"Written by: {options.command}"] if options.command else []
     lines.append(f"veRL {facts['verl_version']}: {facts['verl_version_why']}")
-    lines.append(f"trinity-rft {facts['target']}; one veRL step = {facts['updates_per_step']} Trinity step(s)")
+    lines.append(
+        f"trinity-rft {facts['target']}; one veRL step = {facts['updates_per_step']} Trinity step(s)"
+    )
     return lines
-
-
-def default_environment() -> Mapping[str, str]:
-    """The environment that ``--resolve`` takes variables from."""
-    return dict(os.environ)
-
-
-def _compose_marked(marked: Launch, effective: EffectiveConfig, root: Path | None) -> EffectiveConfig | None:
-    """The same launch with marks; None when a mark stands where Hydra wants something else."""
-    try:
-        return replace(
-            effective_config(marked, version=effective.version.value, root=root), launch=effective.launch
-        )
-    except UserError:
-        return None
 
 
 def _refuse_errors(effective: EffectiveConfig) -> None:

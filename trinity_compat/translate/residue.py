@@ -47,7 +47,9 @@ def _untold(view: View, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         if key in told:
             if not same(told[key], setting.value):
                 approximated[key] = [told[key], view.text(key)]
-        elif not _default(setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)):
+        elif not _default(
+            setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)
+        ):
             lost[key] = view.text(key)
     return lost, approximated
 
@@ -74,7 +76,9 @@ def _write(view: View, draft: Draft, path: str, values: Mapping[str, Any]) -> No
     for key in values:
         draft.paths.setdefault(key, []).append(f"{path}.{key}")
         where = view.where(key)
-        draft.provenance[f"{path}.{key}"] = str(where) if where else f"default of verl {view.origin.version.value}"
+        draft.provenance[f"{path}.{key}"] = (
+            str(where) if where else f"default of verl {view.origin.version.value}"
+        )
 
 
 @lru_cache(maxsize=2)

@@ -92,9 +92,7 @@ def _filled(part: Part, where: Where, env: Mapping[str, str]) -> Part:
     if isinstance(source, EnvRef):
         value = env.get(source.name, part.text or source.default)
         if value is None:
-            raise UserError(
-                f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…"
-            )
+            raise UserError(f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…")
         return Part(value)
     if isinstance(source, Open) and not part.text:
         raise UserError(
@@ -107,7 +105,9 @@ def _filled(part: Part, where: Where, env: Mapping[str, str]) -> Part:
 
 def _how_to_give(source: Open) -> str:
     name = re.fullmatch(r"\$\{?(\w+).*", source.expression)
-    return f"give it: --env {name.group(1)}=…" if name else "translate without --resolve, or edit the value in"
+    return (
+        f"give it: --env {name.group(1)}=…" if name else "translate without --resolve, or edit the value in"
+    )
 
 
 def _replaced(value: Any, text_of: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,10 +17,10 @@ from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.residue import carry
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.translate.symbols import Symbols
+from trinity_compat.translate.symbols import Symbols, marked_launch
 from trinity_compat.translate.view import View
 from trinity_compat.trinity_config import validate
-from trinity_compat.verl_config import upgrade
+from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 MAINS = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
@@ -31,65 +32,64 @@ _OTHERS = {
 }
 
 
-def translate(
-    effective: EffectiveConfig,
-    options: Options,
-    *,
-    symbolic: EffectiveConfig | None = None,
-    symbols: Symbols | None = None,
-) -> Translation:
+def translate(effective: EffectiveConfig, options: Options, *, root: Path | None = None) -> Translation:
     """Return the Trinity configuration that means what ``effective`` means, and a finding per key.
 
-    ``symbolic`` is the same launch composed with marks for its environment variables (symbols.py).
+    Config files that the launch names are read inside ``root`` (its working directory if None).
     Raises UserError for another main than main_ppo or main_dapo, a batch size that doesn't divide, a
     GPU split that was asked for and cannot run, an unknown value that feeds a number.
     """
-    refuse_other_mains(effective.launch.module, effective)
+    refuse_other_mains(effective)
     upgraded = upgrade(effective)
+    symbols = Symbols()
     view = View(
         config=upgraded.config,
-        symbolic=_symbolic(symbolic, upgraded.config),
-        symbols=symbols or Symbols(),
+        symbolic=_symbolic(effective, symbols, root) or upgraded.config.settings,
+        symbols=symbols,
         options=options,
         origin=effective,
     )
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
     carry(view, draft)
-    draft.cautions += launch_cautions(view, draft)
-    judged = judge(view, rows, draft, upgraded)
-    findings = judged.findings()
-    config = symbols_written(view, draft)
-    provenance = {path: _written(view, note) for path, note in draft.provenance.items()}
+    draft.cautions += launch_cautions(view)
+    findings = judge(view, rows, draft, upgraded).findings()
+    config = symbols.written(draft.config)
+    provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
     _assign(config, provenance, options)
     return Translation(config, provenance, findings, tuple(draft.cautions), _facts(view, draft))
 
 
-def refuse_other_mains(module: str, effective: EffectiveConfig) -> None:
-    """Raise UserError unless ``module`` is a training main that is translated."""
-    if module in MAINS:
+def is_translated(module: str) -> bool:
+    """Whether ``module`` is a training main that is translated."""
+    return module in MAINS
+
+
+def refuse_other_mains(effective: EffectiveConfig) -> None:
+    """Raise UserError unless the launch's main is one that is translated."""
+    module = effective.launch.module
+    if is_translated(module):
         return
-    why = next((reason for part, reason in _OTHERS.items() if part in module), "its trainer is a recipe of its own")
+    reasons = (reason for part, reason in _OTHERS.items() if part in module)
     raise UserError(
-        f"{module} is not translated: {why}",
+        f"{module} is not translated: {next(reasons, 'its trainer is a recipe of its own')}",
         where=effective.launch.where,
         hint=f"translated are {' and '.join(MAINS)}; audit lists this launch's keys",
     )
 
 
-def symbols_written(view: View, draft: Draft) -> dict[str, Any]:
-    """The configuration with each mark as the YAML spells it."""
-    config: dict[str, Any] = view.symbols.written(draft.config)
-    return config
-
-
-def _written(view: View, note: str) -> str:
-    text: str = view.symbols.written(note)
-    return text
-
-
-def _symbolic(symbolic: EffectiveConfig | None, config: EffectiveConfig) -> Mapping[str, Setting]:
-    return upgrade(symbolic).config.settings if symbolic else config.settings
+def _symbolic(
+    effective: EffectiveConfig, symbols: Symbols, root: Path | None
+) -> Mapping[str, Setting] | None:
+    """The settings with marks; None when nothing is symbolic, or a mark stands where none can."""
+    marked = marked_launch(effective.launch, symbols)
+    if marked is None:
+        return None
+    try:
+        composed = effective_config(marked, version=effective.version.value, root=root)
+    except UserError:
+        return None
+    return upgrade(composed).config.settings
 
 
 def _assign(config: dict[str, Any], provenance: dict[str, str], options: Options) -> None:
@@ -105,7 +105,9 @@ def _assign(config: dict[str, Any], provenance: dict[str, str], options: Options
 
 
 def _concerns(path: str, assigned: Mapping[str, Any]) -> bool:
-    return any(path == name or path.startswith(name + ".") or name.startswith(path + ".") for name in assigned)
+    return any(
+        path == name or path.startswith(name + ".") or name.startswith(path + ".") for name in assigned
+    )
 
 
 def _facts(view: View, draft: Draft) -> dict[str, Any]:

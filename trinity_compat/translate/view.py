@@ -144,7 +144,9 @@ class View:
         batch, mini = self.integer(BATCH), self.integer(MINI)
         if batch < 1 or mini < 1:
             key = BATCH if batch < 1 else MINI
-            raise UserError(f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key))
+            raise UserError(
+                f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key)
+            )
         if batch % mini:
             raise UserError(
                 f"{BATCH}={batch} is not divisible by {MINI}={mini}",

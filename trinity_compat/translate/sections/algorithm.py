@@ -18,7 +18,15 @@ ADVANTAGES = {
     "reinforce_plus_plus": ("reinforceplusplus", "reinforceplusplus"),
     "rloo": ("rloo", "rloo"),
 }
-KL = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "abs": "abs", "low_var_kl": "low_var_kl", "k3": "low_var_kl"}
+KL = {
+    "kl": "k1",
+    "k1": "k1",
+    "mse": "k2",
+    "k2": "k2",
+    "abs": "abs",
+    "low_var_kl": "low_var_kl",
+    "k3": "low_var_kl",
+}
 LOSSES = {"vanilla": "ppo", "gspo": "gspo"}
 
 
@@ -31,12 +39,16 @@ def advantage(view: View) -> Iterator[Put | Verdict | Caution]:
     yield Put("algorithm.algorithm_type", kind, (ESTIMATOR,))
     yield Put("algorithm.advantage_fn", function, (ESTIMATOR,))
     if function in ("ppo", "reinforceplusplus"):
-        yield Put("algorithm.advantage_fn_args.gamma", view.number("algorithm.gamma", 1.0), ("algorithm.gamma",))
+        yield Put(
+            "algorithm.advantage_fn_args.gamma", view.number("algorithm.gamma", 1.0), ("algorithm.gamma",)
+        )
     if function == "ppo":
         yield Put("algorithm.advantage_fn_args.lam", view.number("algorithm.lam", 1.0), ("algorithm.lam",))
     yield from _unused_discounts(view, function)
     if name not in ADVANTAGES:
-        reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, our runtime runs {name!r}"
+        reason = (
+            f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, our runtime runs {name!r}"
+        )
         yield Verdict(ESTIMATOR, Status.UNSUPPORTED_UPSTREAM, reason, "TC023")
         yield Caution("TW017", reason, view.where(ESTIMATOR))
     if function in ("ppo", "reinforceplusplus") and view.r > 1:
@@ -67,7 +79,12 @@ def kl_reward(view: View) -> Iterator[Put | Verdict | Caution]:
     keys = ("algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl.kl_coef")
     if not view.flag(keys[0]):
         yield Put("algorithm.kl_penalty_fn", "none", keys[:1])
-        for key in (*keys[1:], "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"):
+        for key in (
+            *keys[1:],
+            "algorithm.kl_ctrl.type",
+            "algorithm.kl_ctrl.horizon",
+            "algorithm.kl_ctrl.target_kl",
+        ):
             yield Verdict(key, Status.NO_EFFECT, "use_kl_in_reward is off", "TC024")
         return
     yield Put("algorithm.kl_penalty_fn", _kl_name(view, keys[1], "kl"), keys[:2])
@@ -102,7 +119,9 @@ def _kl_name(view: View, key: str, default: str) -> str:
 def _kl_verdict(view: View, key: str, default: str) -> Iterator[Verdict]:
     name = str(view.value(key, default))
     if name not in KL:
-        reason = f"Trinity has no KL estimate {name!r}; the YAML says {_kl_name(view, key, default)} for upstream"
+        reason = (
+            f"Trinity has no KL estimate {name!r}; the YAML says {_kl_name(view, key, default)} for upstream"
+        )
         yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason)
 
 
@@ -118,13 +137,19 @@ def policy_loss(view: View) -> Iterator[Put | Verdict | Caution]:
     if mode == "gspo":
         yield Verdict(f"{ACTOR}.clip_ratio_c", Status.NO_EFFECT, "gspo has no dual clip", "TC026")
     elif mode not in LOSSES:
-        reason = f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, our runtime runs {mode!r}"
+        reason = (
+            f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, our runtime runs {mode!r}"
+        )
         yield Verdict(f"{ACTOR}.policy_loss.loss_mode", Status.UNSUPPORTED_UPSTREAM, reason)
         yield Caution("TW017", reason, view.where(f"{ACTOR}.policy_loss.loss_mode"))
 
 
 def _clips(view: View, mode: str) -> dict[str, str]:
-    names = {"clip_range": "clip_ratio", "clip_range_low": "clip_ratio_low", "clip_range_high": "clip_ratio_high"}
+    names = {
+        "clip_range": "clip_ratio",
+        "clip_range_low": "clip_ratio_low",
+        "clip_range_high": "clip_ratio_high",
+    }
     if mode != "gspo":
         names["clip_ratio_c"] = "clip_ratio_c"
     keys = {name: f"{ACTOR}.{key}" for name, key in names.items()}
@@ -160,7 +185,9 @@ def old_log_probs(view: View) -> Iterator[Put | Verdict | Caution]:
     else:
         for key in _correction(view):
             if key != "bypass_mode":
-                yield Verdict(f"{prefix}.{key}", Status.NO_EFFECT, "neither weights nor rejection are on", "TC053")
+                yield Verdict(
+                    f"{prefix}.{key}", Status.NO_EFFECT, "neither weights nor rejection are on", "TC053"
+                )
     yield _bypass_caution(view, bypass)
 
 

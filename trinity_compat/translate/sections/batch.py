@@ -22,7 +22,9 @@ def batch(view: View) -> Iterator[Put | Verdict | Caution]:
     yield Put("algorithm.repeat_times", n, (N,))
     yield Put("buffer.batch_size", mini, (MINI,))
     yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
-    yield Put("synchronizer.sync_method", _sync_method(view), note="how weights travel; nccl, checkpoint or memory")
+    yield Put(
+        "synchronizer.sync_method", _sync_method(view), note="how weights travel; nccl, checkpoint or memory"
+    )
     yield Put("synchronizer.sync_style", "fixed", note="veRL's order: every rollout waits for its weights")
     yield Put("synchronizer.sync_interval", r, (BATCH, MINI), join=" ÷ ")
     yield Put("synchronizer.sync_offset", *_offset(view))
@@ -64,7 +66,9 @@ def _step_cautions(view: View) -> Iterator[Caution]:
             hint="leave --as-published off to have them rescaled",
         )
     else:
-        yield Caution("TW002", f"everything counted in steps is multiplied by r={r}: Trinity counts mini-batches")
+        yield Caution(
+            "TW002", f"everything counted in steps is multiplied by r={r}: Trinity counts mini-batches"
+        )
 
 
 def intervals(view: View) -> Iterator[Put | Verdict | Caution]:
@@ -72,7 +76,9 @@ def intervals(view: View) -> Iterator[Put | Verdict | Caution]:
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
     yield Put("trainer.save_interval", max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
     never = NEVER * view.step
-    interval, note = (test * view.step, _times(view, TEST, test)) if test > 0 else (never, f"never: {TEST}={test}")
+    interval, note = (
+        (test * view.step, _times(view, TEST, test)) if test > 0 else (never, f"never: {TEST}={test}")
+    )
     yield Put("explorer.eval_interval", interval, (TEST,), note)
     path = "trainer.critic_warmup"
     if view.options.trinity == "0.4.1":
@@ -159,4 +165,4 @@ def _training_rows(view: View) -> int | None:
             return None
         total += rows
     limit = view.value("data.train_max_samples", -1)
-    return min(total, limit) if isinstance(limit, int) and 0 < limit else total
+    return min(total, limit) if isinstance(limit, int) and limit > 0 else total

@@ -53,7 +53,9 @@ def _training(view: View, files: list[str], names: set[str]) -> Iterator[dict[st
 
 
 def _evaluation(view: View, file: str, names: set[str]) -> dict[str, Any]:
-    taskset = _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
+    taskset = (
+        _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
+    )
     sampled = view.flag(f"{VAL_KWARGS}.do_sample")
     taskset["repeat_times"] = view.integer(f"{VAL_KWARGS}.n", 1)
     taskset["rollout_args"] = {
@@ -100,7 +102,9 @@ def _workflow(view: View, files: list[str], *, evaluation: bool) -> dict[str, An
         "tokenizer": view.text("data.tokenizer") or view.text(f"{ARR}.model.path"),
         "trust_remote_code": view.flag("data.trust_remote_code"),
     }
-    if template := view.below("data.apply_chat_template_kwargs") or view.value("data.apply_chat_template_kwargs"):
+    if template := view.below("data.apply_chat_template_kwargs") or view.value(
+        "data.apply_chat_template_kwargs"
+    ):
         arguments["apply_chat_template_kwargs"] = template
     limit = view.value("data.val_max_samples" if evaluation else "data.train_max_samples", -1)
     if limit not in (-1, None):

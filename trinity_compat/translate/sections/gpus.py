@@ -44,7 +44,9 @@ class Machine:
         if trainer % self.sequence:
             return f"the trainer's {trainer} GPUs do not divide by its model/sequence parallel size {self.sequence}"
         if self.experiences % trainer:
-            return f"buffer.train_batch_size={self.experiences} does not divide by the trainer's {trainer} GPUs"
+            return (
+                f"buffer.train_batch_size={self.experiences} does not divide by the trainer's {trainer} GPUs"
+            )
         if self.engine > self.per_node and self.engine % self.per_node:
             return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
         return None
@@ -134,7 +136,9 @@ def _cautions(view: View, machine: Machine, rollout: int, tp: int) -> Iterator[C
         hint = f"--rollout-gpus may be {able}" if able else "change the batch size or the number of GPUs"
         yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
     else:
-        yield Caution("TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N")
+        yield Caution(
+            "TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N"
+        )
     if tp != view.integer(TP, 1):
         reason = f"lowered from {view.value(TP)}: an engine of that size would leave no GPU to the trainer"
         yield Verdict(TP, Status.APPROXIMATED, reason)
@@ -151,4 +155,6 @@ def _colocated(view: View) -> Iterator[Put | Verdict | Caution]:
     if reward_model_gpus(view):
         yield Caution("TW004", "upstream's colocate mode takes no auxiliary models", view.where(PER_NODE))
     if view.options.trinity == "0.4.1":
-        yield Caution("TW004", "trinity-rft 0.4.1 cannot run on one GPU; later releases colocate", view.where(PER_NODE))
+        yield Caution(
+            "TW004", "trinity-rft 0.4.1 cannot run on one GPU; later releases colocate", view.where(PER_NODE)
+        )

@@ -36,7 +36,9 @@ def _engine_length(view: View, needed: int) -> Iterator[Put | Verdict | Caution]
     if given is None:
         return
     if view.integer(key) < needed:
-        yield Verdict(key, Status.APPROXIMATED, f"raised to prompt + response = {needed}, which upstream demands")
+        yield Verdict(
+            key, Status.APPROXIMATED, f"raised to prompt + response = {needed}, which upstream demands"
+        )
     elif given != needed:
         yield Put(f"{ENGINE}.max_model_len", given, (key,))
     else:
@@ -64,7 +66,9 @@ def _overlong(view: View) -> Iterator[Put | Verdict | Caution]:
     elif truncation in ("left", "middle"):
         reason = f"upstream cannot truncate on the {truncation}; truncation is off there, our runtime does it"
         yield Verdict(TRUNCATION, Status.UNSUPPORTED_UPSTREAM, reason)
-        yield Caution("TW007", reason, view.where(TRUNCATION), f"set {FILTER}=True to drop long prompts instead")
+        yield Caution(
+            "TW007", reason, view.where(TRUNCATION), f"set {FILTER}=True to drop long prompts instead"
+        )
     elif truncates:
         yield Caution(
             "TW007",

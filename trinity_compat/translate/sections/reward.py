@@ -61,7 +61,11 @@ def reward_model(view: View) -> Iterator[Put | Verdict | Caution]:
     )
     for key in ("enable", "model_path"):
         yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED_UPSTREAM, reason)
-    yield Caution("TW016", f"a sequence-classification reward model is not a chat model: {reason}", view.where(f"{MODEL}.enable"))
+    yield Caution(
+        "TW016",
+        f"a sequence-classification reward model is not a chat model: {reason}",
+        view.where(f"{MODEL}.enable"),
+    )
 
 
 def reward_model_gpus(view: View) -> int:

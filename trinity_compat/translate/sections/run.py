@@ -12,7 +12,10 @@ from trinity_compat.translate.view import Put, Verdict, View
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
 LOGGER, RESUME, RESUME_PATH = "trainer.logger", "trainer.resume_mode", "trainer.resume_from_path"
-MONITORS = {"0.6.0": ("wandb", "tensorboard", "mlflow", "swanlab"), "0.4.1": ("wandb", "tensorboard", "mlflow")}
+MONITORS = {
+    "0.6.0": ("wandb", "tensorboard", "mlflow", "swanlab"),
+    "0.4.1": ("wandb", "tensorboard", "mlflow"),
+}
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH|(?:^|_)PAT$", re.I)
 
 
@@ -42,7 +45,9 @@ def logger(view: View) -> Iterator[Put | Verdict | Caution]:
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
     known = [name for name in loggers if name in MONITORS[view.options.trinity]]
-    yield Put("monitor.monitor_type", known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known))
+    yield Put(
+        "monitor.monitor_type", known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known)
+    )
     lost = [name for name in loggers if name not in ("console", *known[:1])]
     if lost:
         reason = f"upstream takes one; {', '.join(lost)} on our runtime only"

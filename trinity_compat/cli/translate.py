@@ -1,0 +1,187 @@
+"""``trinity-compat translate``: a veRL launch as Trinity YAML."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
+from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
+from trinity_compat.trinity_config import TARGETS
+from trinity_compat.verl_config import VERSIONS, config_from_yaml
+
+_STATUSES = [status.value for status in Status]
+
+
+class _WithScriptArguments(click.Command):
+    """Keeps what follows -- apart: click would drop the dashes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.obj = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+
+@click.command(name="translate", cls=_WithScriptArguments)
+@click.argument("source", required=False)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not to stdout."
+)
+@click.option(
+    "--target", type=click.Choice(TARGETS), help="trinity-rft release; 0.6.0, for --as-published 0.4.1."
+)
+@click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERSIONS)}.")
+@click.option("--rollout-gpus", type=click.IntRange(min=1), help="GPUs for the explorer.")
+@click.option(
+    "--sync-offset", type=click.IntRange(min=0), default=0, help="veRL steps that the explorer is ahead."
+)
+@click.option(
+    "--as-published", is_flag=True, help="Values as the published guide prints them (no × r, offset 1)."
+)
+@click.option("--launch", "which", default="1", metavar="N|all", help="Which launch of the script, from 1.")
+@click.option("--fail-on", type=click.Choice(_STATUSES), help="Exit 1 at this status or graver.")
+@click.option("--resolve", is_flag=True, help="Fill in environment variables from --env and the environment.")
+@click.option("--no-comments", is_flag=True, help="YAML without the reason of each line.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Set a path of the Trinity YAML."
+)
+@click.option(
+    "--rules", type=click.Path(exists=True, dir_okay=False), help="Rows of your own over the shipped ones."
+)
+@click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where bash would start.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
+@click.option("--argv", is_flag=True, help="What follows -- is a command line, not a script's arguments.")
+@click.pass_obj
+def command(
+    arguments: tuple[str, ...], source: str | None, output: Path | None, which: str, **given: Any
+) -> int:
+    """Translate SOURCE, a veRL launch script, to a Trinity-RFT configuration.
+
+    SOURCE is a shell script (- for stdin) or a veRL YAML. What follows -- are the script's own
+    arguments, or with --argv the whole command line. Nothing of a script is run.
+
+    stdout carries YAML only. Exit code: 0, 1 when a finding reaches --fail-on, 2 when there is no
+    translation.
+    """
+    env = dict(_pair("--env", text) for text in given["env"])
+    options = _options(given, env)
+    results = _translate(source, arguments, which, given, options)
+    _write("---\n".join(text for _, text in results), output)
+    for translation, _ in results:
+        _tell(translation)
+    limit = given["fail_on"]
+    return int(limit is not None and any(_reaches(translation, Status(limit)) for translation, _ in results))
+
+
+def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
+    return Options(
+        target=given["target"],
+        verl_version=given["verl_version"],
+        rollout_gpus=given["rollout_gpus"],
+        sync_offset=given["sync_offset"],
+        as_published=given["as_published"],
+        resolve=given["resolve"],
+        env=env,
+        environ=dict(os.environ) if given["resolve"] else {},
+        assignments=dict(_pair("--set", text) for text in given["assignments"]),
+        rules=given["rules"],
+        comments=not given["no_comments"],
+        command=shlex.join(["trinity-compat", *_shown(sys.argv[1:])]),
+    )
+
+
+def _shown(argv: list[str]) -> list[str]:
+    """The command line without what only says where the result goes."""
+    shown, skip = [], False
+    for word in argv:
+        if skip or word.startswith("--output="):
+            skip = False
+        elif word in ("-o", "--output"):
+            skip = True
+        else:
+            shown.append(word)
+    return shown
+
+
+def _translate(
+    source: str | None, arguments: tuple[str, ...], which: str, given: dict[str, Any], options: Options
+) -> list[tuple[Translation, str]]:
+    root = Path(given["cwd"]) if given["cwd"] else None
+    if source is not None and source.endswith((".yaml", ".yml")) and not given["argv"]:
+        return [translate_config(config_from_yaml(source, options.verl_version), options)]
+    reading = _read(source, arguments, given, options)
+    for diagnostic in reading.diagnostics:
+        click.echo(
+            f"{diagnostic.where}: {diagnostic.severity} {diagnostic.code} {diagnostic.message}", err=True
+        )
+    return [translate_launch(launch, options, root=root) for launch in _chosen(reading, which)]
+
+
+def _read(source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options) -> Reading:
+    if given["argv"]:
+        return read_argv([*([source] if source else []), *arguments], env=options.env)
+    if source is None:
+        raise UserError("no script is given", hint="trinity-compat translate run.sh, or - for stdin")
+    if source == "-":
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        return read_text(text, name="<stdin>", cwd=given["cwd"], env=options.env, args=arguments)
+    return read_script(source, cwd=given["cwd"], env=options.env, args=arguments)
+
+
+def _chosen(reading: Reading, which: str) -> list[Launch]:
+    count = len(reading.launches)
+    if not count:
+        raise UserError(f"{reading.source}: no training main is launched")
+    if which == "all":
+        return list(reading.launches)
+    if not which.isdigit() or not 1 <= int(which) <= count:
+        raise UserError(f"--launch {which}: {reading.source} has {count} launch(es)", hint="1, 2, … or all")
+    if count > 1 and which == "1":
+        click.echo(
+            f"note: {reading.source} has {count} launches, this is the first (--launch N|all)", err=True
+        )
+    return [reading.launches[int(which) - 1]]
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UserError(f"{option} {text}: not of the form NAME=VALUE")
+    return name, value
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    beside = output.with_name(output.name + ".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(output)
+
+
+def _reaches(translation: Translation, limit: Status) -> bool:
+    return any(finding.status.rank >= limit.rank for finding in translation.findings)
+
+
+def _tell(translation: Translation) -> None:
+    """Counts, what lies beyond the mild, and the cautions, on stderr."""
+    counts = dict.fromkeys(Status, 0)
+    for finding in translation.findings:
+        counts[finding.status] += 1
+    told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+    click.echo(f"{len(translation.findings)} keys: {told}", err=True)
+    for finding in translation.findings:
+        if finding.status.rank >= Status.APPROXIMATED.rank and finding.where is not None:
+            click.echo(
+                f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}", err=True
+            )
+    for caution in translation.warnings:
+        place = f"{caution.where}: " if caution.where else ""
+        hint = f" ({caution.hint})" if caution.hint else ""
+        click.echo(f"{place}warning {caution.code} {caution.message}{hint}", err=True)
