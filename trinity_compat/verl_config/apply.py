@@ -90,6 +90,17 @@ def _set(done: Applied, given: Given, release: str) -> None:
     elif op == ADD and here not in (_ABSENT, None, "???") and not isinstance(value, dict | list):
         message = f"{given.spelling} adds a key that {release} already has; write {key}= or ++{key}="
         done.refuse("TP202", given, message)
+    if (
+        (isinstance(here, dict)
+        and isinstance(value, list))
+        or (isinstance(here, list)
+        and isinstance(value, dict))
+    ):
+        kinds = (
+            "a list cannot stand where keys are" if isinstance(value, list) else "keys cannot stand in a list"
+        )
+        done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': {kinds}")
+        return
     _store(done, given, here)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
+from trinity_compat.verl_config.merge import MISSING
 
 Path = tuple[str | int, ...]
 _SIMPLE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}", re.A)
@@ -126,7 +127,10 @@ class Resolver:
         target = _join(inner[:dots], inner[dots:].strip(), parent)
         if target is None:
             raise InterpolationError(f"'${{{inner}}}' goes above the root")
-        return self._node(target, f"${{{inner}}}")
+        value = self._node(target, f"${{{inner}}}")
+        if isinstance(value, str) and value == MISSING:
+            raise InterpolationError(f"'${{{inner}}}' names a key whose value is missing (???)")
+        return value
 
     def _node(self, target: Path, shown: str) -> Any:
         node: Any = self._tree
@@ -178,7 +182,7 @@ class Resolver:
             value = self._node(target, key)
         except InterpolationError:
             return default
-        return default if value == "???" else value
+        return default if isinstance(value, str) and value == MISSING else value
 
     def _environment(self, arguments: list[str], parent: Path) -> Any:
         """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -14,6 +15,7 @@ from trinity_compat.verl_config.yaml_files import ConfigFile
 
 VERSIONS = ("0.2.0", "0.3.0", "0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
 PINNED = "0.9.1"  # the veRL that the runtime runs
+_LINE = re.compile(r"v?(\d+\.\d+)(?:\.\w+)*")  # a release, its line in the group
 FLAVOURS = ("ppo_trainer", "ppo_megatron_trainer")
 
 Find = Callable[[str], ConfigFile | None]  # a config's path in its search path, without suffix
@@ -73,13 +75,11 @@ def check_version(version: str) -> str:
 
     Raises UserError for anything that isn't a veRL release between the first and the last known.
     """
-    if version in VERSIONS:
-        return version
-    same_minor = [known for known in VERSIONS if known.rsplit(".", 1)[0] == version.rsplit(".", 1)[0]]
-    if version.count(".") in (1, 2, 3) and same_minor:
-        return same_minor[-1]
-    if version in {known.rsplit(".", 1)[0] for known in VERSIONS}:
-        return next(known for known in reversed(VERSIONS) if known.startswith(version + "."))
+    line = _LINE.fullmatch(version)
+    if line:
+        for known in VERSIONS:
+            if known.startswith(line.group(1) + "."):
+                return known
     raise UserError(
         f"veRL {version} is not a release that trinity-compat knows",
         hint=f"write one of {', '.join(VERSIONS)}",
