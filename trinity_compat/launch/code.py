@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trinity_compat.errors import Where
 from trinity_compat.launch import tree
-from trinity_compat.launch.state import Exit, Return, Shell
+from trinity_compat.launch.state import Discard, Exit, Return, Shell
 from trinity_compat.launch.tree import Unit
 from trinity_compat.launch.values import Bit, Value, open_source, text_of
 
@@ -41,7 +41,10 @@ def run_unit(sh: Shell, unit: Unit) -> int:
         try:
             sh.status = 0 if not statements else sh.status
             for statement in statements:
-                sh.run_statement(sh, statement)
+                try:
+                    sh.run_statement(sh, statement)
+                except Discard:
+                    sh.status = 1
         finally:
             sh.unit = before
         if problem:
@@ -81,3 +84,12 @@ def run_script(sh: Shell, content: Value, name: Value, args: list[Value], fallba
     sh.name, sh.positional, sh.scripts = name, args, [name]
     with sh.nested():
         return run_script_unit(sh, unit_of(content, fallback))
+
+
+def without_last_backslash(value: Value) -> Value:
+    """A file that ends in a backslash: bash drops it, having nothing to continue with."""
+    text = text_of(value)
+    if (len(text) - len(text.rstrip("\\"))) % 2 == 0 or not value or not value[-1].text.endswith("\\"):
+        return value
+    last = value[-1]
+    return (*value[:-1], Bit(last.text[:-1], last.where, last.source))

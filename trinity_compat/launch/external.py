@@ -97,15 +97,15 @@ def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
             rest = rest[1:]
         elif not option.startswith("--"):
             command = command or "c" in option
-            options |= set(option[1:]) & set("euax") if option[0] == "-" else set()
+            options |= set(option[1:]) if option[0] == "-" else set()
             rest = rest[1:] if option.endswith("o") else rest
     child = sh.child(prefix)
-    child.options |= options
+    child.options |= options & set("euax")
     if command:
         if not rest:
             return 2
         return code.run_script(child, rest[0], rest[1] if len(rest) > 1 else fields[0], rest[2:], sh.where)
-    if rest:
+    if rest and "s" not in options:
         return _script_file(sh, rest[0], rest[1:], prefix, options=options)
     if sh.stdin is None:
         return 0
@@ -113,7 +113,7 @@ def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
         sh.warn("TP101", f"{name} reads code that cannot be known here; it is skipped")
         return 0
     child.stdin = None
-    return code.run_script(child, sh.stdin, fields[0], [], sh.where)
+    return code.run_script(child, code.without_last_backslash(sh.stdin), fields[0], rest, sh.where)
 
 
 def _is_script(sh: Shell, text: str) -> bool:
@@ -136,8 +136,8 @@ def _script_file(
         sh.write((sh.unknown(f"bash {text_of(name)}", sh.where),))
         return 0 if asked or sh.doubt else 127
     child = sh.child(prefix)
-    child.options |= options or set()
-    return code.run_script(child, content, name, args, sh.where)
+    child.options |= (options or set()) & set("euax")
+    return code.run_script(child, code.without_last_backslash(content), name, args, sh.where)
 
 
 def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:

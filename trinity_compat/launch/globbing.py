@@ -10,14 +10,16 @@ from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Value, literal, text_of
 
 
-def expand(sh: Shell, field: Segs) -> list[Value]:
-    """The paths that a field matches; empty when it is no pattern or matches nothing."""
+def expand(sh: Shell, field: Segs) -> list[Value] | None:
+    """The paths that a field matches; None when it stays what it is."""
     if "f" in sh.options or not any(not s.quoted and any(c in s.text for c in "*?[") for s in field):
-        return []
+        return None
     chars: Chars = [(char, seg.quoted) for seg in field for char in seg.text]
     where = field_value(field, sh.where)[0].where
     paths = _match(sh, chars)
-    if not paths and "nullglob" in sh.options:
+    if not paths and "nullglob" not in sh.options:
+        return None
+    if not paths:
         sh.warn("TP105", "nothing matches this pattern; it becomes no argument at all", where)
     return [literal(path, where) for path in paths]
 

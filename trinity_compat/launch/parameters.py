@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trinity_compat.errors import Where
@@ -272,9 +273,9 @@ def _default(
     where, operator = unit.where(part), part["Exp"]["Op"]
     word = (part["Exp"].get("Word") or {}).get("Parts") or []
     if operator in (":+", "+"):
-        return [] if values is None else words.expand_parts(sh, unit, word, quoted=quoted)
+        return [] if values is None else splitting(words.expand_parts(sh, unit, word, quoted=quoted))
     if values is None:
-        return words.expand_parts(sh, unit, word, quoted=quoted)
+        return splitting(words.expand_parts(sh, unit, word, quoted=quoted))
     return joined(sh, values, quoted, mark, where)
 
 
@@ -319,19 +320,24 @@ def _scalar_default(
     surrounding = value is not None and _unset(value)
     missing = value is None or surrounding or (operator[0] == ":" and _is_null(value))
     if operator in (":+", "+"):
-        return [] if missing else words.expand_parts(sh, unit, word, quoted=quoted, tilde="word")
+        return [] if missing else splitting(words.expand_parts(sh, unit, word, quoted=quoted, tilde="word"))
     if not missing:
         return segs_of(value or EMPTY, quoted=quoted, where=where)
     if operator in (":?", "?"):
         sh.warn("TP104", f"${name} must be set; without it bash ends the script here", where)
         return [Seg("", where, EnvRef(name), quoted)]
-    segs = words.expand_parts(sh, unit, word, quoted=quoted, tilde="word")
+    segs = splitting(words.expand_parts(sh, unit, word, quoted=quoted, tilde="word"))
     if surrounding and value is not None and isinstance(value[0].source, EnvRef):
         segs = _with_reference(segs, value[0].source.name, where, quoted)
     if operator in (":=", "="):
         _assign_default(sh, unit, part, name, value_of(segs))
         segs = segs_of(value_of(segs), quoted=quoted, where=where)
     return segs
+
+
+def splitting(segs: Segs) -> Segs:
+    """The word of ``${name:-word}``: its unquoted text is split like any expansion."""
+    return [replace(seg, split=not seg.quoted) for seg in segs]
 
 
 def _is_null(value: Value | None) -> bool:

@@ -58,6 +58,8 @@ def read_text(
     if len(text) > bounds.SCRIPT:
         raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
     shell = _shell(name, cwd, env or {}, args)
+    if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
+        text = text[:-1]
     source = text.encode(errors="surrogateescape")
     with _bounded(shell):
         code.run_script_unit(shell, Unit(name, source))

@@ -36,6 +36,10 @@ class Return(Exception):
         self.status = status
 
 
+class Discard(Exception):
+    """An error in an expansion: bash drops the whole command and goes on with the next."""
+
+
 class Jump(Exception):
     """``break`` or ``continue`` out of ``levels`` loops."""
 

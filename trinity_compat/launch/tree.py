@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.values import Bit
 
 Node = dict[str, Any]
+COMMENT_BACKSLASH = re.compile(rb"#[^\n]*\\\n")
 ERROR_PLACE = re.compile(rb"<standard input>:(\d+):(\d+): (.*)")
 
 
@@ -83,14 +84,41 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     """The statements of a script, and the syntax error that ends them, if there is one."""
     if len(source) > bounds.SCRIPT:
         raise BudgetExceeded(f"a script of more than {bounds.SCRIPT >> 20} MiB")
-    text, problem = source.replace(b"\0", b""), None
-    for _ in range(4):
+    text, problem = source.replace(b"\0", b" "), None
+    for _ in range(8):
         output, error = _run_shfmt(text, budget)
-        if error is None:
-            return _load(output).get("Stmts") or [], problem
-        problem = problem or error
-        text = b"".join(text.splitlines(keepends=True)[: max(0, error.line - 1)])
+        if error is not None:
+            problem = problem or error
+            text = b"".join(text.splitlines(keepends=True)[: max(0, error.line - 1)])
+            continue
+        tree = _load(output)
+        places = list(_continued_comments(tree, text)) if COMMENT_BACKSLASH.search(text) else []
+        if not places:
+            return tree.get("Stmts") or [], problem
+        patched = bytearray(text)
+        for place in places:
+            patched[place] = 0x20
+        text = bytes(patched)
     return [], problem
+
+
+def _continued_comments(node: object, text: bytes) -> Iterator[int]:
+    """Offsets of backslashes that end a comment.
+
+    shfmt 3.14 takes them for continuations; for bash a comment always ends with its line.
+    """
+    if isinstance(node, list):
+        for item in node:
+            yield from _continued_comments(item, text)
+    elif isinstance(node, dict):
+        if "Hash" in node:
+            end = node["Hash"]["Offset"] + len(node.get("Text", "").encode(errors="surrogateescape"))
+            if text[end : end + 1] == b"\\":
+                yield end
+            return
+        for child in node.values():
+            if isinstance(child, (dict, list)):
+                yield from _continued_comments(child, text)
 
 
 def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from trinity_compat.errors import Where
@@ -19,7 +20,7 @@ from trinity_compat.launch.segments import (
     split_fields,
     value_of,
 )
-from trinity_compat.launch.state import Shell
+from trinity_compat.launch.state import Discard, Shell
 from trinity_compat.launch.tree import Node, Unit
 from trinity_compat.launch.values import (
     Bit,
@@ -31,6 +32,9 @@ from trinity_compat.launch.values import (
     strip_newlines,
     text_of,
 )
+
+
+ASSIGNED = re.compile(r"[A-Za-z_]\w*=(?=~)")
 
 
 def expand_words(sh: Shell, unit: Unit, nodes: Iterable[Node]) -> list[Value]:
@@ -52,7 +56,8 @@ def _fields_of_word(sh: Shell, unit: Unit, parts: list[Node], where: Where) -> l
         _note_vanished(sh, segs, where)
     out: list[Value] = []
     for field in fields:
-        out += globbing.expand(sh, field) or [field_value(field, where)]
+        paths = globbing.expand(sh, field)
+        out += [field_value(field, where)] if paths is None else paths
     return out
 
 
@@ -107,7 +112,8 @@ def expand_parts(
                 last = index == len(parts) - 1
                 segs += _literal(sh, unit, part["Value"], where, tilde if index == 0 else "", last)
         elif kind == "SglQuoted":
-            text = ansi_c(part["Value"]) if part.get("Dollar") else part["Value"]
+            text = part.get("Value", "")
+            text = ansi_c(text) if part.get("Dollar") else text
             segs += segs_of(_filled(unit, text, where), quoted=True, where=where, own=True)
         elif kind == "DblQuoted":
             segs += _double_quotes(sh, unit, part, where)
@@ -141,6 +147,10 @@ def _literal(sh: Shell, unit: Unit, text: str, where: Where, tilde: str, last: b
     """An unquoted literal: a backslash quotes the next character, ``~`` is HOME."""
     segs: Segs = []
     if tilde and "~" in text:
+        assigned = ASSIGNED.match(text) if tilde == "word" else None
+        if assigned:  # bash expands name=~/x as it does in an assignment
+            segs.append(Seg(assigned[0], where, own=True))
+            text, tilde = text[assigned.end() :], "assign"
         head, text = _tilde(sh, text, where, last)
         segs += head
     if "\\" in text:
@@ -312,5 +322,6 @@ def arithmetic_value(sh: Shell, unit: Unit, part: Node, shown: str) -> Value:
     except BadArithmetic as error:
         if not any(open_source(bit) for value in used for bit in value):
             sh.warn("TP108", f"{shown}: {error}", where, "error")
+            raise Discard from None
         return (Bit("", where, Open(shown, where)),)
     return derived(str(number), used, shown, where)
