@@ -1,10 +1,23 @@
-"""Groups to put into a buffer, their content a function of the task number."""
+"""Groups to put into a buffer, their content a function of the task number; backends; a clock."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from trinity_compat.buffer.model import Experience, Group
+
+BACKENDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 def experience(run: int = 0, *, version: int = 0, tokens: int = 4, seed: int = 0) -> Experience:

@@ -7,21 +7,11 @@ import itertools
 import pytest
 import sqlalchemy as sa
 from buffer_postgres import PostgresServer, Unavailable
+from buffer_samples import BACKENDS, Clock
 
 from trinity_compat.buffer import open_buffer
 
-BACKENDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 _serial = itertools.count()
-
-
-class Clock:
-    """Seconds that pass only when a test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def test_the_snippet_of_trinitys_faq_works_with_the_import_changed(buffer, url):
 
     exp_list = []
     for exp in experiences:
-        exp_list.append(ExperienceModel.to_experience(exp))  # noqa: PERF401
+        exp_list.append(ExperienceModel.to_experience(exp))
 
     shown = [f"{exp.prompt_text=} {exp.response_text=}" for exp in exp_list]
     assert shown[3] == "exp.prompt_text='prompt 1' exp.response_text='response 1.1'"
@@ -129,7 +129,8 @@ GROUPS = """INSERT INTO task_groups (key, kind, task_no, task, explorer_step, pr
     min_model_version, max_model_version, history_id, use_count, last_used_at, written_at)
 {rows} SELECT 'k' || i, 'train', i, '{{}}', 1, 0, CASE WHEN i % 10 = 0 THEN 'ready' ELSE 'trained' END,
     0, 0, 0, 1, 1, 0, 0 FROM n"""
-CLAIMS = """INSERT INTO claims (request, owner, step, history_id, state, lease_until, claimed_at, trained_step)
+CLAIMS = """INSERT INTO claims (request, owner, step, history_id, state, lease_until,
+    claimed_at, trained_step)
 {rows} SELECT 'r' || i, 'o', i, 1, 'trained', i, i, i FROM n"""
 
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 # PostgreSQL answers that a second try can mend: deadlock, serialization, shutdown, start-up, lost connection.
 _PASSING = ("40001", "40P01", "57P01", "57P02", "57P03", "08")
 _REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to it
+# libpq hands a refused connection over without its code, as text only.
+_REFUSED_TEXT = ("does not exist", "authentication failed", "no pg_hba.conf entry", "translate host name")
 _FULL = ("53100",)
 _LOCK = 0x7472_6D63  # advisory lock under which migrations run
 
@@ -145,8 +147,8 @@ class Database:
         if self.dialect == "sqlite":
             return getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
         state = getattr(error.orig, "sqlstate", None)
-        if state is None:  # the client's own: refused, reset, closed in the middle
-            return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+        if state is None:  # the client's own: not there yet, reset, closed in the middle
+            return isinstance(error, sa.exc.OperationalError) and not _refused(str(error.orig))
         return state.startswith(_PASSING)
 
     def _explain(self, error: DBAPIError) -> Exception:
@@ -158,7 +160,7 @@ class Database:
         ):
             return self._full()
         text = str(error.orig).strip()
-        if code.startswith(_REFUSED):
+        if code.startswith(_REFUSED) or (not code and _refused(text)):
             return UserError(f"{self._name()}: {text}", hint="check the database's name, user and password")
         if isinstance(error, sa.exc.OperationalError) or self._passing(error):
             return BufferError(f"the buffer at {self._name()} is out of reach: {text}")
@@ -177,6 +179,10 @@ class Database:
         return (
             shutil.disk_usage(Path(self.url.database or ".").parent).free if self.dialect == "sqlite" else 0
         )
+
+
+def _refused(text: str) -> bool:
+    return any(part in text for part in _REFUSED_TEXT)
 
 
 def _parse(url: str) -> sa.URL:
