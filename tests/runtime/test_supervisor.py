@@ -139,7 +139,8 @@ import os, sys
 from pathlib import Path
 from trinity_compat.runtime.processes import Command, start
 import time
-child = start(Command("trainer", "t", [sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path({str(tmp_path / "log")!r})))
+argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = start(Command("trainer", "t", argv, dict(os.environ), Path({str(tmp_path / "log")!r})))
 print(child.process.pid, flush=True)
 time.sleep(600)
 """
@@ -147,7 +148,7 @@ time.sleep(600)
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    gone, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    _, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
     assert not alive
 
 

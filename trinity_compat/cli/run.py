@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from trinity_compat.runtime.plan import Options
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--profile",
@@ -50,7 +49,7 @@ from trinity_compat.runtime.plan import Options
     help="How often a dead explorer is started again.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the YAML and the plan; start nothing, execute nothing.")
-def command(source: Path, arguments: tuple[str, ...], **given: object) -> int:
+def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
     """Run SOURCE: a veRL shell script, unchanged, or a Trinity YAML (x.yaml).
 
     Words after -- go to the script as its arguments.
@@ -68,12 +67,12 @@ def command(source: Path, arguments: tuple[str, ...], **given: object) -> int:
     return code
 
 
-def _run(source: Path, arguments: tuple[str, ...], options: Options) -> tuple[int, list[str]]:
-    if source.suffix in (".yaml", ".yml"):
+def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int, list[str]]:
+    if source.endswith((".yaml", ".yml")):
         from trinity_compat.runtime.runs import run_source
         from trinity_compat.runtime.source import from_yaml
 
-        ended = [run_source(from_yaml(source), options)]
+        ended = [run_source(from_yaml(Path(source)), options)]
         code = ended[0].code
     else:
         from trinity_compat.runtime.session import run_script
@@ -81,7 +80,4 @@ def _run(source: Path, arguments: tuple[str, ...], options: Options) -> tuple[in
         code, ended = run_script(source, arguments, asdict(options))
         if not ended:
             click.echo(f"note: {source} ended without starting a veRL training main", err=True)
-    for launch in ended:
-        if launch.code and launch.message and not sys.stdout.isatty():
-            break
     return code, [launch.job for launch in ended if launch.job]

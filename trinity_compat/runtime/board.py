@@ -11,8 +11,8 @@ from trinity_compat.buffer.model import Participant
 from trinity_compat.spec import RunSpec
 
 _REWARD = ("critic/score/mean", "critic/rewards/mean")
-_STALENESS = ("staleness/mean", "trinity/staleness_mean")
-_THROUGHPUT = ("perf/throughput",)
+_STALENESS = ("training/model_version_lag/mean",)
+_THROUGHPUT = ("perf/tokens_per_second", "perf/throughput")  # veRL's own figure is per device
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,19 @@ def now_line(snapshot: Snapshot) -> str:
         f"ready {snapshot.depth.get('ready', 0)}",
         _figure("tokens/s", last.tokens_per_s, ".0f"),
         _figure("s/step", last.step_s, ".2f"),
-        *(f"{who.name} {who.state}" for who in snapshot.participants if who.role != "supervisor"),
+        *(f"{label(who)} {who.state}" for who in snapshot.participants),
     ]
     return "  ".join(part for part in parts if part)
+
+
+def label(who: Participant) -> str:
+    """How a participant is called in front of the user: by its role, and its name where that says more."""
+    return who.name if who.name.startswith(who.role) else who.role
+
+
+def phases(snapshot: Snapshot) -> dict[str, str]:
+    """Each participant's state, where waiting for the other side counts as running."""
+    return {label(who): who.state.replace("waiting", "running") for who in snapshot.participants}
 
 
 def _figure(name: str, value: float | None, form: str) -> str:

@@ -4,46 +4,64 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from trinity_compat.errors import UserError
-from trinity_compat.launch import Launch, read_argv, read_script
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.overlay import is_trinity_only
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request
 from trinity_compat.runtime.source import Source
-from trinity_compat.translate.model import Translation
+from trinity_compat.translate.model import Status, Translation
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 from trinity_compat.translate.symbols import resolved_launch
+
+_SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 
 
 def source_of(found: Invocation, request: Request, options: Options) -> tuple[Source, Options]:
     """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
     everything derived from it follows; the options that come back hold the rest."""
     words = [text for text in options.sets if not is_trinity_only(text)]
-    launch = launch_of(replace(found, arguments=(*found.arguments, *words)), request)
-    environ = {**request.environ, **os.environ}
-    command = f"trinity-compat translate --resolve {request.script}"
-    translation, text = translate_launch(
-        launch, TranslateOptions(resolve=True, environ=environ, command=command)
-    )
+    launch, environ = launch_of(replace(found, arguments=(*found.arguments, *words)), request)
+    asked = TranslateOptions(resolve=True, environ=environ, command=_command(request))
+    translation, text = translate_launch(launch, asked)
     rest = tuple(item for item in options.sets if item not in words)
-    source = Source(translation.config, text, _record(launch, request), _audit(translation))
+    source = Source(
+        translation.config, text, _record(launch, request), _audit(translation), _notes(translation)
+    )
     return source, replace(options, sets=rest)
 
 
-def launch_of(found: Invocation, request: Request) -> Launch:
+def _command(request: Request) -> str:
+    arguments = ["--", *request.arguments] if request.arguments else []
+    return shlex.join(["trinity-compat", "translate", "--resolve", request.script, *arguments])
+
+
+def launch_of(found: Invocation, request: Request) -> tuple[Launch, Mapping[str, str]]:
     """The launch with the script's line numbers where reading the script gives the very same words,
-    else the words alone."""
+    else the words alone; with it the environment that it is to be resolved under."""
     for environ in ({}, request.environ):
         for launch in _static_launches(request, environ):
             if _same(launch, found, request.environ):
-                return launch
-    return read_argv(["python3", "-m", found.module, *found.arguments]).launches[0]
+                return launch, request.environ
+    launch = read_argv(["python3", "-m", found.module, *found.arguments]).launches[0]
+    return replace(launch, env=_exported(request, found), wrapper=found.wrapper), dict(os.environ)
+
+
+def _exported(request: Request, found: Invocation) -> dict[str, Word]:
+    """What the script added to its environment."""
+    where = Where(request.script)
+    now = {**os.environ, **found.env}
+    changed = {name for name, value in now.items() if request.environ.get(name) != value} - _SHELL_OWN
+    return {name: Word((Part(now[name]),), where) for name in sorted(changed)}
 
 
 def _same(launch: Launch, found: Invocation, environ: Mapping[str, str]) -> bool:
@@ -71,8 +89,15 @@ def _record(launch: Launch, request: Request) -> dict[str, Any]:
         "arguments": [{"text": word.text, "where": str(word.where)} for word in launch.arguments],
         "exported": sorted(launch.env),
         "wrapper": list(launch.wrapper),
-        "cwd": os.getcwd(),
+        "cwd": str(Path.cwd()),
     }
+
+
+def _notes(translation: Translation) -> tuple[str, ...]:
+    """What became of the keys, counted."""
+    counts = Counter(str(finding.status) for finding in translation.findings)
+    told = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
+    return (f"{len(translation.findings)} keys: {told}; each one with its reason: config/audit.json",)
 
 
 def _audit(translation: Translation) -> str:

@@ -15,7 +15,7 @@ from trinity_compat.runtime.session import Request
 from trinity_compat.runtime.source import Source, from_yaml
 
 
-def lines(path: Path, arguments: Sequence[str], options: Options) -> Iterator[str]:
+def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str]:
     """The YAML that a run would read, then the plan as comments. Raises UserError."""
     for source, rest in _sources(path, arguments, options):
         made = plan.make_plan(source.config, rest, cwd=Path.cwd())
@@ -24,11 +24,11 @@ def lines(path: Path, arguments: Sequence[str], options: Options) -> Iterator[st
             yield f"# {line}"
 
 
-def _sources(path: Path, arguments: Sequence[str], options: Options) -> Iterator[tuple[Source, Options]]:
-    if path.suffix in (".yaml", ".yml"):
-        yield from_yaml(path), options
+def _sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[tuple[Source, Options]]:
+    if path.endswith((".yaml", ".yml")):
+        yield from_yaml(Path(path)), options
         return
-    request = Request(str(path), tuple(arguments), {}, str(Path.cwd()), dict(os.environ))
+    request = Request(path, tuple(arguments), {}, str(Path.cwd()), dict(os.environ))
     launches = read_script(path, args=arguments, env=request.environ).launches
     if not launches:
         raise UserError(f"{path} starts no veRL training main that can be read without running it")

@@ -13,7 +13,7 @@ def handle(module: str, arguments: Sequence[str]) -> int | None:
         raise UserError(
             "--multirun starts one job per combination in one process; a decoupled run is several processes"
             " with one job directory",
-            hint="call the script once per combination, e.g. in a loop: trinity-compat run SCRIPT -- key=value",
+            hint="call the script once per combination: trinity-compat run SCRIPT -- key=value",
         )
     shown = next((word for word in arguments if word in ("--cfg", "-c") or word.startswith("--cfg=")), None)
     if shown is None:

@@ -154,7 +154,7 @@ def _submitted(words: Sequence[str]) -> Invocation | Submission | None:
         raise UserError(
             f"ray job submit --address {submission.address}: the job would run on that cluster, where"
             " this `trinity-compat run` cannot stand in front of python3",
-            hint="install trinity-compat[run] (and vllm) in the environment of that cluster's head node and submit"
+            hint="install trinity-compat[run] and vllm on that cluster's head node and submit"
             f" `ray job submit --address {submission.address} … -- trinity-compat run SCRIPT`,"
             " or leave --address away to run on this machine",
         )
@@ -185,7 +185,7 @@ def main(argv: Sequence[str]) -> int:
     if not real:
         print(f"{name}: command not found", file=sys.stderr)
         return 127
-    os.execv(real, [real, *words])
+    return os.execv(real, [real, *words])
 
 
 def _guarded(argv: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ YAML, which stays as ``translate`` wrote it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.translate import inverse
 from trinity_compat.verl_config.pinned import compose_pinned
 
+_SHARED_MEMORY = Path("/dev/shm")
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/kfd")
 
 
@@ -161,7 +163,11 @@ def _spec(
 
 
 def _weights_folder(job: JobDir, sync: SyncSpec) -> Path:
-    return job.root / "weights"
+    """Shared memory for the method of that name, where there is any; else the job directory."""
+    if sync.method != "memory" or not _SHARED_MEMORY.is_dir():
+        return job.root / "weights"
+    tag = hashlib.sha256(str(job.root).encode()).hexdigest()[:12]
+    return _SHARED_MEMORY / f"trinity-compat-{os.getuid()}-{tag}"
 
 
 def _database_of(config: Mapping[str, Any], job: JobDir) -> str:
@@ -190,8 +196,8 @@ def describe(plan: Plan) -> list[str]:
         f"job       {plan.job.root}",
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
         f"steps     {total}",
-        f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)}, offset {_both(spec.sync.offset, r)}"
-        f", by {spec.sync.method}",
+        f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
+        f" offset {_both(spec.sync.offset, r)}, by {spec.sync.method}",
         f"database  {_without_password(spec.database_url)}",
     ]
 

@@ -101,7 +101,7 @@ def _check_file(key: str, path: Path, data: Mapping[str, Any]) -> None:
     for column, via in {**wanted, "reward_model": "veRL's reward managers"}.items():
         if column not in have:
             raise UserError(
-                f"{key}: {path} has no column {column!r} (asked for by {via}); it has {', '.join(sorted(have))}",
+                f"{key}: {path} has no column {column!r} ({via}); it has {', '.join(sorted(have))}",
                 hint="veRL's rows need prompt, data_source, reward_model (with ground_truth) and extra_info",
             )
 
@@ -151,7 +151,7 @@ def check_disk(root: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < _MIN_FREE:
         raise UserError(
-            f"only {free // 2**20} MiB are free under {folder}; a run needs {_MIN_FREE // 2**20} MiB at least",
+            f"{free // 2**20} MiB are free under {folder}; a run needs {_MIN_FREE // 2**20} MiB at least",
             hint="free some space, or name another place with --job DIR",
         )
 

@@ -101,9 +101,8 @@ class Progress:
         self._tell_states(merged)
 
     def _tell_states(self, snapshot: board.Snapshot) -> None:
-        states = {who.name: who.state for who in snapshot.participants}
-        waited = time.monotonic() - self._spoken > _QUIET_S
-        if states != self._states or waited:
+        states = board.phases(snapshot)
+        if states != self._states or time.monotonic() - self._spoken > _QUIET_S:
             self._states = states
             self._say(board.now_line(snapshot))
 
@@ -129,7 +128,8 @@ def panel(snapshot: board.Snapshot) -> RenderableType:
 def _bar(snapshot: board.Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     r, total = snapshot.updates_per_step, snapshot.total
-    done = f"veRL step {snapshot.step}/{total or '?'}   Trinity updates {snapshot.step * r}/{total * r if total else '?'}"
+    updates = f"{snapshot.step * r}/{total * r if total else '?'}"
+    done = f"veRL step {snapshot.step}/{total or '?'}   Trinity updates {updates}"
     grid.add_row(ProgressBar(total=total or 1, completed=snapshot.step, width=40), done)
     return grid
 
@@ -138,7 +138,7 @@ def _sides(snapshot: board.Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     for who in snapshot.participants:
         detail = " ".join(f"{key}={value}" for key, value in list(who.detail.items())[:4])
-        grid.add_row(who.name, who.state, f"seen {board.age(who.age_s)} ago", detail)
+        grid.add_row(board.label(who), who.state, f"seen {board.age(who.age_s)} ago", detail)
     depth = ", ".join(f"{state} {count}" for state, count in snapshot.depth.items() if count)
     grid.add_row("buffer", depth or "empty", "", f"weights of step {snapshot.version}")
     return grid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -42,13 +43,21 @@ def run_invocation(found: Invocation, request: Request) -> Ended:
 def run_source(source: Source, options: Options) -> Ended:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
     made = plan.make_plan(source.config, options, cwd=Path.cwd())
-    for line in (*made.notes, *plan.describe(made)):
+    for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)
     with catch_signals() as stop, jobdir.locked(made.job, options.mode) as joined:
         made = _prepare(made, source, options, joined=joined)
         outcome = _run_processes(made, options, stop)
+        _forget_weights(made)
     return _tell(made, outcome)
+
+
+def _forget_weights(made: Plan) -> None:
+    """Shared memory is nobody's disk: what the trainer published there goes with it."""
+    folder = Path(made.spec.sync.directory)
+    if made.spec.mode != "explore" and not folder.is_relative_to(made.job.root):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> Plan:
@@ -95,7 +104,7 @@ def _must_agree(job: JobDir, made: Plan) -> None:
     ):
         raise RunError(
             f"the run in {job.root} was started with another configuration or database",
-            hint=f"compare with {job.root}/config/run.json; start both sides with the same script and options",
+            hint=f"see {job.root}/config/run.json; start both sides with the same script and options",
         )
 
 

@@ -45,7 +45,7 @@ class Ended:
     message: str | None = None
 
 
-def run_script(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> tuple[int, list[Ended]]:
+def run_script(script: str, arguments: Sequence[str], options: Mapping[str, Any]) -> tuple[int, list[Ended]]:
     """Run ``script`` with bash under the shim. Returns its exit status and how its launches ended.
 
     The status is bash's own; when bash says 0 although a launch failed (``… | tee`` without pipefail)
@@ -54,13 +54,13 @@ def run_script(script: Path, arguments: Sequence[str], options: Mapping[str, Any
     bash = shutil.which("bash")
     if bash is None:
         raise UserError("bash is not on PATH: a script needs it")
-    if not script.is_file():
+    if not Path(script).is_file():
         raise UserError(f"no such script: {script}")
     environ = shim.without(os.environ)
-    with _folder(Request(str(script), tuple(arguments), options, str(Path.cwd()), environ)) as folder:
-        env = shim.install(folder / "bin", script_text=script.read_text(errors="replace"), env=environ)
+    with _folder(Request(script, tuple(arguments), options, str(Path.cwd()), environ)) as folder:
+        env = shim.install(folder / "bin", script_text=Path(script).read_text(errors="replace"), env=environ)
         env[shim.SESSION] = str(folder)
-        status = _wait(subprocess.Popen([bash, str(script), *arguments], env=env), folder)
+        status = _wait(subprocess.Popen([bash, script, *arguments], env=env), folder)
         ended = _outcomes(folder)
     failed = [launch.code for launch in ended if launch.code]
     return status or (failed[0] if failed else 0), ended

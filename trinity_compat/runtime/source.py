@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.trinity_config import load
+from trinity_compat.trinity_config.read import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Source:
     yaml_text: str
     record: Mapping[str, Any]
     audit: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def from_yaml(path: Path) -> Source:
