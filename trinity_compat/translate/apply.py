@@ -10,13 +10,15 @@ from trinity_compat.errors import UserError
 from trinity_compat.launch.model import EnvRef
 from trinity_compat.translate.derivations import NAMES
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.pinned import pinned_defaults
 from trinity_compat.translate.rows import Row, Rows
-from trinity_compat.translate.trainer_config import trainer_config
+from trinity_compat.translate.trainer_config import TrainerConfig, trainer_config
 from trinity_compat.translate.view import Put, Verdict, View
 from trinity_compat.trinity_config import schema
 
 _TC = "trainer.trainer_config"
 _NAMELESS = ("actor_rollout_ref.",)
+_IN_FULL = ("critic.optim.lr", "critic.optim.weight_decay", "critic.optim.min_lr_ratio")
 
 
 @dataclass
@@ -87,6 +89,8 @@ def _take(view: View, draft: Draft, said: Put | Verdict | Caution) -> None:
         draft.cautions.append(said)
     elif isinstance(said, Verdict):
         draft.verdicts.setdefault(said.key, said)
+    elif schema(view.options.trinity).find(said.path) is None:
+        _no_such_field(view, draft, said.path, said.sources)
     else:
         _refuse_open_numbers(view, said.sources)
         note = said.note or _note(view, said.sources, said.join)
@@ -104,10 +108,16 @@ def _copy(view: View, draft: Draft, row: Row, key: str) -> None:
         _refuse_open_numbers(view, (key,))
     for path in row.paths(view.options.trinity):
         if schema(view.options.trinity).find(path) is None:
-            reason = f"trinity-rft {view.options.trinity} has no {path}"
-            draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason))
+            _no_such_field(view, draft, path, (key,))
         else:
             draft.put(path, value, note, (key,))
+
+
+def _no_such_field(view: View, draft: Draft, path: str, keys: Iterable[str]) -> None:
+    """A field of a later trinity-rft: the residue carries the key for our runtime."""
+    reason = f"trinity-rft {view.options.trinity} has no {path}"
+    for key in keys:
+        draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason))
 
 
 def _pass(view: View, draft: Draft, key: str) -> None:
@@ -123,15 +133,19 @@ def _pass(view: View, draft: Draft, key: str) -> None:
             draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC082"))
         return
     value = view.text(key)
-    differs = value != takes.default(key)
-    in_full = key.startswith("critic.optim.") and key.rpartition(".")[2] in (
-        "lr",
-        "weight_decay",
-        "min_lr_ratio",
-    )
-    if (differs or in_full or view.is_set(key)) and not _null(view, value):
+    if _says_something(view, takes, key, value) and not _null(view, value):
         _refuse_open_numbers(view, (key,), free=isinstance(value, str))
         draft.put(f"{_TC}.{key}", value, _note(view, (key,), ""), (key,))
+
+
+def _says_something(view: View, takes: TrainerConfig, key: str, value: Any) -> bool:
+    """Whether upstream would do something else without ``key``, or the launch gives it."""
+    if view.is_set(key) or key in _IN_FULL:
+        return True
+    if key not in takes.defaults:  # inside a dictionary that is empty upstream
+        setting = view.config.settings[key]
+        return setting.interpolation is None and value != pinned_defaults(view.config.flavour).get(key, value)
+    return bool(value != takes.default(key))
 
 
 def _null(view: View, value: Any) -> bool:

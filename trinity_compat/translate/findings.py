@@ -10,7 +10,7 @@ from trinity_compat.errors import Where
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.model import Finding, Status
-from trinity_compat.translate.residue import pinned_defaults, same
+from trinity_compat.translate.pinned import pinned_defaults, same
 from trinity_compat.translate.rows import Row, Rows
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.view import View
@@ -153,6 +153,8 @@ class Judge:
         row = self.rows.find(new)
         if row is None or row.how == "drop" or self._idle(new):
             return False
+        if new != key and (new in self.view.origin.settings or self.view.origin.get(key) is None):
+            return False  # its successor speaks for it
         if row.how == "keep":
             return (
                 row.has_same and not same(row.same, self.view.value(new)) and self.view.value(new) is not None

@@ -9,17 +9,13 @@ former, so that an edit of the YAML wins.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from trinity_compat.translate.apply import Draft
-from trinity_compat.translate.inverse import COMPAT, compat_path, to_verl
+from trinity_compat.translate.inverse import compat_path, to_verl
 from trinity_compat.translate.meaningless import means_nothing
+from trinity_compat.translate.pinned import pinned_defaults, same
 from trinity_compat.translate.view import View
-from trinity_compat.verl_config.pinned import pinned_tree
-from trinity_compat.verl_config.tree import leaves
-
-__all__ = ["COMPAT", "carry", "pinned_defaults"]
 
 
 def carry(view: View, draft: Draft) -> None:
@@ -64,13 +60,6 @@ def _default(value: Any, given: bool, interpolation: str | None, pinned: Any) ->
     return pinned is not _NONE and same(pinned, value)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal, and a bool only to a bool: 1 and 1.0 are the same number, 1 and True are not."""
-    if isinstance(one, bool) is not isinstance(other, bool):
-        return False
-    return bool(one == other)
-
-
 def _write(view: View, draft: Draft, path: str, values: Mapping[str, Any]) -> None:
     draft.put(path, dict(values), None)
     for key in values:
@@ -79,9 +68,3 @@ def _write(view: View, draft: Draft, path: str, values: Mapping[str, Any]) -> No
         draft.provenance[f"{path}.{key}"] = (
             str(where) if where else f"default of verl {view.origin.version.value}"
         )
-
-
-@lru_cache(maxsize=2)
-def pinned_defaults(flavour: str) -> Mapping[str, Any]:
-    """The pinned veRL's defaults by dotted key, interpolations as written."""
-    return dict(leaves(pinned_tree(flavour)))

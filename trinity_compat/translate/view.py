@@ -79,6 +79,8 @@ class View:
     def integer(self, key: str, default: int | None = None) -> int:
         """The value of ``key`` as an int. Raises UserError naming the place and the spelling."""
         value = self.value(key, default)
+        if value is False:  # veRL compares it with numbers: test_freq=False is off
+            return 0
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
             raise UserError(f"{self.spelling(key)}={value!r} should be a whole number", where=self.where(key))
         return int(value)
@@ -93,8 +95,8 @@ class View:
     def flag(self, key: str, default: bool = False) -> bool:
         """The value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
         value = self.value(key, default)
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
+        if isinstance(value, str) and value.lower() in ("true", "false", ""):
+            return value.lower() == "true"  # an empty text is false to Python
         if not isinstance(value, (bool, int)):
             raise UserError(f"{self.spelling(key)}={value!r} should be true or false", where=self.where(key))
         return bool(value)

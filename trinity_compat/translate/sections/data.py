@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trinity_compat.errors import UserError
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.sections.reward import reward_arguments
 from trinity_compat.translate.view import ARR, Put, Verdict, View
@@ -23,6 +24,8 @@ def tasksets(view: View) -> Iterator[Put | Verdict | Caution]:
     """One taskset for all training files (veRL shuffles across them), one eval taskset per file."""
     names: set[str] = set()
     train, val = _files(view, TRAIN), _files(view, VAL)
+    if not train:
+        raise UserError(f"{view.spelling(TRAIN)} names no file", where=view.where(TRAIN))
     yield Put(f"{INPUT}.tasksets", list(_training(view, train, names)), (TRAIN,))
     evaluates = view.integer("trainer.test_freq", -1) > 0 or view.flag("trainer.val_before_train", True)
     if evaluates and val:

@@ -22,16 +22,27 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH|(?:^|_)PAT$
 def directories(view: View) -> Iterator[Put | Verdict | Caution]:
     """checkpoint_root_dir: veRL's directory without the <project>/<name> that Trinity appends."""
     directory = str(view.text(DIRECTORY, "checkpoints"))
-    own = f"/{view.text(PROJECT)}/{view.text(NAME)}"
-    if directory.endswith(own):
-        yield Put("checkpoint_root_dir", _relative(directory[: -len(own)] or "/"), (DIRECTORY,))
+    project, name = view.text(PROJECT), view.text(NAME)
+    own = f"/{project}/{name}"
+    whole = not directory.endswith(own)
+    root = _relative(directory if whole else directory[: -len(own)] or "/")
+    yield Put("checkpoint_root_dir", root, (DIRECTORY,))
+    yield from _experiences(f"{root}/{project}/{name}")
+    if not whole:
         return
-    yield Put("checkpoint_root_dir", _relative(directory), (DIRECTORY,))
     reason = (
         "upstream's checkpoints land in <checkpoint_root_dir>/<project>/<name>; our runtime also shows them "
         "exactly where the launch says"
     )
     yield Verdict(DIRECTORY, Status.APPROXIMATED, reason)
+
+
+def _experiences(job: str) -> Iterator[Put]:
+    """The buffer between explorer and trainer: SQL, in the job's directory."""
+    buffer = "buffer.trainer_input.experience_buffer"
+    yield Put(f"{buffer}.name", "experiences", note="groups on their way from explorer to trainer")
+    yield Put(f"{buffer}.storage_type", "sql", note="outlives both sides, takes any number of explorers")
+    yield Put(f"{buffer}.path", f"sqlite:///{job}/buffer/experiences.db", note="in the job's directory")
 
 
 def _relative(path: str) -> str:
