@@ -83,6 +83,9 @@ def _set(done: Applied, given: Given, release: str) -> None:
     if given.override.package is not None:
         done.refuse("TP207", given, f"'{given.override.line}' looks like a config group, but {key} is none")
         return
+    if here is _ABSENT and isinstance(lookup(done.tree, key.rpartition(".")[0]), list):
+        _refuse_item(done, given)
+        return
     if op == SET and here is _ABSENT:
         _unknown(done, given, release)
     elif op == SET and isinstance(value, dict) and isinstance(here, dict):
@@ -90,11 +93,8 @@ def _set(done: Applied, given: Given, release: str) -> None:
     elif op == ADD and here not in (_ABSENT, None, "???") and not isinstance(value, dict | list):
         message = f"{given.spelling} adds a key that {release} already has; write {key}= or ++{key}="
         done.refuse("TP202", given, message)
-    if (
-        (isinstance(here, dict)
-        and isinstance(value, list))
-        or (isinstance(here, list)
-        and isinstance(value, dict))
+    if (isinstance(here, dict) and isinstance(value, list)) or (
+        isinstance(here, list) and isinstance(value, dict)
     ):
         kinds = (
             "a list cannot stand where keys are" if isinstance(value, list) else "keys cannot stand in a list"
@@ -160,8 +160,13 @@ def _put(done: Applied, given: Given, node: Any, part: str, value: Any) -> bool:
     if isinstance(node, list) and part.isdigit() and int(part) < len(node):
         node[int(part)] = value
         return True
-    done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is no place in a list")
+    _refuse_item(done, given)
     return False
+
+
+def _refuse_item(done: Applied, given: Given) -> None:
+    part = given.override.key.rpartition(".")[2]
+    done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is no place in a list")
 
 
 def _mark(done: Applied, given: Given, key: str, value: Any) -> None:

@@ -246,17 +246,27 @@ def settings_of(
         else:
             spelling = given.spelling if given.override.key == key else key
             out[key] = Setting(key, value, given.where, given.value_word, spelling, shown)
-    notes += [_unresolved(path, text, out, launch) for path, text in resolver.errors.items()]
+    notes += _unresolved(resolver.errors, out, launch)
     return out
 
 
 def _unresolved(
-    path: tuple[Any, ...], text: str, settings: Mapping[str, Setting], launch: Launch
-) -> Diagnostic:
-    key = ".".join(map(str, path))
-    setting = settings.get(key)
-    where = setting.where if setting and setting.where else launch.where
-    return Diagnostic("TP211", f"{key}: {text}", where, "error")
+    errors: Mapping[tuple[Any, ...], str], settings: Mapping[str, Setting], launch: Launch
+) -> list[Diagnostic]:
+    """One note per broken reference, at the key that the launch sets; those that refer to it are left out."""
+    blamed: dict[str, str] = {}
+    for path, text in errors.items():
+        key = ".".join(map(str, path))
+        if text not in blamed or (key in settings and settings[key].where):
+            blamed[text] = key
+    return [
+        Diagnostic("TP211", f"{key}: {text}", _place_of(settings.get(key)) or launch.where, "error")
+        for text, key in blamed.items()
+    ]
+
+
+def _place_of(setting: Setting | None) -> Where | None:
+    return setting.where if setting else None
 
 
 def _keys_only(plan: Plan, version: str | None) -> EffectiveConfig:

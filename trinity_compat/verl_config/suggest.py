@@ -16,9 +16,15 @@ def did_you_mean(key: str, known: Iterable[str]) -> str | None:
     last = key.rpartition(".")[2]
     same_name = [name for name in candidates if name.rpartition(".")[2] == last]
     if same_name:
-        return max(same_name, key=lambda name: SequenceMatcher(None, name, key).ratio())
+        # A bare word names no section: the first in the file's order, the actor's before the critic's.
+        bare = last == key
+        return same_name[0] if bare else max(same_name, key=lambda name: _likeness(name, key))
     near = get_close_matches(key, _alike(last, candidates), n=1, cutoff=0.75)
     return near[0] if near else None
+
+
+def _likeness(name: str, key: str) -> float:
+    return SequenceMatcher(None, name, key).ratio()
 
 
 def _alike(last: str, candidates: list[str]) -> list[str]:

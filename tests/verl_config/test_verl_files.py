@@ -1,0 +1,145 @@
+"""Config files: those of the user's own, dumps, and what may be read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+import yaml
+from verl_samples import PPO, make_launch, real_hydra, write_repository
+
+from trinity_compat.errors import UserError
+from trinity_compat.verl_config import FLAVOURS, VERSIONS, as_tree, config_from_yaml, effective_config
+
+OWN = """\
+hydra:
+  searchpath:
+    - pkg://verl.trainer.config
+defaults:
+  - ppo_trainer
+  - _self_
+
+data:
+  train_batch_size: 32
+algorithm:
+  adv_estimator: grpo
+my:
+  own: 1e-3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "conf" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(OWN)
+    return path
+
+
+def test_a_config_of_one_s_own_counts_as_set_by_its_lines(own: Path) -> None:
+    config = config_from_yaml(own, "0.6.1")
+    assert {key: config.settings[key].where.line for key in config.set_keys} == {
+        "data.train_batch_size": 9,
+        "algorithm.adv_estimator": 11,
+        "my.own": 13,
+    }
+    assert config.get("my.own") == 0.001 and config.get("data.max_prompt_length") == 512
+
+
+def test_a_launch_reads_it_by_config_path(own: Path, tmp_path: Path) -> None:
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=mine", "data.train_batch_size=8")
+    config = effective_config(launch, root=tmp_path)
+    assert not config.diagnostics
+    assert (config.get("data.train_batch_size"), config.get("algorithm.adv_estimator")) == (8, "grpo")
+    assert config.set_keys == ("algorithm.adv_estimator", "my.own", "data.train_batch_size")
+    assert config.unknown == ()
+
+
+def test_nothing_outside_the_root_is_read(own: Path, tmp_path: Path) -> None:
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=mine")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to(own.parent)
+    for spelled in (str(own.parent), str(tmp_path / "root" / "link"), "../conf", "link"):
+        launch = make_launch(f"--config-path={spelled}", "--config-name=mine")
+        with pytest.raises(UserError):
+            effective_config(launch, root=tmp_path / "root")
+
+
+def test_a_relative_config_path_is_told_to_be_the_main_s(own: Path, tmp_path: Path) -> None:
+    launch = make_launch("--config-path=conf", "--config-name=mine")
+    notes = effective_config(launch, root=tmp_path).diagnostics
+    assert [(note.code, note.severity) for note in notes] == [("TP208", "error")]
+
+
+def test_a_config_that_doesn_t_say_where_verl_s_configs_are(own: Path) -> None:
+    own.write_text(OWN.partition("defaults:")[1] + OWN.partition("defaults:")[2])
+    notes = config_from_yaml(own, "0.6.1").diagnostics
+    assert [note.code for note in notes] == ["TP208"] and "hydra.searchpath" in notes[0].message
+
+
+def test_an_own_config_composes_as_hydra_composes_it(own: Path, tmp_path: Path) -> None:
+    root = write_repository("0.9.1", tmp_path / "verl")
+    own.write_text(OWN.replace("pkg://verl.trainer.config", f"file://{root}/verl/trainer/config"))
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=mine", "+extra=${my.own}")
+    config = effective_config(launch, root=tmp_path, version="0.9.1")
+    assert as_tree(config) == real_hydra(root, launch)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_dump_is_read_back_as_the_launch_that_made_it(version: str, flavour: str, tmp_path: Path) -> None:
+    launch = make_launch(f"--config-name={flavour}", "data.max_prompt_length=333", "trainer.nnodes=2")
+    config = effective_config(launch, version=version)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(as_tree(config)))
+    back = config_from_yaml(tmp_path / "config.yaml")
+    assert (back.version.value, back.flavour) == (version, flavour)
+    assert as_tree(back) == as_tree(config)
+    assert set(back.set_keys) == {"data.max_prompt_length", "trainer.nnodes"} and not back.unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "not a YAML file"),
+        ("- 1", "mapping"),
+        ("a: 1\na: 2", "duplicate key"),
+        ("model:\n  x: 1", "not a configuration of veRL's PPO training"),
+        ("!!python/object/apply:os.system ['true']", "not a YAML file"),
+        ("defaults: ppo_trainer", "'defaults' holds a list"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        config_from_yaml(path)
+    assert message in str(refused.value) and str(path) in str(refused.value)
+
+
+def test_a_missing_file_is_refused() -> None:
+    with pytest.raises(UserError):
+        config_from_yaml("/no/such/file.yaml")
+
+
+def test_a_plain_launch_needs_neither_hydra_nor_yaml() -> None:
+    """Importing them costs more than reading the launch."""
+    code = (
+        "import sys; from trinity_compat.verl_config import *; from trinity_compat.errors import Where\n"
+        "from trinity_compat.launch.model import *\n"
+        f"words = tuple(Word((Part(t),), Where('x', 1)) for t in {ARGUMENTS!r})\n"
+        f"upgrade(effective_config(Launch({PPO!r}, words, Where('x', 1))))\n"
+        "print([name for name in ('hydra', 'omegaconf', 'yaml', 'antlr4') if name in sys.modules])"
+    )
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+ARGUMENTS = [
+    "data.train_files=['/d/a.parquet','/d/b.parquet']",
+    "actor_rollout_ref.actor.optim.lr=1e-6",
+    "+actor_rollout_ref.model.override_config={attn_implementation:sdpa}",
+    "trainer.default_local_dir=ckpts/${trainer.project_name}",
+    "trainer.logger=[console,wandb]",
+    "data.val_files=/data/x y.parquet",
+]

@@ -1,0 +1,129 @@
+"""What a launch's author is told, in text: refusals.txt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verl_samples import make_launch
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
+from trinity_compat.verl_config import effective_config, hydra_flags
+
+
+def blocks() -> list[tuple[list[str], list[str]]]:
+    text = (Path(__file__).parent / "refusals.txt").read_text()
+    out = []
+    for block in text.split("\n\n")[1:]:
+        lines = block.splitlines()
+        out.append(
+            ([line[2:] for line in lines if line[0] == "$"], [line[2:] for line in lines if line[0] == "!"])
+        )
+    return out
+
+
+@pytest.mark.parametrize(("arguments", "expected"), blocks(), ids=lambda value: value[0][:40])
+def test_notes(arguments: list[str], expected: list[str]) -> None:
+    notes = effective_config(make_launch(*arguments), version="0.6.1").diagnostics
+    got = [f"{note.code} {note.severity} {note.where.line}: {note.message}" for note in notes]
+    assert len(got) == len(expected), got
+    for line, want in zip(got, expected, strict=True):
+        head, _, text = want.partition(": ")
+        assert line.startswith(head + ": ") and text in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["--config-name=nothing"], "Cannot find the config 'nothing'", None),
+        (["--config-path=/not/here"], "there is no such folder below", "--cwd"),
+        (["--config-nam"], "--config-nam needs a value", "--config-nam NAME"),
+        (["--nonsense"], "--nonsense is not a flag of Hydra's", "key=value"),
+        (["data=3"], "data is a config group", "data.NAME"),
+        (["critic=nothing"], "could not find 'nothing'", None),
+        (
+            ["actor=megatron_actor"],
+            "Could not override 'actor'",
+            "actor@actor_rollout_ref.actor=megatron_actor",
+        ),
+    ],
+)
+def test_what_leaves_no_configuration_is_an_error_at_its_line(arguments, message, hint) -> None:
+    with pytest.raises(UserError) as refused:
+        effective_config(make_launch("data.seed=1", *arguments), version="0.6.1")
+    assert message in refused.value.message
+    assert refused.value.where and refused.value.where.line == 3
+    assert hint is None or hint in (refused.value.hint or "")
+
+
+def test_an_unknown_key_still_has_its_value_and_place() -> None:
+    config = effective_config(make_launch("data.train_batchsize=3"), version="0.6.1")
+    assert config.unknown == ("data.train_batchsize",)
+    assert config.get("data.train_batchsize") == 3
+    assert str(config.settings["data.train_batchsize"].where) == "run.sh:2"
+
+
+def test_a_setting_keeps_its_spelling_its_word_and_its_interpolation() -> None:
+    config = effective_config(make_launch("+data.copy=${data.seed}", "data.seed=5"), version="0.9.1")
+    copy = config.settings["data.copy"]
+    assert (copy.value, copy.spelling, copy.interpolation) == (5, "+data.copy", "${data.seed}")
+    assert copy.word is not None and copy.word.text == "${data.seed}"
+    assert config.set_keys == ("data.copy", "data.seed")
+    default = config.settings["trainer.default_local_dir"]
+    assert (default.where, default.word) == (None, None)
+    assert default.interpolation == "checkpoints/${trainer.project_name}/${trainer.experiment_name}"
+
+
+def test_an_open_value_stays_text_and_keeps_its_expression() -> None:
+    where = make_launch("x=1").arguments[0].where
+    open_part = Part("", Open("$(nvidia-smi -L | wc -l)", where))
+    word = Word((Part("trainer.n_gpus_per_node=1"), open_part), where)
+    setting = effective_config(_one(word), version="0.9.1").settings["trainer.n_gpus_per_node"]
+    assert setting.value == "1"
+    assert setting.word is not None and [part.expression for part in setting.word.open] == [
+        "$(nvidia-smi -L | wc -l)"
+    ]
+
+
+def test_an_environment_variable_is_known_by_its_value_and_its_name() -> None:
+    where = make_launch("x=1").arguments[0].where
+    word = Word((Part("actor_rollout_ref.model.path="), Part("/home/u", EnvRef("HOME")), Part("/m")), where)
+    setting = effective_config(_one(word), version="0.9.1").settings["actor_rollout_ref.model.path"]
+    assert setting.value == "/home/u/m"
+    assert setting.word is not None and setting.word.env_refs == (EnvRef("HOME"),)
+
+
+def _one(word: Word) -> Launch:
+    launch = make_launch()
+    return Launch(launch.module, (word,), launch.where)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${oc.env:NOT_SET_HERE}", "${oc.env:NOT_SET_HERE}"),
+        ("${oc.env:NOT_SET_HERE}/x", "${oc.env:NOT_SET_HERE}/x"),
+        ("${oc.env:NOT_SET_HERE,d}/x", "d/x"),
+        ("${oc.env:SET_BY_SCRIPT}/x", "v/x"),
+        ("${hydra:runtime.cwd}/x", "${hydra:runtime.cwd}/x"),
+    ],
+)
+def test_what_only_the_machine_of_the_run_knows_stays_symbolic(text: str, value: str) -> None:
+    plain = make_launch(f"trainer.default_local_dir={text}")
+    env = {"SET_BY_SCRIPT": Word((Part("v"),), plain.where)}
+    config = effective_config(Launch(plain.module, plain.arguments, plain.where, env), version="0.9.1")
+    assert config.get("trainer.default_local_dir") == value
+    assert not config.diagnostics
+
+
+def test_hydra_s_own_flags() -> None:
+    flags = hydra_flags(make_launch("--cfg", "job", "--multirun", "-cn", "x", "a=1"))
+    assert (flags.cfg, flags.multirun, flags.get("config_name")) == ("job", True, "x")
+    assert hydra_flags(make_launch("a=1")).cfg is None
+
+
+def test_a_main_that_we_don_t_know_yields_its_keys_and_nothing_else() -> None:
+    config = effective_config(make_launch("a.b=1", "+c=[x]", module="my.main"))
+    assert {key: setting.value for key, setting in config.settings.items()} == {"a.b": 1, "c": ["x"]}
+    assert config.set_keys == ("a.b", "c") and config.unknown == ()

@@ -1,0 +1,214 @@
+"""Carrying a configuration forward to the pinned veRL keeps its meaning and loses no key silently."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from verl_samples import DAPO, FULL, PPO, corpus_launches, make_launch
+
+from trinity_compat.data import data_path
+from trinity_compat.errors import UserError
+from trinity_compat.verl_config import FLAVOURS, PINNED, VERSIONS, effective_config, upgrade
+from trinity_compat.verl_config.pinned import pinned_tree
+from trinity_compat.verl_config.releases import key_index, recipes
+from trinity_compat.verl_config.tree import nodes
+from trinity_compat.verl_config.upgrade import row_for
+
+ACTOR = "actor_rollout_ref.actor."
+ROLLOUT = "actor_rollout_ref.rollout."
+
+
+def carried(*arguments: str, version: str, module: str = PPO):
+    return upgrade(effective_config(make_launch(*arguments, module=module), version=version))
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_key_of_every_release_stays_moves_or_is_dropped_with_a_reason(
+    version: str, flavour: str
+) -> None:
+    config = effective_config(make_launch(f"--config-name={flavour}"), version=version)
+    result = upgrade(config)
+    moved = {move.old for move in result.moves}
+    dropped = {drop.key for drop in result.dropped}
+    for key in config.settings:
+        stays = any(name == key or name.startswith(key + ".") for name in result.config.settings)
+        assert stays or key in moved or key in dropped, key
+    assert all(move.why for move in result.moves) and all(drop.why for drop in result.dropped)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_but_keys_of_the_pinned_release_comes_out(version: str, flavour: str) -> None:
+    result = carried(f"--config-name={flavour}", version=version)
+    pinned = nodes(pinned_tree(flavour))
+    free = tuple(f"{key}." for key, value in pinned.items() if value == {} or "{}" in str(value))
+    added = {key for key in result.config.settings if key not in pinned and not key.startswith(free)}
+    assert added <= {"reward.reward_kwargs.max_resp_len"}
+    assert result.config.version.value == PINNED
+
+
+def rows() -> list[dict]:
+    lines = data_path("translators/verl/upgrade.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_every_row_is_about_a_key_that_some_release_or_recipe_has() -> None:
+    keys = set(key_index()[FLAVOURS[0]]) | set(key_index()[FLAVOURS[1]])
+    for version in VERSIONS:
+        for files in recipes(version)["dirs"].values():
+            for stored in files.values():
+                keys |= set(nodes(stored.get("config", {})))
+    for row in rows():
+        assert row["old"].removesuffix(".*") in keys, row
+
+
+def test_every_row_leads_to_a_key_of_the_pinned_release_or_nowhere() -> None:
+    known = set(nodes(pinned_tree(FLAVOURS[0]))) | set(nodes(pinned_tree(FLAVOURS[1])))
+    free = (
+        "reward.reward_kwargs.",
+        ROLLOUT + "engine_kwargs.",
+        "critic.megatron.",
+        "actor_rollout_ref.actor.megatron.",
+    )
+    for row in rows():
+        targets = row["new"] if isinstance(row["new"], list) else [row["new"]] if row["new"] else []
+        for target in targets:
+            assert target.removesuffix(".*") in known or target.startswith(free), row
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "expected"),
+    [
+        # Until 0.3 the KL penalty sat in the reward unless the KL loss was on.
+        ("0.3.0", [], {"algorithm.use_kl_in_reward": True}),
+        ("0.3.0", [ACTOR + "use_kl_loss=True"], {"algorithm.use_kl_in_reward": False}),
+        ("0.4.1", [], {"algorithm.use_kl_in_reward": False}),
+        # Until 0.3 one clip ratio was both bounds, and nothing was clipped twice.
+        (
+            "0.3.0",
+            [ACTOR + "clip_ratio=0.3"],
+            {ACTOR + "clip_ratio_low": 0.3, ACTOR + "clip_ratio_high": 0.3},
+        ),
+        ("0.3.0", [], {ACTOR + "clip_ratio_c": 1e8}),
+        ("0.4.1", [ACTOR + "clip_ratio=0.3"], {ACTOR + "clip_ratio_low": 0.2, ACTOR + "clip_ratio_c": 3.0}),
+        # Defaults that flipped.
+        ("0.3.0", [], {ACTOR + "entropy_coeff": 0.001}),
+        ("0.5.0", [], {ROLLOUT + "enforce_eager": True, ROLLOUT + "name": "vllm", ROLLOUT + "mode": "async"}),
+        (
+            "0.6.1",
+            [],
+            {"actor_rollout_ref.model.use_remove_padding": False, "critic.model.use_remove_padding": False},
+        ),
+        ("0.9.1", [], {"actor_rollout_ref.model.use_remove_padding": True}),
+        ("0.2.0", [], {"data.filter_overlong_prompts": True}),
+        # A user's choice of what cannot be any more.
+        ("0.5.0", [ROLLOUT + "mode=sync"], {ROLLOUT + "mode": "async"}),
+        ("0.5.0", [ROLLOUT + "load_format=dummy_dtensor"], {ROLLOUT + "load_format": "dummy"}),
+        ("0.5.0", [ROLLOUT + "load_format=safetensors"], {ROLLOUT + "load_format": "safetensors"}),
+        # Moves.
+        (
+            "0.5.0",
+            [ACTOR + "optim.warmup_style=cosine"],
+            {ACTOR + "optim.lr_scheduler_type": "cosine", ACTOR + "optim.warmup_style": None},
+        ),
+        ("0.7.0", ["critic.model.fsdp_config.param_offload=True"], {"critic.fsdp.param_offload": True}),
+        (
+            "0.7.0",
+            ["reward_model.enable=True", "reward_model.model.path=/rm"],
+            {"reward.reward_model.enable": True, "reward.reward_model.model_path": "/rm"},
+        ),
+        ("0.7.0", ["reward_model.reward_manager=dapo"], {"reward.reward_manager.name": "dapo"}),
+        (
+            "0.9.1",
+            ["custom_reward_function.path=/f.py"],
+            {
+                "reward.custom_reward_function.path": "/f.py",
+                "reward.custom_reward_function.name": "compute_score",
+            },
+        ),
+        ("0.3.0", ["trainer.val_generations_to_log_to_wandb=4"], {"trainer.log_val_generations": 4}),
+        (
+            "0.2.0",
+            ["trainer.remove_previous_ckpt_in_save=True"],
+            {"trainer.max_actor_ckpt_to_keep": 1, "trainer.max_critic_ckpt_to_keep": 1},
+        ),
+        (
+            "0.2.0",
+            ["trainer.resume_mode=/ckpt/global_step_5"],
+            {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/ckpt/global_step_5"},
+        ),
+        ("0.5.0", ["ray_init.num_cpus=8"], {"ray_kwargs.ray_init.num_cpus": 8}),
+        (
+            "0.7.0",
+            [
+                "algorithm.rollout_correction.rollout_rs=token",
+                "algorithm.rollout_correction.rollout_rs_threshold=4.0",
+            ],
+            {
+                "algorithm.rollout_correction.rollout_rs": "token_k1",
+                "algorithm.rollout_correction.rollout_rs_threshold": "0.25_4.0",
+            },
+        ),
+        # The runtime's trainer.
+        ("0.9.1", ["trainer.use_v1=True"], {"trainer.use_v1": False}),
+    ],
+)
+def test_the_meaning_is_kept(version: str, arguments: list[str], expected: dict) -> None:
+    config = carried(*arguments, version=version).config
+    assert {key: config.get(key, "absent") for key in expected} == expected
+
+
+def test_dapo_keeps_its_overlong_buffer_and_group_filter() -> None:
+    config = carried(
+        "reward_model.overlong_buffer.enable=True",
+        "reward_model.overlong_buffer.len=4096",
+        "data.max_response_length=20480",
+        "algorithm.filter_groups.metric=acc",
+        version="0.5.0",
+        module=DAPO,
+    ).config
+    assert config.get("reward.reward_manager.name") == "dapo"
+    assert config.get("reward.reward_kwargs.overlong_buffer_cfg.len") == 4096
+    assert config.get("reward.reward_kwargs.max_resp_len") == 20480
+    assert config.get("algorithm.filter_groups.metric") == "acc"
+
+
+def test_a_moved_key_keeps_its_place_and_spelling() -> None:
+    config = carried("critic.model.fsdp_config.param_offload=True", version="0.7.0").config
+    setting = config.settings["critic.fsdp.param_offload"]
+    assert str(setting.where) == "run.sh:2"
+    assert setting.spelling == "critic.model.fsdp_config.param_offload"
+    assert config.set_keys == ("critic.fsdp.param_offload",)
+
+
+def test_a_key_that_no_release_knows_is_carried_and_stays_unknown() -> None:
+    config = carried("+my.own.key=3", version="0.5.0").config
+    assert config.get("my.own.key") == 3
+    assert config.unknown == ("my.own.key",)
+
+
+def test_rows_of_a_prefix_give_way_to_the_key_s_own_row() -> None:
+    assert row_for("reward_model.enable", FLAVOURS[0]).new == ("reward.reward_model.enable",)
+    assert row_for("reward_model.strategy", FLAVOURS[0]).new == ()
+    assert row_for("data.train_batch_size", FLAVOURS[0]) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_carrying_forward_twice_changes_nothing_more(version: str) -> None:
+    once = carried("data.train_batch_size=64", version=version).config
+    twice = upgrade(once).config
+    assert {k: s.value for k, s in twice.settings.items()} == {k: s.value for k, s in once.settings.items()}
+
+
+def test_public_launches_are_carried_with_every_set_key_accounted_for() -> None:
+    for _, launch in corpus_launches(PPO, DAPO)[:: 1 if FULL else 3]:
+        try:
+            config = effective_config(launch)
+        except UserError:
+            continue
+        result = upgrade(config)
+        moved = {move.old for move in result.moves} | {drop.key for drop in result.dropped}
+        for key in config.set_keys:
+            assert key in moved or key in result.config.settings, (launch.where, key)

@@ -1,0 +1,63 @@
+"""Which release a launch was written for, and when that matters."""
+
+from __future__ import annotations
+
+import pytest
+from verl_samples import DAPO, make_launch
+
+from trinity_compat.verl_config import effective_config, infer_version, version_sensitive
+from trinity_compat.verl_config.releases import VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "version", "reason"),
+    [
+        (["trainer.total_epochs=1"], "0.9.1", "the newest is taken"),
+        (["trainer.val_generations_to_log_to_wandb=1"], "0.3.0", "trainer.val_generations_to_log_to_wandb"),
+        (["trainer.remove_previous_ckpt_in_save=True"], "0.2.0", "refused by 0.3.0"),
+        (["critic.model.fsdp_config.param_offload=True"], "0.7.0", "refused by 0.8.0"),
+        (["reward.num_workers=4"], "0.9.1", "reward.num_workers"),
+        (["model_engine=megatron"], "0.9.1", "model_engine"),
+        (["actor_rollout_ref.rollout.mode=async", "ray_init.num_cpus=8"], "0.5.0", "ray_init.num_cpus"),
+        # + on a key that the release already has with a value is refused, so it was written before it had it
+        (
+            ["+data.return_raw_chat=True", "+actor_rollout_ref.actor.use_kl_loss=True"],
+            "0.9.1",
+            "no release takes",
+        ),
+        (["no.such.key=1"], "0.9.1", "no release takes no.such.key"),
+    ],
+)
+def test_the_release_is_the_newest_that_takes_every_key(arguments, version, reason) -> None:
+    choice = infer_version(make_launch(*arguments))
+    assert choice.value == version
+    assert reason in choice.why
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_launch_that_sets_every_key_of_a_release_is_of_that_release(version: str) -> None:
+    every = effective_config(make_launch(), version=version)
+    plain = [key for key, setting in every.settings.items() if isinstance(setting.value, int | None)]
+    assert infer_version(make_launch(*(f"{key}=1" for key in plain))).value == version
+
+
+def test_a_recipe_is_of_a_release_that_has_it() -> None:
+    assert infer_version(make_launch(module=DAPO)).value == "0.7.0"
+
+
+def test_what_depends_on_the_release_is_told_with_its_values() -> None:
+    launch = make_launch("algorithm.adv_estimator=grpo")
+    told = dict(version_sensitive(launch, "0.9.1"))
+    assert told["actor_rollout_ref.rollout.enforce_eager"]["0.5.0"] is True
+    assert told["actor_rollout_ref.rollout.enforce_eager"]["0.9.1"] is False
+    assert told["actor_rollout_ref.actor.entropy_coeff"]["0.2.0"] == 0.001
+    assert "algorithm.adv_estimator" not in told
+
+
+def test_nothing_depends_on_the_release_when_one_alone_fits() -> None:
+    assert version_sensitive(make_launch("trainer.remove_previous_ckpt_in_save=True"), "0.2.0") == []
+
+
+def test_a_set_key_is_not_told_as_depending_on_the_release() -> None:
+    launch = make_launch("actor_rollout_ref.actor.entropy_coeff=0.01")
+    assert "actor_rollout_ref.actor.entropy_coeff" not in dict(version_sensitive(launch, "0.9.1"))
