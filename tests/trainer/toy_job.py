@@ -14,6 +14,7 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.runtime.toy import ToySpec, make_toy
@@ -21,63 +22,12 @@ from trinity_compat.spec import RunSpec, SyncSpec
 from trinity_compat.synchronizer.store import read_version
 from trinity_compat.synchronizer.waiting import wait_for_version
 
-PROMPT, RESPONSE = 48, 8
+RESPONSE = 8
+HERE = Path(__file__).parent
 
-CPU = """
-trainer.device=cpu
-data.dataloader_num_workers=0
-+actor_rollout_ref.model.override_config.attn_implementation=sdpa
-actor_rollout_ref.model.use_remove_padding=False
-actor_rollout_ref.model.enable_gradient_checkpointing=False
-actor_rollout_ref.actor.strategy=fsdp2
-actor_rollout_ref.actor.fsdp_config.strategy=fsdp2
-actor_rollout_ref.ref.fsdp_config.strategy=fsdp2
-actor_rollout_ref.actor.use_torch_compile=False
-actor_rollout_ref.ref.use_torch_compile=False
-actor_rollout_ref.actor.fsdp_config.use_torch_compile=False
-actor_rollout_ref.ref.fsdp_config.use_torch_compile=False
-+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32
-+actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype=fp32
-+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32
-+actor_rollout_ref.ref.fsdp_config.mixed_precision.reduce_dtype=fp32
-actor_rollout_ref.rollout.dtype=float32
-actor_rollout_ref.rollout.name=vllm
-critic.strategy=fsdp2
-+critic.model.override_config.attn_implementation=sdpa
-critic.model.use_remove_padding=False
-critic.model.enable_gradient_checkpointing=False
-critic.fsdp.strategy=fsdp2
-critic.fsdp.use_torch_compile=False
-+critic.fsdp.mixed_precision.param_dtype=fp32
-+critic.fsdp.mixed_precision.reduce_dtype=fp32
-""".split()
+CPU = (HERE / "cpu.overrides").read_text().split()
 
-TASK = """
-data.train_batch_size=8
-data.max_prompt_length=48
-data.max_response_length=8
-data.seed=1
-data.shuffle=False
-actor_rollout_ref.actor.optim.lr=5e-4
-actor_rollout_ref.actor.ppo_mini_batch_size=4
-actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16
-actor_rollout_ref.rollout.n=4
-actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32
-actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32
-critic.ppo_micro_batch_size_per_gpu=16
-critic.ppo_mini_batch_size=4
-algorithm.adv_estimator=grpo
-trainer.logger=[console]
-trainer.project_name=toy
-trainer.experiment_name=trainer
-trainer.n_gpus_per_node=1
-trainer.nnodes=1
-trainer.val_before_train=False
-trainer.test_freq=-1
-trainer.save_freq=-1
-trainer.total_epochs=1
-trainer.total_training_steps=3
-""".split()
+TASK = (HERE / "task.overrides").read_text().split()
 
 
 def toy(directory: Path) -> Path:
@@ -225,8 +175,9 @@ class PlainExplorer(threading.Thread):
         past, feed = None, torch.tensor([ids])
         while len(logprobs) < RESPONSE:
             out = self.model(feed, past_key_values=past, use_cache=True)
-            past, scores = out.past_key_values, out.logits[0, -1, : len(self.tokenizer)].log_softmax(-1)
-            token = int(torch.multinomial(scores.exp(), 1, generator=rng))
+            past, scores = out.past_key_values, out.logits[0, -1].log_softmax(-1)
+            # The vocabulary's unused rows are never sampled, but keep their share of the probability.
+            token = int(torch.multinomial(scores[: len(self.tokenizer)].exp(), 1, generator=rng))
             ids.append(token)
             logprobs.append(float(scores[token]))
             feed = torch.tensor([[token]])

@@ -19,8 +19,8 @@ from verl.utils.model import compute_position_id_with_mask
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.errors import RunError
 
-# What veRL's driver keeps of a task besides its uid (RayPPOTrainer._get_gen_batch).
-_TASK_KEYS = ("data_source", "reward_model", "extra_info")
+# What a train batch of veRL carries of a task besides its uid.
+_TASK_KEYS = ("data_source", "reward_model", "extra_info", "raw_prompt")
 
 
 @dataclass(frozen=True, slots=True)

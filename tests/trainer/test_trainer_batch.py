@@ -1,0 +1,149 @@
+"""The padded batch, held against veRL's own agent loop on the same answers."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.errors import RunError
+
+pytestmark = pytest.mark.runtime
+
+PROMPT, RESPONSE, PAD = 6, 5, 0
+ROWS = [  # prompt, response, mask, logprobs, reward
+    ([11, 12, 13], [21, 22, 23], [1, 1, 1], [-0.1, -0.2, -0.3], 1.0),
+    ([11, 12, 13, 14, 15, 16], [31], [1], [-0.5], 0.25),
+    ([17], [41, 42, 43, 44, 45], [1, 0, 0, 1, 1], [-1.0, 0.0, 0.0, -2.0, -0.5], -1.0),
+]
+METRICS = {"generate_sequences": 0.5, "compute_score": 0.125}
+
+
+def experience(row, run=0, **changes):
+    prompt, response, mask, logprobs, reward = row
+    values = {
+        "run": run,
+        "prompt_ids": np.array(prompt, np.int32),
+        "response_ids": np.array(response, np.int32),
+        "response_mask": np.array(mask, np.uint8),
+        "logprobs": np.array(logprobs, np.float32),
+        "reward": reward,
+        "min_model_version": 2,
+        "max_model_version": 3,
+        "metrics": METRICS,
+        "info": {"acc": reward},
+    }
+    return Experience(**values | changes)
+
+
+@pytest.fixture(scope="module")
+def verls(tmp_path_factory):
+    """What AgentLoopWorker and AgentLoopManager of verl make of ROWS."""
+    from verl.experimental.agent_loop.agent_loop import (
+        AgentLoopManager,
+        AgentLoopMetrics,
+        AgentLoopOutput,
+        AgentLoopWorker,
+    )
+
+    from trinity_compat.runtime.toy import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    worker = object.__new__(AgentLoopWorker)
+    worker.rollout_config = SimpleNamespace(prompt_length=PROMPT, response_length=RESPONSE)
+    worker.tokenizer, worker.processor = tokenizer, None
+    worker.reward_loop_worker_handles, worker.distillation_enabled = [object()], False
+    worker.teacher_client = worker.teacher_key = worker.mm_processor_kwargs = None
+
+    def padded(row):
+        prompt, response, mask, logprobs, reward = row
+        output = AgentLoopOutput(
+            prompt_ids=prompt,
+            response_ids=response,
+            response_mask=mask,
+            response_logprobs=logprobs,
+            reward_score=reward,
+            num_turns=2,
+            metrics=AgentLoopMetrics(**METRICS),
+            extra_fields={"reward_extra_info": {"acc": reward}, "turn_scores": [], "tool_rewards": []},
+        )
+        output.extra_fields |= {"min_global_steps": 2, "max_global_steps": 3}
+        return asyncio.run(worker._agent_loop_postprocess(output, False, raw_prompt=[{"role": "user"}]))
+
+    batch = worker._postprocess([padded(row) for row in ROWS])
+    timing = AgentLoopManager._performance_metrics(None, [batch.meta_info.pop("metrics")], batch)
+    return batch, timing, tokenizer.pad_token_id
+
+
+@pytest.fixture
+def ours(verls):
+    from trinity_compat.trainer.batch import Shape, to_dataproto
+
+    return to_dataproto([experience(row) for row in ROWS], Shape(PROMPT, RESPONSE, verls[2]))
+
+
+def test_tensors_are_verls(verls, ours):
+    theirs = verls[0].batch
+    assert set(ours.batch.keys()) == set(theirs.keys())
+    for name in theirs.keys():  # noqa: SIM118 (a TensorDict iterates over rows)
+        assert ours.batch[name].dtype == theirs[name].dtype, name
+        assert torch.equal(ours.batch[name], theirs[name]), name
+
+
+def test_columns_and_reward_keys_are_verls(verls, ours):
+    theirs = verls[0]
+    # raw_prompt comes with the task; see task_columns
+    assert set(ours.non_tensor_batch) | {"raw_prompt"} == set(theirs.non_tensor_batch)
+    assert ours.meta_info["reward_extra_keys"] == theirs.meta_info["reward_extra_keys"] == ["acc"]
+    for name in ours.non_tensor_batch:
+        assert list(ours.non_tensor_batch[name]) == list(theirs.non_tensor_batch[name]), name
+
+
+def test_timings_have_verls_names_and_values(verls, ours):
+    assert ours.meta_info["timing"] == verls[1]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ([1] * (PROMPT + 1), [2], [1], [0.0], 0.0),
+        ([1], [2] * (RESPONSE + 1), [1] * (RESPONSE + 1), [0.0] * (RESPONSE + 1), 0.0),
+        ([1], [], [], [], 0.0),
+    ],
+)
+def test_an_experience_that_does_not_fit_is_refused(row):
+    from trinity_compat.trainer.batch import Shape, to_dataproto
+
+    with pytest.raises(RunError, match=r"does not fit the trainer's 6 \+ 5"):
+        to_dataproto([experience(row)], Shape(PROMPT, RESPONSE, PAD))
+
+
+def group(*versions):
+    rows = [
+        experience(ROWS[0], run=i, min_model_version=v, max_model_version=9) for i, v in enumerate(versions)
+    ]
+    return Group("k", 0, {"data_source": "toy", "index": 4}, 1, tuple(rows))
+
+
+def test_lag_counts_from_the_oldest_token_to_the_policy_before_the_step():
+    from trinity_compat.trainer.batch import lag_metrics
+
+    assert lag_metrics([group(4, 4)], 5) == {
+        "training/model_version_lag/mean": 0.0,
+        "training/model_version_lag/max": 0.0,
+    }
+    assert lag_metrics([group(1, 4), group(3, 4)], 5) == {
+        "training/model_version_lag/mean": 1.0,
+        "training/model_version_lag/max": 3.0,
+    }
+
+
+def test_task_columns_repeat_each_task_for_its_answers():
+    from trinity_compat.trainer.batch import task_columns
+
+    second = Group("l", 1, {"data_source": "other"}, 1, ())
+    columns = task_columns([group(0, 0), second], 2)
+    assert list(columns) == ["data_source"]
+    assert list(columns["data_source"]) == ["toy", "toy", "other", "other"]

@@ -1,0 +1,228 @@
+"""What the trainer does with the buffer, without a model."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.api import ClaimLost
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.errors import RunError
+from trinity_compat.spec import RunSpec, SyncSpec
+
+pytestmark = pytest.mark.runtime  # verl's DataProto is imported along the way
+
+BATCH, RUNS = 2, 3
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
+    yield buffer
+    buffer.close()
+
+
+@pytest.fixture
+def heart(buffer):
+    from trinity_compat.trainer.heart import Heart
+
+    with Heart(buffer, "t0", beat_s=0.05) as heart:
+        yield heart
+
+
+@pytest.fixture
+def make(buffer, heart, tmp_path):
+    from trinity_compat.trainer.exchange import BufferExchange
+
+    def make(**changes):
+        sync = changes.pop("sync", SyncSpec(directory=str(tmp_path / "sync"), timeout_s=0.5))
+        spec = RunSpec("", "", {}, 1, None, sync, **changes)
+        return BufferExchange(buffer, spec, heart, batch_size=BATCH, group_size=RUNS, val_size=2)
+
+    return make
+
+
+def group(number, *, runs=RUNS, version=0, kind="train"):
+    def one(run):
+        ids = np.array([1, 2], np.int32)
+        ones, logprobs = np.ones(2, np.uint8), np.zeros(2, np.float32)
+        return Experience(run, ids, ids, ones, logprobs, 1.0, version, version)
+
+    return Group(f"{kind}-{number}", number, {}, 1, tuple(map(one, range(runs))), kind)
+
+
+def put(buffer, *numbers, **more):
+    buffer.put_groups([group(number, **more) for number in numbers])
+
+
+def send(tmp_path):
+    from trinity_compat.synchronizer.files import write_file
+
+    return lambda version: write_file(tmp_path / "sync", version, [("w", torch.full((2,), float(version)))])
+
+
+def test_a_step_waits_for_its_groups_and_enters_them_once(buffer, make):
+    exchange = make()
+    buffer.beat("explorer", "e0", state="running")
+    threading.Timer(0.2, put, (buffer, 0, 1, 2)).start()
+    claimed = exchange.claim(1)
+    assert [g.task_no for g in claimed.groups] == [0, 1]
+    assert claimed.waited_s > 0.1
+    exchange.commit(1)
+    exchange.commit(1)
+    assert {k: v for k, v in buffer.depth().items() if v} == {"trained": 2, "ready": 1}
+
+
+def test_a_group_of_another_size_is_refused(buffer, make):
+    put(buffer, 0, 1, runs=2)
+    with pytest.raises(RunError, match="holds 2 experiences, not 3"):
+        make().claim(1)
+
+
+def test_groups_too_old_for_max_staleness_are_dropped(buffer, make):
+    put(buffer, 0, 1, version=0)
+    put(buffer, 2, 3, version=2)
+    assert [g.task_no for g in make(max_staleness=1).claim(4).groups] == [2, 3]
+    assert buffer.depth()["stale"] == 2
+
+
+def test_a_claim_given_back_is_ready_for_the_next_trainer(buffer, make):
+    put(buffer, 0, 1)
+    exchange = make()
+    exchange.claim(1)
+    exchange.release()
+    assert buffer.depth()["ready"] == 2
+    assert [g.task_no for g in make().claim(1).groups] == [0, 1]
+
+
+def test_a_lost_claim_is_not_entered(buffer, make):
+    put(buffer, 0, 1)
+    exchange = make()
+    exchange.claim(1)
+    buffer.reconcile(step=0)
+    with pytest.raises(ClaimLost):
+        exchange.commit(1)
+
+
+def test_the_lease_outlives_a_step_longer_than_itself(buffer, tmp_path):
+    from trinity_compat.trainer.heart import Heart
+
+    put(buffer, 0, 1)
+    with Heart(buffer, "t0", lease_s=0.6, beat_s=0.05) as heart:
+        claim = buffer.claim_groups(2, owner="t0", step=1, lease_s=0.6)
+        heart.keep(claim)
+        time.sleep(1.5)
+        heart.check()
+        assert buffer.claim_groups(2, owner="t1", step=1) is None
+
+
+def test_without_any_explorer_the_wait_ends(make):
+    from trinity_compat.trainer.errors import PeerGone
+
+    with pytest.raises(PeerGone, match="no explorer has started"):
+        make().claim(1)
+
+
+@pytest.mark.parametrize(
+    ("state", "detail", "said"),
+    [
+        ("failed", {"reason": "vLLM died"}, "explorer e0 failed: vLLM died"),
+        ("done", {}, "explorer e0 is done"),
+    ],
+)
+def test_an_explorer_that_ended_ends_the_wait_with_its_reason(buffer, make, state, detail, said):
+    from trinity_compat.trainer.errors import PeerGone
+
+    buffer.beat("explorer", "e0", state=state, detail=detail)
+    with pytest.raises(PeerGone, match=f"waiting for the 2 groups of step 1, but {said}"):
+        make().claim(1)
+
+
+def test_what_an_explorer_stored_before_it_ended_is_still_trained(buffer, make):
+    buffer.beat("explorer", "e0", state="done")
+    put(buffer, 0, 1)
+    assert len(make().claim(1).groups) == 2
+
+
+def test_an_explorer_silent_for_ten_seconds_is_gone(buffer):
+    from trinity_compat.trainer.peers import ExplorerWatch
+
+    buffer.beat("explorer", "e0", state="running")
+    watch = ExplorerWatch(buffer, start_s=60, silent_s=1.5)
+    seen = [watch.verdict("groups")]
+    until = time.monotonic() + 5
+    while seen[-1] is None and time.monotonic() < until:
+        time.sleep(0.1)
+        seen.append(watch.verdict("groups"))
+    assert "e0 was last heard of 2 s ago" in str(seen[-1])
+
+
+def test_versions_come_every_interval_and_old_files_go(buffer, make, tmp_path):
+    exchange = make(sync=SyncSpec(interval=2, directory=str(tmp_path / "sync")))
+    for step in range(5):
+        exchange.publish(step, send(tmp_path))
+    assert buffer.latest_version().version == 4
+    assert [buffer.get_version(v) is not None for v in range(5)] == [True, False, True, False, True]
+    assert [path.name for path in (tmp_path / "sync").iterdir()] == ["v00000004.safetensors"]
+
+
+def test_evaluation_uses_the_weights_of_its_own_step(buffer, make, tmp_path):
+    exchange = make(sync=SyncSpec(interval=4, directory=str(tmp_path / "sync"), timeout_s=20))
+
+    def explorer():
+        while (request := buffer.next_eval()) is None:
+            time.sleep(0.02)
+        assert buffer.get_version(request.version).version == 3
+        put(buffer, 1, 0, runs=1, kind=f"eval:{request.request_id}")
+        buffer.finish_eval(request)
+
+    exchange.publish(0, send(tmp_path))
+    thread = threading.Thread(target=explorer)
+    thread.start()
+    assert [g.task_no for g in exchange.evaluate(3, send(tmp_path))] == [0, 1]
+    thread.join()
+
+
+def test_an_evaluation_with_a_hole_is_an_error(buffer, make, tmp_path):
+    exchange = make()
+    request = buffer.request_eval(step=0, version=0)
+    put(buffer, 0, runs=1, kind=f"eval:{request.request_id}")
+    buffer.finish_eval(request)
+    with pytest.raises(RunError, match="has 1 of 2 tasks"):
+        exchange.evaluate(0, send(tmp_path))
+
+
+def test_a_fresh_job_keeps_its_first_history(buffer, make):
+    make().resumed(0)
+    assert buffer.history() == 1
+
+
+def test_a_restart_without_checkpoint_starts_again(buffer, make, tmp_path):
+    first = make()
+    first.publish(0, send(tmp_path))
+    put(buffer, 0, 1)
+    first.claim(1)
+    first.commit(1)
+    make().resumed(0)
+    assert buffer.history() == 2
+    assert buffer.depth()["ready"] == 2
+
+
+def test_metrics_of_a_step_are_kept_and_completed(buffer, make):
+    put(buffer, 0, 1)
+    exchange = make()
+    exchange.claim(1)
+    exchange.commit(1)
+    given = {"perf/total_num_tokens": 100, "perf/time_per_step": 4.0, "note": "text"}
+    out = exchange.log(1, given)
+    assert out["note"] == "text"
+    ((step, kept),) = buffer.read_metrics("trainer")
+    assert step == 1
+    assert kept["perf/tokens_per_second"] == 25.0
+    assert kept["training/model_version_lag/mean"] == 0.0
+    assert kept["buffer/trained"] == 2.0
+    assert "timing_s/buffer_wait" in kept
+    assert "note" not in kept
