@@ -69,12 +69,12 @@ def apply_rows(view: View, rows: Rows) -> Draft:
             _take(view, draft, said)
     for key, setting in view.config.settings.items():
         row = rows.find(key)
-        if row is None or (setting.value is None and row.how != "pass"):
+        if row is None:
             continue
-        if row.how in ("copy", "scale"):
-            _copy(view, draft, row, key)
-        elif row.how == "pass":
+        if row.passes(view.options.trinity):
             _pass(view, draft, key)
+        elif row.how in ("copy", "scale") and setting.value is not None:
+            _copy(view, draft, row, key)
     return draft
 
 
@@ -127,25 +127,31 @@ def _pass(view: View, draft: Draft, key: str) -> None:
     if key.startswith("critic.") and not view.critic:
         return
     takes = trainer_config(view.options.trinity, "megatron" if view.megatron else "fsdp")
-    if not takes.takes(key):
+    name = spelled(view.options.trinity, key)
+    if not takes.takes(name):
         if view.is_set(key):
             reason = f"trinity-rft {view.options.trinity}'s veRL has no such key: carried for our runtime"
             draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC082"))
         return
     value = view.text(key)
-    if _says_something(view, takes, key, value) and not _null(view, value):
+    if _says_something(view, takes, key, name, value) and not _null(view, value):
         _refuse_open_numbers(view, (key,), free=isinstance(value, str))
-        draft.put(f"{_TC}.{key}", value, _note(view, (key,), ""), (key,))
+        draft.put(f"{_TC}.{name}", value, _note(view, (key,), ""), (key,))
 
 
-def _says_something(view: View, takes: TrainerConfig, key: str, value: Any) -> bool:
+def spelled(target: str, key: str) -> str:
+    """A key of today's veRL as the veRL of trinity-rft ``target`` spells it."""
+    return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == "0.4.1" else key
+
+
+def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value: Any) -> bool:
     """Whether upstream would do something else without ``key``, or the launch gives it."""
     if view.is_set(key) or key in _IN_FULL:
         return True
-    if key not in takes.defaults:  # inside a dictionary that is empty upstream
+    if name not in takes.defaults:  # inside a dictionary that is empty upstream
         setting = view.config.settings[key]
         return setting.interpolation is None and value != pinned_defaults(view.config.flavour).get(key, value)
-    return bool(value != takes.default(key))
+    return bool(value != takes.default(name))
 
 
 def _null(view: View, value: Any) -> bool:

@@ -106,13 +106,14 @@ class Judge:
         if verdict is not None:
             at = verdict.target or (None if verdict.status is Status.NO_EFFECT else target)
             return verdict.status, verdict.reason, verdict.code or row.code, at
-        if row.how == "keep" and self._like_upstream(row, key):
+        passes = row.passes(self.view.options.trinity)
+        if row.how == "keep" and not passes and self._like_upstream(row, key):
             return Status.NO_EFFECT, f"as upstream has it anyway: {row.why}", row.code, None
-        if row.how == "pass" and target is None:
+        if passes and target is None:
             return self._not_passed(row, key)
-        if row.how == "drop":
+        if row.how == "drop" and not passes:
             target = None
-        return row.outcome, row.why, row.code, target
+        return row.outcome(self.view.options.trinity), row.why, row.code, target
 
     def _not_passed(self, row: Row, key: str) -> tuple[Status, str, str, str | None]:
         value = self.view.value(key)
@@ -151,7 +152,8 @@ class Judge:
             return False
         new = self.successors.get(key, ((key,), ""))[0][0]
         row = self.rows.find(new)
-        if row is None or row.how == "drop" or self._idle(new):
+        passes = row is not None and row.passes(self.view.options.trinity)
+        if row is None or (row.how == "drop" and not passes) or self._idle(new):
             return False
         if new != key and (new in self.view.origin.settings or self.view.origin.get(key) is None):
             return False  # its successor speaks for it
@@ -167,7 +169,7 @@ class Judge:
 
     def _own_paths(self, row: Row, key: str) -> Iterator[str]:
         target = self.view.options.trinity
-        if row.how == "pass":
+        if row.passes(target):
             yield from (path for path in self.draft.paths.get(key, ()) if ".trinity_compat." not in path)
         else:
             yield from (path for path in row.paths(target) if self.draft.at(path) is not None)

@@ -35,7 +35,8 @@ class Row:
 
     ``to`` are dotted paths, the first one names the key in a finding; ``targets`` replaces them for
     a trinity-rft release. ``same`` is the value with which upstream behaves like veRL anyway.
-    ``free`` marks text in which an unknown environment variable may stay symbolic.
+    ``free`` marks text in which an unknown environment variable may stay symbolic. ``passed`` are
+    releases of trinity-rft that take the key under trainer_config though others don't.
     """
 
     key: str
@@ -49,11 +50,15 @@ class Row:
     same: Any = None
     has_same: bool = False
     free: bool = False
+    passed: tuple[str, ...] = ()
 
-    @property
-    def outcome(self) -> Status:
+    def outcome(self, target: str) -> Status:
         """The status of a key that this row translates without a hitch."""
-        return self.status or HOWS[self.how]
+        return Status.PASSED_THROUGH if self.passes(target) else self.status or HOWS[self.how]
+
+    def passes(self, target: str) -> bool:
+        """Whether the key goes to trainer_config in trinity-rft ``target``."""
+        return self.how == "pass" or target in self.passed
 
     def paths(self, target: str) -> tuple[str, ...]:
         """The paths in the configuration of trinity-rft ``target``."""
@@ -155,6 +160,7 @@ def _row(key: str, form: Mapping[str, Any]) -> Row:
         same=form.get("same"),
         has_same="same" in form,
         free=form.get("free", False),
+        passed=tuple(form.get("passed", ())),
     )
 
 

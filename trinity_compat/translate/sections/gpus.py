@@ -117,10 +117,10 @@ def _rollout(view: View, machine: Machine) -> int:
         return asked
     if view.published:
         return max(machine.engine, machine.total // 4 // machine.engine * machine.engine)
-    able = machine.choices()
-    if not able:
+    choices = machine.choices()
+    if not choices:
         return machine.engine
-    return min(able, key=lambda count: (abs(2 * count - machine.total), -count))
+    return min(choices, key=lambda count: (abs(2 * count - machine.total), -count))
 
 
 def _explained(machine: Machine, rollout: int) -> str:
