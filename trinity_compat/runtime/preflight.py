@@ -164,7 +164,7 @@ def check_ports(ray: Mapping[str, Any]) -> None:
     for name, value in named.items():
         if value and str(value).isdigit() and not is_free(int(value)):
             raise UserError(
-                f"{name}={value}: that port is taken{_holder(int(value))}",
+                f"{name}={value}: that port is taken{holder(int(value))}",
                 hint=f"end that process, or unset {name} and let a free port be found",
             )
 
@@ -180,7 +180,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _holder(port: int) -> str:
+def holder(port: int) -> str:
+    """Who listens on ``port``, as words to append; "" when that cannot be seen."""
     import psutil
 
     try:

@@ -1,0 +1,150 @@
+"""Runs to break: the real command line on a tiny job, and what must hold after any fault."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """A toy without its warm start: nothing here looks at the reward."""
+    from trinity_compat.runtime.toy import ToySpec, make_toy
+
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=1))
+
+
+class Run:
+    """One `trinity-compat run` of the toy script. ``mark`` finds every process of it."""
+
+    def __init__(self, cwd, toy, *arguments, options=(), env=None):
+        self.cwd, self.mark = cwd, uuid.uuid4().hex
+        self.job = cwd / "checkpoints" / "toy" / "grpo"
+        self.env = {
+            **os.environ,
+            "TOY_DIR": str(toy),
+            "TRAIN_PROMPTS": "8",
+            "MINI_PROMPTS": "4",
+            "TC_TEST_MARK": self.mark,
+            **(env or {}),
+        }
+        words = ["trainer.test_freq=-1", "trainer.val_before_train=False", "trainer.save_freq=2", *arguments]
+        self.command = [sys.executable, "-m", "trinity_compat", "run", *options, str(SCRIPT), "--", *words]
+        self.process = None
+
+    def start(self):
+        out, err = (self.cwd / "out").open("w"), (self.cwd / "err").open("w")
+        # A session of its own, as a terminal gives: Ctrl-C then reaches the whole group.
+        self.process = subprocess.Popen(
+            self.command, cwd=self.cwd, env=self.env, stdout=out, stderr=err, start_new_session=True
+        )
+        return self
+
+    def finish(self, timeout=240):
+        self.process.wait(timeout)
+        return self
+
+    def ctrl_c(self):
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    @property
+    def code(self):
+        return self.process.returncode
+
+    @property
+    def out(self):
+        return (self.cwd / "out").read_text()
+
+    @property
+    def err(self):
+        return (self.cwd / "err").read_text()
+
+    @property
+    def errors(self):
+        return [line for line in self.err.splitlines() if line.startswith("error:")]
+
+    def wait_for(self, condition, timeout=180):
+        """Wait until ``condition()`` is true; fails with the run's output."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert self.process.poll() is None, f"the run ended early\n{self.out[-3000:]}\n{self.err[-3000:]}"
+            assert time.monotonic() < deadline, f"waited in vain\n{self.out[-3000:]}\n{self.err[-3000:]}"
+            time.sleep(0.1)
+
+    def side(self, role):
+        """The process of one side, None while there is none."""
+        for process in self.alive():
+            try:
+                if f"trinity_compat.{role}" in process.cmdline():
+                    return process
+            except psutil.Error:
+                continue
+        return None
+
+    def alive(self):
+        """Every process of this run, zombies apart."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.environ().get("TC_TEST_MARK") == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def sql(self, statement):
+        connection = sqlite3.connect(f"file:{self.job}/buffer/experiences.db?mode=ro", uri=True)
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+    def trained_steps(self):
+        file = self.job / "buffer" / "experiences.db"
+        try:
+            return self.sql("select count(distinct trainer_step) from ledger")[0][0] if file.exists() else 0
+        except sqlite3.OperationalError:
+            return 0
+
+    def nothing_is_left_and_nothing_lost(self):
+        """No process, a sound database, only whole groups in it."""
+        assert self.alive() == []
+        assert self.sql("pragma integrity_check") == [("ok",)]
+        sizes = self.sql("select group_id, count(*) from experiences group by group_id having count(*) <> 8")
+        assert sizes == []
+
+    def clean_up(self):
+        for process in self.alive():
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+        if self.process:
+            self.process.wait()
+
+
+@pytest.fixture
+def run(tmp_path, toy):
+    """Makes a Run in a folder of its own; whatever a test leaves behind is killed after it."""
+    made = []
+
+    def make(*arguments, **more):
+        made.append(Run(tmp_path, toy, *arguments, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.clean_up()

@@ -1,0 +1,41 @@
+"""Ctrl-C ends the run with 130 and a word on how to go on, whatever it was doing."""
+
+import pytest
+
+
+def check(one):
+    one.finish(40)
+    assert one.code == 130
+    assert one.errors == []
+    assert "the same command" in one.out
+    assert one.alive() == []
+    assert one.out.splitlines()[-1] == str(one.job)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_while_ray_starts(run):
+    one = run().start()
+    one.wait_for(lambda: one.job.exists())
+    one.ctrl_c()
+    check(one)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_while_both_sides_start(run):
+    one = run().start()
+    one.wait_for(lambda: one.side("trainer") is not None and one.side("explorer") is not None)
+    one.ctrl_c()
+    check(one)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(400)
+def test_while_it_trains(run):
+    one = run("trainer.total_training_steps=400").start()
+    one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())
+    one.ctrl_c()
+    check(one)
+    assert "continues from step" in one.out
+    one.nothing_is_left_and_nothing_lost()

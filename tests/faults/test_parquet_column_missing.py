@@ -1,0 +1,22 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def test_the_column_and_what_asks_for_it_are_named(run, tmp_path):
+    file = tmp_path / "bare.parquet"
+    pq.write_table(pa.table({"prompt": ["a"], "data_source": ["b"]}), file)
+    one = run(f"data.train_files={file}").start().finish(60)
+    assert one.code == 2
+    assert one.errors == [
+        f"error: data.train_files: {file} has no column 'reward_model' (veRL's reward managers);"
+        " it has data_source, prompt"
+    ]
+    assert not one.job.exists()
+
+
+def test_a_file_that_is_no_parquet(run, tmp_path):
+    file = tmp_path / "text.parquet"
+    file.write_text("no")
+    one = run(f"data.val_files={file}").start().finish(60)
+    assert one.code == 2
+    assert f"data.val_files: {file} is no parquet file" in one.errors[0]

