@@ -92,7 +92,7 @@ class PlatformCPU(PlatformBase):
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
         return True
 
-    def current_device(self) -> torch.device:  
+    def current_device(self) -> torch.device:
         """Never an index: ``tensor.to(0)`` means cuda:0."""
         return torch.device(NAME)
 

@@ -68,7 +68,7 @@ class Numbered(Dataset):
         self._rows = rows
 
     def __len__(self) -> int:
-        return len(self._rows)  # type: ignore[arg-type]
+        return len(self._rows)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         return {**self._rows[item], TASK_NO: item}
@@ -163,6 +163,8 @@ class VersionPublisher:
 
 class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
     """veRL's trainer on stored rollouts. ``exchange`` is all it knows of the run."""
+
+    train_dataloader: Any
 
     def __init__(self, *args: Any, exchange: Exchange, **kwargs: Any) -> None:
         self.exchange = exchange

@@ -14,6 +14,8 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
     Its transport (``checkpoint_engine``) stays, and so does every method that veRL's trainer calls.
     """
 
+    role: str
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.role = self.role.replace("actor_rollout", "actor")

@@ -1,0 +1,232 @@
+"""The trainer's process, end to end: real veRL, real models, a plain explorer."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy_job import CPU, HERE, TASK, PlainExplorer, job, toy
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience, Group
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(900)]
+
+TWO_PROCESSES = (HERE / "two_processes.overrides").read_text().split()
+# A step's seconds, and what follows from them or from the machine.
+MEASURED = ("timing_s/", "timing_per_token_ms/", "perf/", "actor/perf/", "critic/perf/")
+
+
+@pytest.fixture(scope="module")
+def toy_dir(tmp_path_factory):
+    return toy(tmp_path_factory.mktemp("toy"))
+
+
+def environment(tmp_path):
+    return os.environ | {
+        "RAY_TMPDIR": "/tmp",
+        "TENSORBOARD_DIR": str(tmp_path / "tb"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def start(job_dir):
+    log = (job_dir / "trainer.log").open("a")
+    command = [sys.executable, "-m", "trinity_compat.trainer", str(job_dir)]
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment(job_dir), start_new_session=True)
+
+
+def train(job_dir, *, code=0):
+    """Run to the end; returns the metrics by step."""
+    process = start(job_dir)
+    assert process.wait(timeout=400) == code, (job_dir / "trainer.log").read_text()[-4000:]
+    buffer = open_buffer(f"sqlite:///{job_dir}/experiences.db")
+    metrics = dict(buffer.read_metrics("trainer"))
+    buffer.close()
+    return metrics
+
+
+def learnt(metrics):
+    """What the step computed, without what it measured."""
+    gone = (*MEASURED, "buffer/")
+    return {k: v for k, v in metrics.items() if not k.startswith(gone)}
+
+
+def test_killed_explorer_is_noticed_and_a_rerun_repeats_the_lost_step_exactly(toy_dir, tmp_path):
+    options = ["trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.test_freq=4"]
+    options += ["trainer.val_before_train=True", "actor_rollout_ref.actor.shuffle=True"]
+    spec = job(toy_dir, tmp_path, *options)
+    PlainExplorer(spec, die_after=3).start()
+    began = time.monotonic()
+    before = train(tmp_path, code=3)
+    assert "was last heard of" in (tmp_path / "trainer.log").read_text()
+    assert sorted(before) == [0, 1, 2, 3]
+    assert time.monotonic() - began < 300
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "2"
+
+    explorer = PlainExplorer(spec)
+    explorer.start()
+    after = train(tmp_path)
+    explorer.stop.set()
+    assert learnt(after[3]) == learnt(before[3])
+    assert sorted(step for step in after if step > 0) == [1, 2, 3, 4]
+    assert any(name.startswith("val-core/") for name in after[4])
+    assert after[3]["training/rollout_probs_diff_max"] < 1e-4
+    buffer = explorer.buffer
+    assert buffer.get_state("finished") is True
+    assert buffer.get_state("total_steps") == 4
+    assert buffer.depth()["trained"] == 4 * 8
+    assert ledger(tmp_path) == dict.fromkeys((1, 2, 3, 4), 8 * 4)
+
+
+def ledger(job_dir):
+    """Experiences by step, as anyone reads them with SQL."""
+    rows = sqlite3.connect(job_dir / "experiences.db").execute(
+        "select trainer_step, count(*), count(distinct experience_id) from ledger group by 1"
+    )
+    out = {}
+    for step, count, different in rows:
+        assert count == different
+        out[step] = count
+    return out
+
+
+def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
+    options = [
+        "algorithm.adv_estimator=gae",
+        "algorithm.use_kl_in_reward=True",
+        "algorithm.kl_ctrl.type=adaptive",
+    ]
+    options += [
+        "actor_rollout_ref.actor.use_kl_loss=True",
+        "trainer.save_freq=2",
+        "trainer.total_training_steps=2",
+    ]
+    spec = job(toy_dir, tmp_path, *options, *TWO_PROCESSES)
+    explorer = PlainExplorer(spec)
+    explorer.start()
+    metrics = train(tmp_path)[2]
+    explorer.stop.set()
+    for name in ("critic/vf_loss", "critic/grad_norm", "actor/kl_loss", "actor/reward_kl_penalty"):
+        assert np.isfinite(metrics[name])
+    assert metrics["training/rollout_probs_diff_max"] < 1e-4
+    written = tmp_path / "global_step_2"
+    assert len(list((written / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
+    assert len(list((written / "critic").glob("model_world_size_2_rank_*.pt"))) == 2
+
+
+def test_sigterm_ends_within_ten_seconds_and_gives_the_claim_back(toy_dir, tmp_path):
+    spec = job(toy_dir, tmp_path, "trainer.total_training_steps=30")
+    explorer = PlainExplorer(spec)
+    explorer.start()
+    process = start(tmp_path)
+    until = time.monotonic() + 300
+    while not explorer.buffer.read_metrics("trainer") and time.monotonic() < until:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 10
+    explorer.stop.set()
+    assert explorer.buffer.depth()["claimed"] == 0
+
+
+def test_a_merged_lora_version_is_a_whole_model(toy_dir, tmp_path):
+    lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
+    spec = job(toy_dir, tmp_path, *lora, "trainer.total_training_steps=2")
+    explorer = PlainExplorer(spec)
+    explorer.start()
+    metrics = train(tmp_path)
+    explorer.stop.set()
+    assert metrics[2]["training/rollout_probs_diff_max"] < 1e-4
+    assert metrics[1]["actor/grad_norm"] > 0
+
+
+def test_our_trainer_equals_stock_verl_on_the_same_rollouts(toy_dir, tmp_path):
+    """Two steps of stock veRL with vLLM, recorded; the same answers through our buffer and trainer."""
+    steps = ["trainer.total_training_steps=2", "actor_rollout_ref.actor.use_kl_loss=True"]
+    stock = run_stock(toy_dir, tmp_path, *steps)
+    spec = job(toy_dir, tmp_path, *steps)
+    buffer = open_buffer(spec.database_url)
+    for step in (1, 2):
+        buffer.put_groups(recorded(tmp_path / f"{step}.pt", step, runs=4))
+    buffer.beat("explorer", "recorded", state="done")
+    ours = train(tmp_path)
+    for step in (1, 2):
+        assert set(stock[step]) <= set(ours[step]), "a metric of stock veRL is missing"
+        for name, value in learnt(stock[step]).items():
+            assert ours[step][name] == pytest.approx(value, rel=1e-5, abs=1e-7), f"{name} at step {step}"
+
+
+def run_stock(toy_dir, tmp_path, *options):
+    """Metrics by step of ``verl.trainer.main_ppo`` (v0), from veRL's own file logger."""
+    stock_only = (HERE / "stock.overrides").read_text().split()
+    paths = [
+        f"data.train_files={toy_dir}/data/train.parquet",
+        f"data.val_files={toy_dir}/data/val.parquet",
+        f"actor_rollout_ref.model.path={toy_dir}/model",
+        f"reward.custom_reward_function.path={HERE.parents[1]}/examples/verl_scripts/toy_reward.py",
+        f"trainer.default_local_dir={tmp_path}/stock",
+    ]
+    extra = {"RECORD_DIR": str(tmp_path), "VERL_FILE_LOGGER_PATH": str(tmp_path / "stock.jsonl")}
+    extra |= {"PYTHONPATH": str(HERE), "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with (tmp_path / "stock.log").open("w") as log:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "verl.trainer.main_ppo",
+                *CPU,
+                *TASK,
+                *stock_only,
+                *paths,
+                *options,
+            ],
+            env=environment(tmp_path) | extra,
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+            timeout=600,
+        )
+    assert done.returncode == 0, (tmp_path / "stock.log").read_text()[-4000:]
+    lines = map(json.loads, (tmp_path / "stock.jsonl").read_text().splitlines())
+    return {line["step"]: line["data"] for line in lines}
+
+
+def recorded(path: Path, step: int, *, runs: int) -> list[Group]:
+    batch = torch.load(path, weights_only=True)
+    prompt = batch["prompts"].shape[1]
+    rows = [
+        experience({k: v[i] for k, v in batch.items()}, prompt, i % runs, step)
+        for i in range(len(batch["prompts"]))
+    ]
+    return [
+        Group(
+            f"{step}-{i}", (step - 1) * 8 + i // runs, {"data_source": "toy"}, step, tuple(rows[i : i + runs])
+        )
+        for i in range(0, len(rows), runs)
+    ]
+
+
+def experience(row: dict, prompt: int, run: int, step: int) -> Experience:
+    said = row["attention_mask"][prompt:].bool()
+    asked = row["attention_mask"][:prompt].bool()
+    reward = float(row["rm_scores"].sum())
+    return Experience(
+        run=run,
+        prompt_ids=row["prompts"][asked].numpy().astype(np.int32),
+        response_ids=row["responses"][said].numpy().astype(np.int32),
+        response_mask=row["response_mask"][said].numpy().astype(np.uint8),
+        logprobs=row["rollout_log_probs"][said].float().numpy(),
+        reward=reward,
+        min_model_version=step - 1,
+        max_model_version=step - 1,
+        info={"acc": reward},
+    )
