@@ -27,7 +27,7 @@ from trinity_compat.launch.values import Bit
 
 Node = dict[str, Any]
 COMMENT_BACKSLASH = re.compile(rb"#[^\n]*\\\n")
-ERROR_PLACE = re.compile(rb"<standard input>:(\d+):(\d+): (.*)")
+ERROR_PLACE = re.compile(rb"(?:<standard input>:)?(\d+):(\d+): (.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,10 @@ def _continued_comments(node: object, text: bytes) -> Iterator[int]:
             yield from _continued_comments(item, text)
     elif isinstance(node, dict):
         if "Hash" in node:
-            end = node["Hash"]["Offset"] + len(node.get("Text", "").encode(errors="surrogateescape"))
-            if text[end : end + 1] == b"\\":
-                yield end
+            comment = node.get("Text", "").encode(errors="surrogateescape")
+            backslash = node["Hash"]["Offset"] + len(comment) - 1
+            if comment.endswith(b"\\\n") and text[backslash : backslash + 1] == b"\\":
+                yield backslash
             return
         for child in node.values():
             if isinstance(child, (dict, list)):
@@ -122,14 +123,14 @@ def _continued_comments(node: object, text: bytes) -> Iterator[int]:
 
 
 def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | None]:
-    budget.parse()
-    process = subprocess.Popen(
-        [shfmt_path(), "--to-json", "-ln", "bash"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    output, errors = _communicate(process, source, budget.left)
+    with budget.parser() as seconds:
+        process = subprocess.Popen(
+            [shfmt_path(), "--to-json", "-ln", "bash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        output, errors = _communicate(process, source, seconds)
     if process.returncode == 0:
         return output, None
     match = ERROR_PLACE.search(errors)
