@@ -17,20 +17,14 @@ def trainer_config(spec: RunSpec) -> DictConfig:
     """A resolved copy of ``spec.verl`` with veRL's own extension points pointed at us."""
     config = OmegaConf.create(dict(spec.verl))
     OmegaConf.resolve(config)
-    refuse(config, spec.sync.method)
+    refuse(config)
     with open_dict(config):
         _point_at_us(config, spec)
     return config
 
 
-def refuse(config: DictConfig, method: str) -> None:
+def refuse(config: DictConfig) -> None:
     """UserError for what needs the rollout inside veRL's trainer."""
-    if method == "nccl":
-        raise UserError(
-            "synchronizer.sync_method=nccl needs trainer and explorer in one process group, which this "
-            "version does not set up",
-            hint="write sync_method: memory (one node) or checkpoint (a file system that all nodes see)",
-        )
     if config.algorithm.adv_estimator == "remax":
         raise UserError(
             "algorithm.adv_estimator=remax needs a greedy answer beside each sampled group, which the "

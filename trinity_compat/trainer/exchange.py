@@ -32,6 +32,7 @@ class BufferExchange:
         self._buffer, self._spec, self._heart = buffer, spec, heart
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
         self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s)
+        self._method = _transport(spec.sync.method)
         self._claim: Claim | None = None
         self._published: int | None = None
         self._metrics: dict[str, float] = {}
@@ -61,7 +62,7 @@ class BufferExchange:
         if self._published == step:
             return
         began = time.monotonic()
-        version = as_version(step, send(step), self._spec.sync.method)
+        version = as_version(step, send(step), self._method)
         self._buffer.publish_version(version)
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
@@ -150,6 +151,14 @@ class BufferExchange:
         numbers = {key: float(value) for key, value in out.items() if _is_number(value)}
         self._buffer.log_metrics("trainer", step, numbers)
         return out
+
+
+def _transport(method: str) -> str:
+    """nccl needs one process group over both sides, and ours share the database only."""
+    if method != "nccl":
+        return method
+    print("[trinity] sync_method=nccl: weights move through files in shared memory in this version")
+    return "memory"
 
 
 def _tokens_per_second(metrics: Mapping[str, Any]) -> dict[str, float]:

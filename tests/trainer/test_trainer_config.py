@@ -1,0 +1,71 @@
+import pytest
+from toy_job import HERE
+
+from trinity_compat.errors import UserError
+from trinity_compat.spec import RunSpec, SyncSpec
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """veRL's configuration of the toy, composed once."""
+    from pathlib import Path
+
+    from toy_job import verl_config
+
+    return verl_config(Path("/nowhere/toy"), HERE)
+
+
+def config(plain, *, resume=True, **values):
+    from omegaconf import OmegaConf
+
+    from trinity_compat.trainer.config import trainer_config
+
+    verl = OmegaConf.create(plain)
+    for key, value in values.items():
+        OmegaConf.update(verl, key.replace("__", "."), value, force_add=True)
+    sync = SyncSpec(directory="/dev/shm/x")
+    verl = OmegaConf.to_container(verl)
+    return trainer_config(RunSpec("", "", verl, 1, None, sync, resume=resume))
+
+
+def test_versions_hold_the_rollouts_own_dtype(plain):
+    def sent(dtype):
+        transport = config(
+            plain, actor_rollout_ref__rollout__dtype=dtype
+        ).actor_rollout_ref.rollout.checkpoint_engine
+        return dict(transport.engine_kwargs[transport.backend])
+
+    assert sent("bfloat16") == {"directory": "/dev/shm/x", "dtype": "bfloat16"}
+    assert sent("half")["dtype"] == "float16"
+    assert sent("float32")["dtype"] == "float32"
+
+
+def test_a_job_that_must_not_resume_does_not(plain):
+    assert config(plain).trainer.resume_mode == "auto"
+    assert config(plain, resume=False).trainer.resume_mode == "disable"
+
+
+def test_lora_is_merged_because_a_version_is_a_whole_model(plain):
+    assert config(plain, actor_rollout_ref__model__lora_rank=8).actor_rollout_ref.model.lora.merge is True
+    assert not config(plain).actor_rollout_ref.model.lora.get("merge")
+
+
+def test_the_callers_configuration_is_left_as_it_was(plain):
+    before = plain["trainer"]["use_v1"]
+    assert config(plain).trainer.use_v1 is False
+    assert plain["trainer"]["use_v1"] is before is True
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("algorithm__adv_estimator", "remax", "adv_estimator=remax"),
+        ("distillation__enabled", True, "distillation"),
+    ],
+)
+def test_what_needs_verls_own_rollout_is_refused(plain, key, value, said):
+    with pytest.raises(UserError, match=said) as refused:
+        config(plain, **{key: value})
+    assert refused.value.hint
