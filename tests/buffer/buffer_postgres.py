@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import sqlalchemy as sa
+
 SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "256MB",
@@ -52,7 +54,8 @@ def _installed() -> Path | None:
 class PostgresServer:
     """One server process and its data folder, both gone after ``close``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = True) -> None:
+        self.settings = SETTINGS if fsync else {**SETTINGS, "fsync": "off"}
         self.binaries = find_binaries()
         self.user = "postgres" if os.geteuid() == 0 else None
         self.folder = Path(tempfile.mkdtemp(prefix="tcpg", dir="/tmp"))
@@ -78,6 +81,16 @@ class PostgresServer:
         self._as_user([*base, f'CREATE DATABASE "{name}"'])
         return self.url(name)
 
+    def clean_database(self) -> str:
+        """One database, emptied: quicker than a new one."""
+        engine = sa.create_engine(self.url())
+        with engine.begin() as conn:
+            conn.exec_driver_sql("SET client_min_messages = warning")
+            conn.exec_driver_sql("DROP SCHEMA public CASCADE")
+            conn.exec_driver_sql("CREATE SCHEMA public")
+        engine.dispose()
+        return self.url()
+
     def start(self) -> None:
         """Start and wait until it answers. A killed one's shared memory may be in use for a moment."""
         deadline = time.monotonic() + 60
@@ -91,7 +104,7 @@ class PostgresServer:
                 self.process = self._spawn()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), *settings]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(

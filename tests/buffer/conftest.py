@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import sqlalchemy as sa
 from buffer_postgres import PostgresServer, Unavailable
@@ -11,13 +9,11 @@ from buffer_samples import BACKENDS, Clock
 
 from trinity_compat.buffer import open_buffer
 
-_serial = itertools.count()
-
 
 @pytest.fixture(scope="session")
 def server():
     try:
-        running = PostgresServer()
+        running = PostgresServer(fsync=False)  # nothing here pulls the plug of the machine
     except Unavailable as reason:
         pytest.skip(str(reason))
     yield running
@@ -28,7 +24,7 @@ def server():
 def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/experiences.db"
-    return request.getfixturevalue("server").new_database(f"t{next(_serial)}")
+    return request.getfixturevalue("server").clean_database()
 
 
 @pytest.fixture

@@ -112,20 +112,28 @@ def test_disk_full_is_said_and_what_was_acknowledged_is_kept(small_disk):
 # -- lost and locked databases --------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_server():
+@pytest.fixture(scope="module")
+def frail_server():
     try:
-        running = PostgresServer()
+        running = PostgresServer(fsync=False)
     except Unavailable as reason:
         pytest.skip(str(reason))
     yield running
     running.close()
 
 
+@pytest.fixture
+def own_server(frail_server):
+    """A server that a test may stop; it runs when the next test begins."""
+    if frail_server.process is None:
+        frail_server.start()
+    return frail_server
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
 def test_a_restart_of_the_server_is_survived(own_server, how):
-    buffer = open_buffer(own_server.new_database("b"), retry_s=30)
+    buffer = open_buffer(own_server.clean_database(), retry_s=30)
     buffer.put_groups(groups(4))
     claim = buffer.claim_groups(2, owner="t", step=1)
     own_server.restart(how)
@@ -141,7 +149,7 @@ def test_a_restart_of_the_server_is_survived(own_server, how):
 
 @pytest.mark.postgres
 def test_a_server_that_stays_away_ends_in_one_message(own_server):
-    buffer = open_buffer(own_server.new_database("b"), retry_s=1.0)
+    buffer = open_buffer(own_server.clean_database(), retry_s=1.0)
     own_server.stop()
     began = time.monotonic()
     with pytest.raises(BufferError, match="is out of reach"):

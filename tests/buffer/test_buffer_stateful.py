@@ -305,16 +305,6 @@ def fresh_sqlite(folder):
     return f"sqlite:///{folder}/experiences.db"
 
 
-def fresh_postgres(url):
-    engine = sa.create_engine(url)
-    with engine.begin() as conn:
-        conn.exec_driver_sql("SET client_min_messages = warning")
-        conn.exec_driver_sql("DROP SCHEMA public CASCADE")
-        conn.exec_driver_sql("CREATE SCHEMA public")
-    engine.dispose()
-    return url
-
-
 @pytest.mark.timeout(max(300, STEPS // 5))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_buffer_behaves_as_a_dict_would(backend, request):
@@ -322,8 +312,7 @@ def test_the_buffer_behaves_as_a_dict_would(backend, request):
     if backend == "sqlite":
         new_url = lambda: fresh_sqlite(folder)  # noqa: E731
     else:
-        url = request.getfixturevalue("server").new_database("stateful")
-        new_url = lambda: fresh_postgres(url)  # noqa: E731
+        new_url = request.getfixturevalue("server").clean_database
     machine = type("Machine", (BufferMachine,), {"new_url": staticmethod(new_url), "operations": 0})
     effort = settings(
         max_examples=max(1, STEPS // PER_EXAMPLE),

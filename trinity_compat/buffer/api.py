@@ -128,7 +128,8 @@ class Buffer(Protocol):
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
         Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and
         void otherwise; nothing trained at or before it returns; later weight versions are void, and open
-        claims are lost. ``ready_again`` counts the groups that are ready now."""
+        claims are lost. A group whose tokens were pruned is void instead of ready. ``ready_again``
+        counts the groups that are ready now."""
 
     def close(self) -> None:
         """Give the connections back."""

@@ -103,7 +103,7 @@ class Database:
     def _migrate(self, create: bool) -> None:
         if self.run(self._version, write=False) != LATEST:
             if not create and self.run(self._version, write=False) == 0:
-                raise UserError(f"no buffer in {self._name()}", hint="is this the run's database?")
+                raise UserError(f"no buffer in {self.name}", hint="is this the run's database?")
             self.run(self._upgrade)
 
     def _version(self, conn: sa.Connection) -> int:
@@ -112,14 +112,14 @@ class Database:
         if "schema_migrations" not in tables:
             if tables:
                 raise UserError(
-                    f"{self._name()} holds another program's tables ({', '.join(sorted(tables)[:4])})",
+                    f"{self.name} holds another program's tables ({', '.join(sorted(tables)[:4])})",
                     hint="give the buffer a database of its own",
                 )
             return 0
         number = int(conn.exec_driver_sql("SELECT max(number) FROM schema_migrations").scalar_one() or 0)
         if number > LATEST:
             raise UserError(
-                f"{self._name()} has schema {number}; this trinity-compat knows up to {LATEST}",
+                f"{self.name} has schema {number}; this trinity-compat knows up to {LATEST}",
                 hint="open it with the version that wrote it, or a newer one",
             )
         return number
@@ -138,7 +138,9 @@ class Database:
             entry = sa.text("INSERT INTO schema_migrations (number, name) VALUES (:number, :name)")
             conn.execute(entry, {"number": migration.number, "name": migration.name})
 
-    def _name(self) -> str:
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
         return self.url.render_as_string(hide_password=True)
 
     # -- errors -----------------------------------------------------------------------------
@@ -161,9 +163,9 @@ class Database:
             return self._full()
         text = str(error.orig).strip()
         if code.startswith(_REFUSED) or (not code and _refused(text)):
-            return UserError(f"{self._name()}: {text}", hint="check the database's name, user and password")
+            return UserError(f"{self.name}: {text}", hint="check the database's name, user and password")
         if isinstance(error, sa.exc.OperationalError) or self._passing(error):
-            return BufferError(f"the buffer at {self._name()} is out of reach: {text}")
+            return BufferError(f"the buffer at {self.name} is out of reach: {text}")
         return error
 
     def _full(self) -> BufferFull:
@@ -173,7 +175,7 @@ class Database:
             return BufferFull(
                 f"no space left for the buffer {self.url.database} ({free:.0f} MiB free)", hint=hint
             )
-        return BufferFull(f"the disk of the database server {self._name()} is full", hint=hint)
+        return BufferFull(f"the disk of the database server {self.name} is full", hint=hint)
 
     def _free(self) -> int:
         return (

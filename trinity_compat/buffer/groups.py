@@ -77,19 +77,20 @@ def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, n
 
 
 def experience(row: Row) -> Experience:
-    """One row of ``queries._EXPERIENCE``. The arrays are read-only views on what the driver gave."""
-    response = codec.unpack_ints(row[4])
+    """One row of ``queries._EXPERIENCE``. The arrays are read-only views on what the driver gave; those
+    of a pruned experience are empty, and so are its texts."""
+    response = codec.unpack_ints(row[4] or b"")
     return Experience(
         run=row[2],
-        prompt_ids=codec.unpack_ints(row[3]),
+        prompt_ids=codec.unpack_ints(row[3] or b""),
         response_ids=response,
         response_mask=codec.unpack_mask(row[5], len(response)),
-        logprobs=codec.unpack_floats(row[6]),
+        logprobs=codec.unpack_floats(row[6] or b""),
         reward=row[7],
         min_model_version=row[8],
         max_model_version=row[9],
-        prompt_text=row[10],
-        response_text=row[11],
+        prompt_text=row[10] or "",
+        response_text=row[11] or "",
         num_turns=row[12],
         metrics=codec.numbers(row[13]),
         info=codec.from_json(row[14]),

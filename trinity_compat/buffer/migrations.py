@@ -175,5 +175,6 @@ _FIRST_ROWS = (
 
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "first schema", (*_TABLES, *_INDEXES, _LEDGER, *_FIRST_ROWS)),
+    Migration(2, "pruned groups", ("ALTER TABLE task_groups ADD COLUMN pruned_at {double}",)),
 )
 LATEST = MIGRATIONS[-1].number

@@ -96,7 +96,7 @@ UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""
 TAKE_TRAINED = """WITH picked AS MATERIALIZED (
     SELECT id FROM task_groups WHERE kind = :kind AND state = 'trained' AND use_count < :max_uses
-    AND last_used_at <= :used_before AND min_model_version >= :min_version
+    AND last_used_at <= :used_before AND min_model_version >= :min_version AND pruned_at IS NULL
     ORDER BY use_count, last_used_at, task_no, id LIMIT :count{skip_locked})
 UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""
@@ -152,11 +152,41 @@ RECOUNT_USES = """UPDATE task_groups SET use_count = (SELECT count(*) FROM ledge
 WHERE id IN (SELECT group_id FROM ledger_entries WHERE voided_in = :history)"""
 TRAINED_TO_READY = """UPDATE task_groups SET state = 'ready', last_used_at = NULL
 WHERE state = 'trained' AND use_count = 0"""
-VOID_GROUPS = """UPDATE task_groups SET state = 'void'
-WHERE kind = 'train' AND state = 'ready' AND max_model_version > :step RETURNING task_no"""
+VOID_GROUPS = """UPDATE task_groups SET state = 'void' WHERE kind = 'train' AND state = 'ready'
+AND (max_model_version > :step OR pruned_at IS NOT NULL) RETURNING task_no"""
 VOID_VERSIONS = "UPDATE weight_versions SET voided_in = :history WHERE version > :step AND voided_in IS NULL"
 # What an explorer measured stays true of the groups that stay; a redone step replaces it.
 VOID_METRICS = """UPDATE metrics SET voided_in = :history
 WHERE step > :step AND voided_in IS NULL AND role NOT LIKE 'explorer%'"""
 COUNT_READY = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'ready'"
 COUNT_TRAINED = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'trained'"
+
+# -- looking and pruning ------------------------------------------------------------------------
+SCHEMA = "SELECT max(number) FROM schema_migrations"
+STATES = "SELECT kind, state, count(*) FROM task_groups GROUP BY kind, state ORDER BY kind, state"
+COUNT_EXPERIENCES = "SELECT count(*) FROM experiences"
+LEDGER_TOTALS = "SELECT count(*), count(DISTINCT trainer_step), max(trainer_step) FROM ledger"
+USED_TWICE = """SELECT count(*) FROM (
+    SELECT 1 FROM ledger GROUP BY experience_id, use_no HAVING count(*) > 1) t"""
+MEAN_REWARD = """SELECT avg(e.reward) FROM experiences e JOIN task_groups g ON g.id = e.group_id
+WHERE g.kind = 'train' AND g.state NOT IN ('void', 'stale')"""
+LAG = """SELECT trainer_step - 1 - min_model_version, count(*) FROM ledger GROUP BY 1 ORDER BY 1"""
+RECENT = """SELECT id, key, task_no, state, explorer_step, min_model_version, max_model_version, use_count,
+    CAST(task AS TEXT) FROM task_groups
+WHERE kind = :kind AND (:state = '' OR state = :state) ORDER BY id DESC LIMIT :limit"""
+ONE_GROUP = f"SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id = :group_id ORDER BY e.run"
+PRUNE_GROUPS = """UPDATE task_groups SET pruned_at = :now WHERE pruned_at IS NULL AND (
+    state IN ('void', 'stale')
+    OR (state = 'trained' AND id IN (SELECT group_id FROM ledger_entries WHERE voided_in IS NULL
+        GROUP BY group_id HAVING max(trainer_step) <= :upto))
+    OR kind IN (SELECT 'eval:' || id FROM eval_requests WHERE done_at IS NOT NULL AND step <= :upto))"""
+PRUNE_EXPERIENCES = """UPDATE experiences SET prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
+    response_ids = NULL, response_mask = NULL, logprobs = NULL
+WHERE response_ids IS NOT NULL AND group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"""
+
+
+def size_of(dialect: str) -> str:
+    """Bytes that the database takes."""
+    if dialect == "postgresql":
+        return "SELECT pg_database_size(current_database())"
+    return "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"

@@ -45,6 +45,7 @@ class GroupModel(Base):
     last_used_at: Mapped[float | None]
     claim_token: Mapped[int | None]
     written_at: Mapped[float]
+    pruned_at: Mapped[float | None]
     experiences: Mapped[list[ExperienceModel]] = relationship(
         back_populates="group", order_by="ExperienceModel.run"
     )

@@ -1,0 +1,149 @@
+"""Looking into a buffer and thinning it out: what ``trinity-compat buffer`` prints and does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec, groups, queries
+from trinity_compat.buffer.database import Database
+from trinity_compat.buffer.groups import Row
+from trinity_compat.buffer.model import Experience
+from trinity_compat.buffer.queries import query
+
+_SHOWN = (
+    "group_id",
+    "key",
+    "task_no",
+    "state",
+    "explorer_step",
+    "min_model_version",
+    "max_model_version",
+    "use_count",
+    "task",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """One look at a buffer. ``states``: kind → state → groups. ``lag``: model-version lag of a use
+    (trainer step − 1 − oldest version) → uses. ``used_twice`` is 0, or the promise is broken."""
+
+    url: str
+    schema: int
+    history: int
+    nbytes: int
+    experiences: int
+    states: Mapping[str, Mapping[str, int]]
+    mean_reward: float | None
+    latest_version: int | None
+    ledger_uses: int
+    ledger_steps: int
+    last_step: int | None
+    lag: Mapping[int, int]
+    used_twice: int
+
+
+class BufferReport:
+    """Views of an existing buffer, and ``prune``. Raises UserError where there is no buffer."""
+
+    def __init__(self, url: str) -> None:
+        self._db = Database(url, create=False, retry_s=10.0)
+
+    def stats(self) -> Stats:
+        """Counts over the whole buffer: seconds at millions of rows."""
+
+        def work(conn: sa.Connection) -> Stats:
+            states: dict[str, dict[str, int]] = {}
+            for kind, state, count in _rows(conn, queries.STATES):
+                states.setdefault(kind, {})[state] = count
+            uses, steps, last = _rows(conn, queries.LEDGER_TOTALS)[0]
+            return Stats(
+                url=self._db.name,
+                schema=_one(conn, queries.SCHEMA),
+                history=_one(conn, queries.HISTORY),
+                nbytes=_one(conn, queries.size_of(self._db.dialect)),
+                experiences=_one(conn, queries.COUNT_EXPERIENCES),
+                states=states,
+                mean_reward=_one(conn, queries.MEAN_REWARD),
+                latest_version=_one(conn, queries.LATEST_VERSION),
+                ledger_uses=uses,
+                ledger_steps=steps,
+                last_step=last,
+                lag={row[0]: row[1] for row in _rows(conn, queries.LAG)},
+                used_twice=_one(conn, queries.USED_TWICE),
+            )
+
+        return self._db.run(work, write=False)
+
+    def recent(self, limit: int, *, kind: str = "train", state: str = "") -> list[dict[str, Any]]:
+        """The newest groups, newest first, with their responses, as JSON objects. '' is any state."""
+        bind = {"kind": kind, "state": state, "limit": limit}
+
+        def work(conn: sa.Connection) -> list[dict[str, Any]]:
+            return [
+                _shown(row, _rows(conn, queries.ONE_GROUP, {"group_id": row[0]}))
+                for row in _rows(conn, queries.RECENT, bind)
+            ]
+
+        return self._db.run(work, write=False)
+
+    def export(self, *, page: int = 512) -> Iterator[dict[str, Any]]:
+        """Every experience that isn't pruned, in order of id, as one JSON object each."""
+        after_id = 0
+        while rows := self._page(after_id, page):
+            for row in rows:
+                yield {"experience_id": row[1], "group_id": row[0], **_plain(groups.experience(row))}
+            after_id = rows[-1][1]
+
+    def _page(self, after_id: int, limit: int) -> Sequence[Row]:
+        bind = {"after_id": after_id, "limit": limit}
+        return self._db.run(lambda conn: _rows(conn, queries.EXPERIENCES, bind), write=False)
+
+    def prune(self, *, keep_steps: int) -> int:
+        """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
+        evaluations as old, and of void and stale groups. Rewards, versions and the ledger stay. Returns
+        how many experiences. A later resume from before the pruned steps has their tasks made again."""
+
+        def work(conn: sa.Connection) -> int:
+            last = _rows(conn, queries.LEDGER_TOTALS)[0][2] or 0
+            bind = {"upto": last - keep_steps, "now": self._db.now(conn)}
+            conn.execute(query(queries.PRUNE_GROUPS), bind)
+            return conn.execute(query(queries.PRUNE_EXPERIENCES)).rowcount
+
+        return self._db.run(work)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._db.close()
+
+
+def _rows(conn: sa.Connection, statement: str, bind: Mapping[str, Any] | None = None) -> Sequence[Row]:
+    return conn.execute(query(statement), dict(bind or {})).all()
+
+
+def _one(conn: sa.Connection, statement: str) -> Any:
+    rows = _rows(conn, statement)
+    return rows[0][0] if rows else None
+
+
+def _shown(row: Row, members: Sequence[Row]) -> dict[str, Any]:
+    shown = dict(zip(_SHOWN, row, strict=True))
+    shown["task"] = codec.from_json(shown["task"])
+    shown["responses"] = [_text(groups.experience(member)) for member in members]
+    return shown
+
+
+def _text(experience: Experience) -> dict[str, Any]:
+    names = ("run", "reward", "prompt_text", "response_text", "num_turns", "metrics", "info")
+    return {name: getattr(experience, name) for name in names} | {"tokens": len(experience.response_ids)}
+
+
+def _plain(experience: Experience) -> dict[str, Any]:
+    arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
+    versions = ("min_model_version", "max_model_version")
+    lists = {name: getattr(experience, name).tolist() for name in arrays}
+    return _text(experience) | {name: getattr(experience, name) for name in versions} | lists

@@ -1,0 +1,111 @@
+"""``trinity-compat buffer``: look into the experience store, export it, thin it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from trinity_compat.buffer.report import BufferReport, Stats
+
+_SOURCE = click.argument("source", metavar="JOB_DIR|FILE|URL")
+
+
+@click.group(name="buffer")
+def command() -> None:
+    """Look into a run's experience store, export it, thin it out.
+
+    The store is named by the job directory, by its SQLite file, or by a database URL.
+    """
+
+
+@contextmanager
+def _opened(source: str) -> Iterator[BufferReport]:
+    report = BufferReport(_url(source))
+    try:
+        yield report
+    finally:
+        report.close()
+
+
+def _url(source: str) -> str:
+    """A job directory's database, unless the job says that it uses another."""
+    if "://" in source:
+        return source
+    path = Path(source).absolute()
+    spec = path / "config" / "run.json"
+    if spec.is_file():
+        return str(json.loads(spec.read_text())["database_url"])
+    return f"sqlite:///{path / 'buffer' / 'experiences.db' if path.is_dir() else path}"
+
+
+@command.command()
+@_SOURCE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def stats(source: str, as_json: bool) -> None:
+    """Groups by state, the ledger's totals, the lag of model versions."""
+    with _opened(source) as report:
+        found = report.stats()
+    click.echo(json.dumps(asdict(found), indent=1) if as_json else _table(found))
+
+
+def _table(found: Stats) -> str:
+    reward = "–" if found.mean_reward is None else f"{found.mean_reward:.4f}"
+    lines = [
+        f"database           {found.url}  (schema {found.schema}, {found.nbytes / 2**20:.1f} MiB)",
+        f"history            {found.history}",
+        f"experiences        {found.experiences}, mean reward {reward}",
+        f"weights            version {found.latest_version}",
+        f"ledger             {found.ledger_uses} uses in {found.ledger_steps} steps, last {found.last_step}",
+        f"used twice         {found.used_twice}",
+    ]
+    for kind, states in found.states.items():
+        lines.append(f"groups {kind:<12}" + ", ".join(f"{count} {state}" for state, count in states.items()))
+    lags = ", ".join(f"{lag}: {count}" for lag, count in found.lag.items())
+    return "\n".join([*lines, f"version lag        {lags or '–'}"])
+
+
+@command.command()
+@_SOURCE
+@click.option("-n", "--limit", default=4, show_default=True, help="How many groups, newest first.")
+@click.option("--kind", default="train", show_default=True, help="train, or eval:<request id>.")
+@click.option("--state", default="", help="ready, claimed, trained, stale or void.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def show(source: str, limit: int, kind: str, state: str, as_json: bool) -> None:
+    """The newest groups: prompt, responses, rewards."""
+    with _opened(source) as report:
+        for group in report.recent(limit, kind=kind, state=state):
+            if as_json:
+                click.echo(json.dumps(group))
+                continue
+            versions = f"{group['min_model_version']}–{group['max_model_version']}"
+            click.echo(f"task {group['task_no']}  {group['state']}  version {versions}  key {group['key']}")
+            for response in group["responses"]:
+                click.echo(f"  prompt   {response['prompt_text']!r}") if response["run"] == 0 else None
+                click.echo(f"  {response['reward']:8.3f} {response['response_text']!r}")
+
+
+@command.command()
+@_SOURCE
+@click.option("-o", "--output", default="-", type=click.Path(dir_okay=False), help="- is stdout.")
+def export(source: str, output: str) -> None:
+    """Every experience as one JSON object per line, token ids and log-probs included."""
+    with _opened(source) as report, click.open_file(output, "w", atomic=output != "-") as file:
+        for experience in report.export():
+            file.write(json.dumps(experience) + "\n")
+
+
+@command.command()
+@_SOURCE
+@click.option("--keep-steps", required=True, type=click.IntRange(0), help="Trainer steps to leave whole.")
+def prune(source: str, keep_steps: int) -> None:
+    """Drop texts and tokens that are no longer needed; rewards, versions and the ledger stay.
+
+    Take at least the distance to the oldest checkpoint that you may resume from.
+    """
+    with _opened(source) as report:
+        click.echo(f"pruned {report.prune(keep_steps=keep_steps)} experiences")
