@@ -202,7 +202,7 @@ def _ray_starts() -> Check:
     code = (
         "from trinity_compat.runtime.cluster import local_ray\n"
         "import ray\n"
-        "with local_ray({}, gpus=0): ray.get(ray.remote(int).remote())"
+        "with local_ray({}, gpus=0): ray.get(ray.remote(lambda: 0).remote())"
     )
     wrong = _python_says(code, timeout=120.0)
     mend = "ray stop --force (ends every Ray of yours here), then look at memory, disk and /tmp's rights"

@@ -6,10 +6,12 @@ the path of the program that would run without us ("" when there is none).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -188,6 +190,15 @@ def main(argv: Sequence[str]) -> int:
     return os.execv(real, [real, *words])
 
 
+def die_of_ctrl_c() -> int:
+    """Bash goes on after a program that exits, and stops after one that died of Ctrl-C: so die of it."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    return 128 + signal.SIGINT
+
+
 def _guarded(argv: Sequence[str]) -> int:
     try:
         return main(argv)
@@ -197,6 +208,8 @@ def _guarded(argv: Sequence[str]) -> int:
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return die_of_ctrl_c()
 
 
 if __name__ == "__main__":

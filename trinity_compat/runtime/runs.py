@@ -109,15 +109,17 @@ def _must_agree(job: JobDir, made: Plan) -> None:
 
 
 def _run_processes(made: Plan, options: Options, stop: Stop) -> Outcome:
+    """Everything from the start of Ray to the last process's end."""
     if address := os.environ.get(_RAY_OF_USER):
         say(f"uses the Ray at {_RAY_OF_USER}={address}")
         return _supervised(made, options, stop, Cluster(address))
-    if stop.number is None:
+    try:
         with local_ray(made.ray, gpus=0 if made.spec.device == "cpu" else None) as cluster:
             outcome = _supervised(made, options, stop, cluster)
-        sweep()
-        return outcome
-    return Outcome(128 + stop.number)
+    except RunError as error:
+        outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)
+    sweep()
+    return outcome
 
 
 def _supervised(made: Plan, options: Options, stop: Stop, cluster: Cluster) -> Outcome:

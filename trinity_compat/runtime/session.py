@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import processes, shim
-from trinity_compat.runtime.intercept import Invocation
+from trinity_compat.runtime.intercept import Invocation, die_of_ctrl_c
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +149,4 @@ def run_captured(found: Invocation) -> int:
         with contextlib.suppress(OSError):
             (folder / f"outcome-{os.getpid()}.json").write_text(json.dumps(asdict(ended)))
             running.unlink()
-    return _leave(ended.code)
-
-
-def _leave(code: int) -> int:
-    """Bash goes on after a program that exits, and stops after one that died of Ctrl-C: so die of it."""
-    if code == 128 + signal.SIGINT:
-        sys.stdout.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return code
+    return die_of_ctrl_c() if ended.code == 128 + signal.SIGINT else ended.code

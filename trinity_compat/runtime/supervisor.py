@@ -86,10 +86,13 @@ class Supervision:
 def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
     """Run ``commands`` until all are done, one dies, or a signal comes. Never raises for a child."""
     processes.adopt_orphans()
+    if by.stop.number is not None:
+        return Outcome(128 + by.stop.number)
     children: list[Child] = []
+    outcome: Outcome | None = None
     try:
-        children += [processes.start(command) for command in commands]
-        outcome = None
+        for command in commands:
+            children.append(processes.start(command))
         while outcome is None:
             time.sleep(POLL_S)
             by.watch.update()

@@ -1,0 +1,71 @@
+"""The job directory: who holds it, what becomes of an earlier one, where the script finds its checkpoints."""
+
+import time
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.jobdir import JobDir, link_checkpoints, locked, set_aside
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = JobDir(tmp_path / "project" / "name")
+    made.create()
+    return made
+
+
+def test_both_sides_hold_it_against_a_second_run(job):
+    with locked(job, "both"):
+        for mode in ("both", "train", "explore"):
+            with pytest.raises(UserError, match=r"another run \(pid \d+\) holds"), locked(job, mode):
+                pass
+
+
+def test_the_two_sides_of_a_split_run_share_it(job):
+    with locked(job, "explore") as first, locked(job, "train") as second:
+        assert (first, second) == (False, True)
+
+
+def test_a_run_that_ended_holds_nothing(job):
+    with locked(job, "both"):
+        pass
+    with locked(job, "both") as joined:
+        assert not joined
+
+
+def test_an_earlier_job_is_renamed_whole(job):
+    (job.root / "buffer" / "experiences.db").write_text("rows")
+    moment = time.struct_time((2026, 1, 2, 3, 4, 5, 0, 0, 0))
+    moved = set_aside(job, now=moment)
+    assert moved.name == "name_20260102030405"
+    assert (moved / "buffer" / "experiences.db").read_text() == "rows"
+    assert not job.root.exists()
+    job.create()
+    assert set_aside(job, now=moment).name == "name_20260102030405_1"
+
+
+def test_the_script_s_checkpoint_folder_becomes_a_link(job, tmp_path):
+    said = link_checkpoints(job, "ckpts/run1", cwd=tmp_path)
+    assert (tmp_path / "ckpts" / "run1").resolve() == job.root
+    assert "ckpts/run1" in said
+    link_checkpoints(job, "ckpts/run1", cwd=tmp_path)
+    assert (tmp_path / "ckpts" / "run1").resolve() == job.root
+
+
+def test_somebody_s_checkpoints_are_left_alone(job, tmp_path):
+    (tmp_path / "ckpts" / "global_step_7").mkdir(parents=True)
+    said = link_checkpoints(job, "ckpts", cwd=tmp_path)
+    assert "not empty" in said
+    assert (tmp_path / "ckpts" / "global_step_7").is_dir() and not (tmp_path / "ckpts").is_symlink()
+
+
+@pytest.mark.parametrize("wanted", [None, "hdfs://cluster/ckpts", "project/name"])
+def test_folders_that_need_no_link(job, tmp_path, wanted):
+    assert link_checkpoints(job, wanted, cwd=tmp_path) is None
+
+
+def test_the_latest_checkpoint_is_the_marker_s(job):
+    assert job.latest_checkpoint is None
+    (job.root / "latest_checkpointed_iteration.txt").write_text("40")
+    assert job.latest_checkpoint == 40

@@ -1,0 +1,149 @@
+"""From a script or a YAML to the plan: both units, overlays, and one way for both."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_script
+from trinity_compat.runtime import plan
+from trinity_compat.runtime.captured import launch_of, source_of
+from trinity_compat.runtime.intercept import Invocation
+from trinity_compat.runtime.plan import Options, describe, make_plan
+from trinity_compat.runtime.session import Request
+from trinity_compat.translate.options import Options as TranslateOptions
+from trinity_compat.translate.pipeline import translate_launch
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}
+
+
+def source(*arguments, sets=()):
+    """What a run of the toy script would capture, and its options."""
+    request = Request(str(SCRIPT), arguments, {}, str(Path.cwd()), ENV)
+    launch = read_script(SCRIPT, env=ENV, args=arguments).launches[0]
+    found = Invocation(launch.module, tuple(word.text for word in launch.arguments))
+    return source_of(found, request, Options(sets=sets))
+
+
+def planned(*arguments, sets=(), device="cpu", **options):
+    made, rest = source(*arguments, sets=sets)
+    return make_plan(made.config, Options(sets=rest.sets, **options), cwd=Path("/work"), device=device)
+
+
+def test_steps_are_verl_s_inside_and_shown_in_both_units():
+    made = planned()
+    assert (made.spec.updates_per_step, made.spec.total_steps) == (2, 40)
+    assert (made.spec.sync.interval, made.spec.sync.offset) == (1, 0)
+    assert "steps     40 veRL steps = 80 Trinity steps (optimizer updates)" in describe(made)
+
+
+def test_the_job_lies_where_trinity_puts_it_and_the_trainer_writes_there():
+    made = planned()
+    assert str(made.job.root) == "/work/checkpoints/toy/grpo"
+    assert made.spec.verl["trainer"]["default_local_dir"] == "/work/checkpoints/toy/grpo"
+    assert made.spec.database_url == "sqlite:////work/checkpoints/toy/grpo/buffer/experiences.db"
+
+
+def test_the_way_back_gives_what_the_script_said():
+    verl = planned(device="cuda").spec.verl
+    assert verl["actor_rollout_ref"]["actor"]["optim"]["lr"] == 2e-4
+    assert verl["data"]["train_files"] == "/toy/data/train.parquet"
+    assert verl["reward"]["custom_reward_function"]["path"].endswith("toy_reward.py")
+    assert verl["trainer"]["save_freq"] == 20
+    assert verl["actor_rollout_ref"]["model"]["use_remove_padding"] is True
+
+
+def test_without_an_accelerator_the_cpu_profile_is_applied_and_told():
+    made = planned()
+    assert made.spec.verl["actor_rollout_ref"]["model"]["use_remove_padding"] is False
+    assert made.env["TORCH_COMPILE_DISABLE"] == "1"
+    told = [line for line in made.notes if "use_remove_padding = False" in line]
+    assert told and "# sdpa is quadratic" in told[0]
+    assert not any("profile cpu" in line for line in planned(device="cuda").notes)
+
+
+def test_a_set_in_verl_s_spelling_moves_what_is_derived_from_it():
+    made = planned(sets=("actor_rollout_ref.actor.ppo_mini_batch_size=8", "trainer.total_training_steps=6"))
+    assert (made.spec.updates_per_step, made.spec.total_steps, made.spec.sync.interval) == (4, 6, 1)
+
+
+def test_a_set_in_trinity_s_spelling():
+    made = planned(sets=("synchronizer.sync_style=explorer_driven", "synchronizer.sync_interval=4"))
+    assert (made.spec.sync.style, made.spec.sync.interval) == ("explorer_driven", 2)
+
+
+def test_a_set_that_nobody_knows_names_the_nearest_key():
+    with pytest.raises(UserError, match=r"did you mean 'trainer\.save_freq'"):
+        make_plan(source()[0].config, Options(sets=("trainer.save_frek=1",)), cwd=Path("/work"))
+
+
+def test_no_checkpoints_is_warned_about_with_an_offer():
+    assert any("--set trainer.save_freq=4" in line for line in planned("trainer.save_freq=-1").notes)
+    assert not any("save_freq" in line for line in planned().notes)
+
+
+def test_a_yaml_gives_the_same_plan_as_the_script_it_came_from(tmp_path):
+    from trinity_compat.runtime.source import from_yaml
+
+    made, _ = source()
+    (tmp_path / "x.yaml").write_text(made.yaml_text)
+    again = make_plan(from_yaml(tmp_path / "x.yaml").config, Options(), cwd=Path("/work"), device="cpu")
+    assert again.spec == planned().spec
+
+
+def test_the_smoke_profile_lies_over_the_script():
+    assert planned(profiles=("smoke",)).spec.total_steps == 2
+
+
+def test_the_yaml_is_translate_s_to_the_byte(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "trinity_compat",
+        "translate",
+        "--resolve",
+        str(SCRIPT),
+        "--",
+        "data.seed=7",
+    ]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=True)
+    assert source("data.seed=7")[0].yaml_text == done.stdout
+
+
+def test_line_numbers_come_from_the_script_only_when_its_words_are_the_caught_ones():
+    request = Request(str(SCRIPT), (), {}, str(Path.cwd()), ENV)
+    static = read_script(SCRIPT, env=ENV).launches[0]
+    words = tuple(word.text for word in static.arguments)
+    same, _ = launch_of(Invocation(static.module, words), request)
+    assert same.arguments[0].where.line > 1
+    other, _ = launch_of(Invocation(static.module, (*words, "data.seed=9")), request)
+    assert other.arguments[-1].text == "data.seed=9"
+    assert str(other.arguments[0].where).startswith("argv")
+
+
+def test_the_exported_environment_goes_to_the_explorer_without_secrets(monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V1", "1")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    words = tuple(word.text for word in read_script(SCRIPT, env=ENV).launches[0].arguments)
+    request = Request(str(SCRIPT), (), {}, str(Path.cwd()), ENV)
+    launch, environ = launch_of(Invocation("verl.trainer.main_ppo", (*words, "data.seed=9")), request)
+    assert launch.env["VLLM_USE_V1"].text == "1"
+    translation, text = translate_launch(launch, TranslateOptions(resolve=True, environ=environ))
+    assert translation.config["explorer"]["env_vars"]["VLLM_USE_V1"] == "1"
+    assert "hf_secret" not in text
+
+
+def test_an_rl_run_without_a_device_is_a_cpu_run(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert plan.detect_device() == "cpu"
+
+
+def test_a_password_is_not_shown():
+    made = planned(database="postgresql+psycopg://me:secret@db/x")
+    assert "secret" not in "\n".join(describe(made))
+    assert yaml.safe_load(yaml.safe_dump(made.spec.database_url)) == "postgresql+psycopg://me:secret@db/x"
