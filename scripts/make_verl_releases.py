@@ -6,12 +6,15 @@ DIR holds a checkout of a release, or its unpacked wheel (a folder with ``verl/t
 Written per release: ``<version>.json`` (verl/trainer/config) and ``<version>.recipes.json`` (config
 files elsewhere in the repository that build on ppo_trainer or ppo_megatron_trainer, and the
 ``@hydra.main`` of each recipe); then ``keys.json`` over all releases, the fingerprints that the
-version is inferred from.
+version is inferred from. With ``--fields`` (the newest release must be installed) also ``fields.json``:
+the fields of each dataclass that a section's ``_target_`` names, which is what verl builds it from.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
 import json
 import re
 from pathlib import Path
@@ -91,8 +94,25 @@ def fingerprints(trees: dict[str, Tree]) -> dict[str, Any]:
                 mask[1] |= filled << bit
         out[flavour] = dict(sorted(masks.items()))
     for bit, tree in enumerate(trees.values()):
-        for group in {name.rsplit("/", 1)[0] for name in tree.files if "/" in name}:
+        for group in sorted({name.rsplit("/", 1)[0] for name in tree.files if "/" in name}):
             out["groups"][group] = out["groups"].get(group, 0) | 1 << bit
+    return out
+
+
+def targets(tree: Any) -> set[str]:
+    """Every ``_target_`` of a nested dict."""
+    found = {tree["_target_"]} if isinstance(tree.get("_target_"), str) else set()
+    return found.union(*(targets(value) for value in tree.values() if isinstance(value, dict)))
+
+
+def dataclass_fields(names: set[str]) -> dict[str, list[str]]:
+    """Target → the names that its constructor takes."""
+    out = {}
+    for name in sorted(names):
+        module, _, symbol = name.rpartition(".")
+        found = getattr(importlib.import_module(module), symbol, None)
+        if dataclasses.is_dataclass(found):
+            out[name] = [field.name for field in dataclasses.fields(found) if field.init]
     return out
 
 
@@ -104,8 +124,10 @@ def write(name: str, content: Any) -> None:
 def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("--tree", action="append", required=True, metavar="VERSION=DIR:SOURCE")
+    cli.add_argument("--fields", action="store_true")
+    options = cli.parse_args()
     trees: dict[str, Tree] = {}
-    for spec in cli.parse_args().tree:
+    for spec in options.tree:
         version, _, rest = spec.partition("=")
         folder, _, source = rest.partition(":")
         files = read_tree(Path(folder) / CONFIG)
@@ -113,6 +135,10 @@ def main() -> None:
         write(f"{version}.recipes.json", read_recipes(Path(folder)))
         trees[version] = Tree.from_json(files)
     write("keys.json", fingerprints(trees))
+    if options.fields:
+        newest = list(trees.values())[-1]
+        named = [targets(compose(newest.find, flavour, Choices())) for flavour in FLAVOURS]
+        write("fields.json", dataclass_fields(set().union(*named)))
 
 
 if __name__ == "__main__":

@@ -189,6 +189,31 @@ def test_a_key_that_no_release_knows_is_carried_and_stays_unknown() -> None:
     assert config.unknown == ("my.own.key",)
 
 
+def test_a_key_that_would_break_a_dataclass_is_dropped_with_the_reason() -> None:
+    result = carried(
+        "+actor_rollout_ref.actor.my_trick=3", "+actor_rollout_ref.rollout.logprobs_mode=x", version="0.4.1"
+    )
+    assert [drop.key for drop in result.dropped if drop.given] == ["actor_rollout_ref.actor.my_trick"]
+    assert "dataclass" in result.dropped[[d.given for d in result.dropped].index(True)].why
+    assert result.config.get("actor_rollout_ref.rollout.logprobs_mode") == "x"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "actor_rollout_ref.model.override_config.attn_implementation",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.enforce_eager",
+        "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+        "reward.reward_kwargs.overlong_buffer_cfg.len",
+    ],
+)
+def test_what_verl_reads_without_listing_it_is_not_unknown(key: str) -> None:
+    config = effective_config(make_launch(f"+{key}=3"), version="0.9.1")
+    assert config.unknown == () and not config.diagnostics
+    result = upgrade(config)
+    assert result.config.get(key) == 3 and result.config.unknown == ()
+
+
 def test_rows_of_a_prefix_give_way_to_the_key_s_own_row() -> None:
     assert row_for("reward_model.enable", FLAVOURS[0]).new == ("reward.reward_model.enable",)
     assert row_for("reward_model.strategy", FLAVOURS[0]).new == ()

@@ -15,6 +15,7 @@ from trinity_compat.verl_config.arguments import Given
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.sections import takes
 from trinity_compat.verl_config.suggest import did_you_mean
 from trinity_compat.verl_config.tree import nodes
 
@@ -28,6 +29,7 @@ class Applied:
     tree: dict[str, Any]
     origins: dict[str, Given] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+    added: list[Given] = field(default_factory=list)  # by + or ++, where the section has no use for it
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def refuse(self, code: str, given: Given, message: str) -> None:
@@ -93,6 +95,8 @@ def _set(done: Applied, given: Given, release: str) -> None:
     elif op == ADD and here not in (_ABSENT, None, "???") and not isinstance(value, dict | list):
         message = f"{given.spelling} adds a key that {release} already has; write {key}= or ++{key}="
         done.refuse("TP202", given, message)
+    elif here is _ABSENT and not takes(done.tree, key):
+        done.added.append(given)
     if (isinstance(here, dict) and isinstance(value, list)) or (
         isinstance(here, list) and isinstance(value, dict)
     ):

@@ -17,7 +17,9 @@ from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
 from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
+from trinity_compat.verl_config.pinned import pinned_tree
 from trinity_compat.verl_config.releases import PINNED, check_version
+from trinity_compat.verl_config.sections import takes
 from trinity_compat.verl_config.tree import nodes, paired_leaves, put
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
@@ -127,6 +129,8 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
     release = f"verl {choice.value}"
     applied = apply_overrides(merge_parts(parts), plain, release)
     notes += [*_path_notes(path), *applied.diagnostics]
+    unread = _unread(applied, _flavour(path, choices))
+    notes += [_unread_note(given, release) for given in unread]
     settings = settings_of(applied.tree, _file_origins(parts), plan.launch, notes, applied.origins)
     set_keys = _set_keys(settings, applied)
     return EffectiveConfig(
@@ -135,9 +139,24 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
         _flavour(path, choices),
         settings,
         set_keys,
-        tuple(key for key in set_keys if _below(key, applied.unknown)),
+        tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
     )
+
+
+def _unread(applied: Applied, flavour: str) -> list[Given]:
+    """Added keys that neither this release's sections nor the pinned one's have a use for."""
+    if not applied.added:
+        return []
+    pinned = pinned_tree(flavour)
+    return [given for given in applied.added if not takes(pinned, given.override.key)]
+
+
+def _unread_note(given: Given, release: str) -> Diagnostic:
+    message = (
+        f"{given.spelling}: {release} has no such key; Hydra adds it, veRL reads it only if its code asks"
+    )
+    return Diagnostic("TP214", message, given.where)
 
 
 def _set_keys(settings: Mapping[str, Setting], applied: Applied) -> tuple[str, ...]:

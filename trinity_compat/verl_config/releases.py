@@ -70,6 +70,11 @@ def key_index() -> Mapping[str, Any]:
     return _load("keys.json")
 
 
+def dataclass_fields() -> Mapping[str, list[str]]:
+    """The pinned release's dataclasses by ``_target_``: the names that each takes."""
+    return _load("fields.json")
+
+
 def check_version(version: str) -> str:
     """``version`` itself, or the release whose configuration it shares (0.9.0 → 0.9.1).
 

@@ -20,7 +20,8 @@ from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_tree, put
 from trinity_compat.verl_config.releases import PINNED, VERSIONS
-from trinity_compat.verl_config.tree import nodes, paired_leaves
+from trinity_compat.verl_config.sections import takes
+from trinity_compat.verl_config.tree import paired_leaves
 
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 
@@ -99,14 +100,14 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
     moves: list[Move] = []
     dropped: list[Drop] = []
     tree = pinned_tree(config.flavour or "ppo_trainer")
-    known = frozenset(nodes(tree))
+    pinned = pinned_tree(config.flavour or "ppo_trainer")
     for setting in config.settings.values():
-        _carry(config, setting, known, placed, moves, dropped)
+        _carry(config, setting, pinned, placed, moves, dropped)
     for implied in _implied(config):
         placed.append(_Placed(implied.new[0], implied.value, implied.setting, False))
         moves.append(Move("", implied.new, implied.why, False))
     settings = _settle(tree, placed)
-    return Upgraded(_result(config, settings, placed, known), tuple(moves), tuple(dropped))
+    return Upgraded(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped))
 
 
 def row_for(key: str, flavour: str) -> Row | None:
@@ -150,7 +151,7 @@ def _row(stored: Mapping[str, Any]) -> Row:
 def _carry(
     config: EffectiveConfig,
     setting: Setting,
-    known: frozenset[str],
+    pinned: Mapping[str, Any],
     placed: list[_Placed],
     moves: list[Move],
     dropped: list[Drop],
@@ -159,14 +160,18 @@ def _carry(
     key, given = setting.key, setting.where is not None
     row = row_for(key, config.flavour)
     if key.rpartition(".")[2] == "_target_":
-        if key not in known or given:
+        if given or not _has(pinned, key):
             dropped.append(Drop(key, "the class behind a section belongs to its release", given))
         return
     if row is None:
-        if given or key in known or not _says_nothing(setting.value):
+        if takes(pinned, key) is False:
+            dropped.append(
+                Drop(key, f"{PINNED} makes a dataclass of this section, which has no such field", given)
+            )
+        elif given or _has(pinned, key) or not _says_nothing(setting.value):
             placed.append(_Placed(key, setting.value, setting, not given))
         else:
-            dropped.append(Drop(key, "null or empty, and 0.9.1 has no such key", given))
+            dropped.append(Drop(key, f"null or empty, and {PINNED} has no such key", given))
         return
     targets = row.targets(key)
     if not targets:
@@ -178,6 +183,15 @@ def _carry(
     if (row.take_pinned and not given) or (row.skip_null and value is None):
         return
     placed += [_Placed(new, value, setting, not given) for new in targets]
+
+
+def _has(tree: Mapping[str, Any], key: str) -> bool:
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def _says_nothing(value: Any) -> bool:
@@ -234,7 +248,7 @@ def _result(
     config: EffectiveConfig,
     settings: dict[str, Setting],
     placed: list[_Placed],
-    known: frozenset[str],
+    pinned: Mapping[str, Any],
 ) -> EffectiveConfig:
     given: dict[str, list[str]] = {item.setting.key: [] for item in placed if not item.optional}
     for item in placed:
@@ -242,7 +256,7 @@ def _result(
             given[item.setting.key].append(item.key)
     order = [new for key in config.set_keys for new in given.get(key, ())]
     set_keys = tuple(dict.fromkeys(key for key in order if key in settings))
-    unknown = tuple(key for key in set_keys if key not in known)
+    unknown = tuple(key for key in set_keys if not takes(pinned, key))
     why = f"carried forward from {config.version.value} ({config.version.why})"
     choice = VersionChoice(PINNED, why)
     return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)

@@ -1,0 +1,54 @@
+"""Which keys a section of the configuration takes beyond those that its YAML lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from trinity_compat.verl_config.releases import dataclass_fields
+
+# Read by name though no YAML lists them: reward managers and custom reward functions take them.
+_READ = ("reward.reward_kwargs.", "reward.custom_reward_function.reward_kwargs.")
+# veRL reads these sections key by key; it never builds their dataclass from them.
+_NOT_BUILT = ("algorithm.", "reward.", "skip.", "global_profiler.")
+
+
+def takes(tree: Mapping[str, Any], key: str) -> bool | None:
+    """Whether the part of ``tree`` that ``key`` would be added to has a use for it.
+
+    True: the key is there, its section is free-form (an empty dict, null, a dict field of a dataclass),
+    or the section's dataclass has that field. False: the section becomes a dataclass without it, so veRL
+    would fail. None: an ordinary section; the key means something only if veRL's code asks for it.
+    """
+    if key.startswith(_READ):
+        return True
+    found = _walk(tree, key)
+    return None if found is False and key.startswith(_NOT_BUILT) else found
+
+
+def _walk(tree: Mapping[str, Any], key: str) -> bool | None:
+    node: Any = tree
+    inside = False  # of a section that becomes a dataclass: a plain dict there is a field of any content
+    for part in key.split("."):
+        if node is None or node == {} or (isinstance(node, str) and "${" in node):
+            return True
+        if not isinstance(node, Mapping):
+            return False
+        if part not in node:
+            return _by_class(node.get("_target_"), part, inside)
+        inside |= "_target_" in node
+        node = node[part]
+    return True
+
+
+def _by_class(target: Any, name: str, inside: bool) -> bool | None:
+    if target is None:
+        return True if inside else None
+    fields = _fields().get(target)
+    return None if fields is None else name in fields
+
+
+@lru_cache(maxsize=1)
+def _fields() -> Mapping[str, frozenset[str]]:
+    return {target: frozenset(names) for target, names in dataclass_fields().items()}
