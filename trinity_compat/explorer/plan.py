@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import required_version, takes_newest
 from trinity_compat.synchronizer.waiting import find_version
 
+GRACE_S = 60.0
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
 
 
@@ -24,6 +26,21 @@ class Work:
     step: int
     kind: str
     jobs: Sequence[Job]
+
+
+class Ended:
+    """Whether the trainer has finished this run. A mark that an earlier run left over the same database
+    counts only after GRACE_S: until then a trainer may come, take it down, and train on."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._fresh = False
+
+    def seen(self, buffer: Buffer) -> bool:
+        """Look at the buffer."""
+        finished = bool(buffer.get_state("finished"))
+        self._fresh = self._fresh or not finished
+        return finished and (self._fresh or time.monotonic() - self._since > GRACE_S)
 
 
 class Plan:
@@ -44,6 +61,7 @@ class Plan:
         self._batch = train.order.batch_size
         seed = spec.verl["data"].get("seed")
         self._seed = int(self._rollout.get("seed", 42) if seed is None else seed)
+        self._ended = Ended()
         self._held: WeightVersion | None = None
         self._next: tuple[int, Work | None] | None = None
         self.total_steps = self._total_steps()
@@ -57,7 +75,7 @@ class Plan:
 
     def finished(self) -> bool:
         """The trainer is done; or there is none to wait for, and all tasks are made."""
-        if self._buffer.get_state("finished"):
+        if self._ended.seen(self._buffer):
             return True
         alone = self._spec.mode == "explore" and not any(
             p.role == "trainer" for p in self._buffer.participants()

@@ -1,0 +1,9 @@
+import pytest
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """A toy with next to no warm start: what it answers doesn't matter here."""
+    from trinity_compat.runtime.toy import ToySpec, make_toy
+
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=20))

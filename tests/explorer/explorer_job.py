@@ -1,0 +1,111 @@
+"""A job directory for an explorer alone, and the smallest thing that can stand for its workers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.runtime.profiles import as_overrides, load
+from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.store import write_version
+
+ROOT = Path(__file__).parents[2]
+BATCH, N = 4, 2
+
+
+def verl_config(toy, *overrides):
+    words = [
+        *as_overrides(load("cpu"), "decoupled"),
+        f"data.train_files={toy}/data/train.parquet",
+        f"data.val_files={toy}/data/val.parquet",
+        f"actor_rollout_ref.model.path={toy}/model",
+        f"critic.model.path={toy}/model",
+        "data.max_prompt_length=48",
+        "data.max_response_length=8",
+        f"data.train_batch_size={BATCH}",
+        "data.seed=1",
+        f"actor_rollout_ref.rollout.n={N}",
+        "actor_rollout_ref.rollout.name=vllm",
+        f"reward.custom_reward_function.path={ROOT}/examples/verl_scripts/toy_reward.py",
+        *overrides,
+    ]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=[w for w in words if "ray_init" not in w])
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def job(directory, toy, *overrides, steps=3, sync=None, **fields):
+    """Write ``config/run.json`` and make the buffer; returns (spec, buffer)."""
+    (directory / "config").mkdir(parents=True)
+    spec = RunSpec(
+        job_dir=str(directory),
+        database_url=f"sqlite:///{directory}/experiences.db",
+        verl=verl_config(toy, *overrides),
+        updates_per_step=2,
+        total_steps=steps,
+        sync=sync or SyncSpec(directory=str(directory / "weights"), timeout_s=60),
+        **fields,
+    )
+    spec.save(directory / "config" / "run.json")
+    return spec, open_buffer(spec.database_url)
+
+
+def publish(spec, buffer, toy, *versions):
+    """Publish the toy model's own weights as each of ``versions``."""
+    tensors = load_file(toy / "model" / "model.safetensors")
+    for version in versions:
+        buffer.publish_version(write_version(spec.sync.directory, version, tensors.items()))
+
+
+def start(spec, *arguments):
+    """The explorer's process, in a session of its own; output in the job directory."""
+    out = Path(spec.job_dir, "explorer.log").open("w")
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trinity_compat.explorer", spec.job_dir, *arguments],
+        stdout=out,
+        stderr=out,
+        env=environment,
+        cwd=spec.job_dir,
+        start_new_session=True,
+    )
+
+
+class FakeMaker:
+    """Groups without an engine; remembers which version was loaded when."""
+
+    def __init__(self, before=None):
+        self.loaded, self.before = [], before
+
+    async def load(self, version):
+        self.loaded.append(version.version)
+
+    async def groups(self, work, version, history):
+        if self.before:
+            self.before(work)
+        for job_ in reversed(work.jobs):
+            parts = tuple(experience(run, version) for run in range(job_.n))
+            yield Group(
+                f"h{history}/{work.kind}/{job_.task_no}", job_.task_no, job_.task, work.step, parts, work.kind
+            )
+
+
+def experience(run, version):
+    ones = np.ones(3)
+    return Experience(
+        run=run,
+        prompt_ids=ones.astype(np.int32),
+        response_ids=ones.astype(np.int32),
+        response_mask=ones.astype(np.uint8),
+        logprobs=-ones.astype(np.float32),
+        reward=float(run),
+        min_model_version=version,
+        max_model_version=version,
+    )

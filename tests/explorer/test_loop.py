@@ -1,0 +1,219 @@
+"""The explorer's loop over a real buffer: which tasks, which weights, when it ends."""
+
+import asyncio
+import sqlite3
+import time
+
+import pytest
+from explorer_job import BATCH, FakeMaker, job, publish
+from omegaconf import OmegaConf
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.explorer import plan as plan_module
+from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
+from trinity_compat.explorer.loop import Explorer
+from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.report import Report
+from trinity_compat.explorer.tasks import eval_stream, train_stream
+from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.spec import SyncSpec
+from trinity_compat.synchronizer.waiting import SyncTimeout
+
+
+class Run:
+    """An explorer with a fake maker, in a thread-free loop that the test steers."""
+
+    def __init__(self, spec, buffer, maker, index=0):
+        config, tokenizer = OmegaConf.create(spec.verl), make_tokenizer()
+        train, evaluation = train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
+        self.buffer, self.maker, self.steps = buffer, maker, spec.total_steps
+        self.heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
+        self.plan = Plan(spec, buffer, train, evaluation, index=index)
+        self.explorer = Explorer(buffer, self.plan, maker, Report(buffer, "explorer"), self.heart)
+
+    def until(self, condition, limit_s=20):
+        async def watch():
+            exploring = asyncio.ensure_future(self.explorer.explore())
+            begin = time.monotonic()
+            while not condition() and not exploring.done():
+                assert time.monotonic() - begin < limit_s, "the explorer never got there"
+                await asyncio.sleep(0.01)
+            if exploring.done():
+                return exploring.result()
+            exploring.cancel()
+            return None
+
+        asyncio.run(watch())
+        return self
+
+    def groups(self):
+        return self.buffer.groups("train")
+
+
+def ready(buffer, count):
+    return lambda: buffer.depth()["ready"] >= count
+
+
+@pytest.mark.parametrize(
+    ("interval", "offset", "versions"),
+    [(1, 0, [0, 1, 2, 3]), (1, 1, [0, 0, 1, 2]), (2, 0, [0, 0, 2, 2]), (2, 1, [0, 0, 0, 2])],
+)
+def test_each_step_uses_the_version_that_the_policy_names(tmp_path, toy, interval, offset, versions):
+    sync = SyncSpec(interval=interval, offset=offset, directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, steps=4, sync=sync)
+    publish(spec, buffer, toy, *range(4))
+    run = Run(spec, buffer, FakeMaker()).until(ready(buffer, 4 * BATCH))
+    used = [(g.explorer_step, g.experiences[0].max_model_version) for g in run.groups()]
+    assert used == [(step + 1, versions[step]) for step in range(4) for _ in range(BATCH)]
+
+
+def test_it_waits_for_weights_that_are_not_there(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0)
+    run = Run(spec, buffer, FakeMaker()).until(lambda: run_state(buffer) == BATCH)
+    with pytest.raises(AssertionError, match="never got there"):
+        run.until(ready(buffer, BATCH + 1), limit_s=0.5)
+    publish(spec, buffer, toy, 1)
+    run.until(ready(buffer, 2 * BATCH))
+
+
+def run_state(buffer):
+    return buffer.depth()["ready"]
+
+
+def test_waiting_too_long_is_an_error(tmp_path, toy):
+    sync = SyncSpec(timeout_s=0.2, directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, sync=sync)
+    publish(spec, buffer, toy, 0)
+    with pytest.raises(SyncTimeout, match="explorer step 2 waited"):
+        Run(spec, buffer, FakeMaker()).until(lambda: False)
+
+
+def test_a_new_run_begins_with_the_model_path_itself(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy)
+    run = Run(spec, buffer, FakeMaker()).until(ready(buffer, BATCH))
+    assert run.maker.loaded == []
+    assert {g.experiences[0].max_model_version for g in run.groups()} == {0}
+
+
+def test_tasks_stand_in_the_buffer_in_order(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0, 1, 2)
+    Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
+    order = sqlite3.connect(tmp_path / "experiences.db").execute("SELECT task_no FROM task_groups ORDER BY id")
+    assert [number for (number,) in order] == list(range(3 * BATCH))
+
+
+def test_after_a_resume_exactly_the_lost_tasks_are_made_again(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy, steps=3)
+    publish(spec, buffer, toy, 0, 1, 2)
+    Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
+    buffer.reconcile(step=1)  # what version 2 made is lost: the third batch
+    publish(spec, buffer, toy, 1, 2)
+    again = []
+    Run(spec, buffer, FakeMaker(before=lambda work: again.append([j.task_no for j in work.jobs]))).until(
+        ready(buffer, 3 * BATCH)
+    )
+    assert again == [list(range(2 * BATCH, 3 * BATCH))]
+
+
+def test_groups_of_an_ended_history_are_not_stored(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0)
+    resumed = []
+
+    def resume_meanwhile(_work):
+        if not resumed:
+            resumed.append(buffer.reconcile(step=0))
+            publish(spec, buffer, toy, 0)
+
+    run = Run(spec, buffer, FakeMaker(before=resume_meanwhile)).until(ready(buffer, BATCH))
+    assert {g.key.split("/")[0] for g in run.groups()} == {"h2"}
+    assert run.maker.loaded == [0, 0], "the weights must be loaded anew"
+
+
+def test_evaluation_uses_the_requested_weights_and_all_rows(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy, steps=3)
+    publish(spec, buffer, toy, 0, 1, 2)
+    request = buffer.request_eval(step=2, version=2)
+    run = Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
+    assert buffer.eval_done(request)
+    groups = buffer.groups(f"eval:{request.request_id}")
+    assert [g.task_no for g in groups] == list(range(6))
+    assert {g.experiences[0].max_model_version for g in groups} == {2}
+    assert run.maker.loaded == [2, 0, 1, 2], "training goes on with its own version afterwards"
+
+
+def test_explorers_share_each_batch(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy, steps=1, explorers=2)
+    publish(spec, buffer, toy, 0)
+    made = [[], []]
+    for index in (0, 1):
+        keep = made[index].extend
+        maker = FakeMaker(before=lambda work, keep=keep: keep(j.task_no for j in work.jobs))
+        Run(spec, buffer, maker, index).until(ready(buffer, BATCH // 2 * (index + 1)))
+    assert made == [[0, 2], [1, 3]]
+
+
+def test_it_ends_when_the_trainer_has_finished(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0, 1, 2)
+    maker = FakeMaker(before=lambda work: work.step == 3 and buffer.set_state("finished", True))
+    Run(spec, buffer, maker).until(lambda: False)
+    assert run_state(buffer) == 3 * BATCH
+
+
+def test_the_mark_of_an_earlier_run_does_not_end_this_one(tmp_path, toy, monkeypatch):
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0, 1, 2)
+    buffer.set_state("finished", True)
+    run = Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
+    monkeypatch.setattr(plan_module, "GRACE_S", 0.0)
+    run.until(lambda: False)  # nobody takes it down: it does count in the end
+
+
+def test_exploring_alone_ends_with_the_tasks(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy, steps=1, mode="explore")
+    Run(spec, buffer, FakeMaker()).until(lambda: False)
+    assert run_state(buffer) == BATCH
+
+
+@pytest.mark.parametrize("style", ["trainer_driven", "fully_async"])
+def test_free_styles_take_the_newest_and_stay_near_it(tmp_path, toy, style):
+    sync = SyncSpec(style=style, interval=1, directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, steps=8, sync=sync, max_staleness=2)
+    publish(spec, buffer, toy, 0)
+    run = Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
+    with pytest.raises(AssertionError, match="never got there"):
+        run.until(ready(buffer, 3 * BATCH + 1), limit_s=0.3)
+    publish(spec, buffer, toy, 4)
+    run.until(ready(buffer, 7 * BATCH))
+    assert {g.explorer_step: g.experiences[0].max_model_version for g in run.groups()} == {
+        1: 0, 2: 0, 3: 0, 4: 4, 5: 4, 6: 4, 7: 4
+    }  # fmt: skip
+
+
+def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
+    now = [100.0]
+    spec, _ = job(tmp_path, toy)
+    buffer = open_buffer(spec.database_url, clock=lambda: now[0])
+    buffer.beat("trainer", "trainer", state="running")
+    now[0] += 11
+    heart = Heartbeat(lambda: buffer, "explorer", period_s=0.01)
+    heart.start()
+    time.sleep(0.3)
+    heart.stop("failed")
+    with pytest.raises(TrainerGone, match="silent for 11 s"):
+        heart.check()
+
+
+@pytest.mark.parametrize(("state", "age", "gone"), [("done", 60, False), ("running", 5, False), ("failed", 1, True)])
+def test_when_a_trainer_counts_as_gone(tmp_path, toy, state, age, gone):
+    from trinity_compat.explorer.heartbeat import trainer_trouble
+
+    now = [100.0]
+    spec, _ = job(tmp_path, toy)
+    buffer = open_buffer(spec.database_url, clock=lambda: now[0])
+    buffer.beat("trainer", "trainer", state=state, detail={"reason": "out of memory"})
+    now[0] += age
+    assert (trainer_trouble(buffer) is not None) == gone

@@ -1,0 +1,108 @@
+"""Rewards: veRL's managers, the user's functions, and what happens when those fail."""
+
+import asyncio
+
+import pytest
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+
+from trinity_compat.errors import RunError
+from trinity_compat.explorer.rollout import Trajectory
+from trinity_compat.explorer.scoring import make_scorer
+from trinity_compat.runtime.toy import make_tokenizer
+
+TASK = {
+    "raw_prompt": [{"role": "user", "content": "sort 4213"}],
+    "data_source": "toy/sort",
+    "reward_model": {"style": "rule", "ground_truth": "1234"},
+    "extra_info": {"index": 17},
+    "index": 17,
+}
+
+
+def trajectory(text):
+    ids = make_tokenizer().encode(text)
+    return Trajectory([1, 2, 3], ids, [1] * len(ids), [0.0] * len(ids), extra={"turn_scores": []})
+
+
+def score(toy, answers, *overrides, task=TASK):
+    async def go():
+        scorer = make_scorer(OmegaConf.create(verl_config(toy, *overrides)))
+        return await scorer.group(task, [trajectory(text) for text in answers])
+
+    return asyncio.run(go())
+
+
+def function(tmp_path, body, name="compute_score", signature="data_source, solution_str, ground_truth, extra_info"):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def {name}({signature}, **kw):\n    {body}\n")
+    return f"reward.custom_reward_function.path={path}", f"reward.custom_reward_function.name={name}"
+
+
+@pytest.mark.parametrize("manager", ["naive", "dapo", "prime"])
+def test_each_manager_calls_the_function_per_response(toy, manager):
+    scores = score(toy, ["1234<|im_end|>", "4321<|im_end|>"], f"reward.reward_manager.name={manager}")
+    assert [s.reward for s in scores] == [1.0, 0.0]
+    assert [s.info for s in scores] == [{"acc": 1.0}, {"acc": 0.0}]
+
+
+def test_batch_hands_over_lists(toy, tmp_path):
+    mine = function(
+        tmp_path,
+        "return [float(len(s)) for s in solution_strs]",
+        signature="data_sources, solution_strs, ground_truths, extra_infos",
+    )
+    scores = score(toy, ["12", "1234"], *mine, "reward.reward_manager.name=batch")
+    assert [s.reward for s in scores] == [2.0, 4.0]
+
+
+def test_verls_default_score_goes_by_data_source(toy):
+    task = {**TASK, "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "72"}}
+    none = "reward.custom_reward_function.path=null"
+    assert [s.reward for s in score(toy, ["so #### 72", "so #### 7"], none, task=task)] == [1.0, 0.0]
+
+
+def test_further_values_are_kept_as_info(toy, tmp_path):
+    mine = function(tmp_path, "return {'score': 0.5, 'format': True, 'why': 'close'}")
+    (result,) = score(toy, ["12"], *mine)
+    assert result.reward == 0.5
+    assert result.info == {"score": 0.5, "format": True, "why": "close"}
+
+
+def test_the_function_gets_index_turns_and_kwargs(toy, tmp_path):
+    mine = function(tmp_path, "return extra_info['index'] + extra_info['num_turns'] + kw['bonus']")
+    (result,) = score(toy, ["12"], *mine, "+reward.custom_reward_function.reward_kwargs.bonus=0.5")
+    assert result.reward == 17 + 2 + 0.5
+
+
+def test_dapos_overlong_buffer_takes_away(toy, tmp_path):
+    overlong = "{enable: true, len: 4, penalty_factor: 1.0, log: true}"
+    words = [
+        "reward.reward_manager.name=dapo",
+        f"+reward.reward_kwargs.overlong_buffer_cfg={overlong}",
+        "+reward.reward_kwargs.max_resp_len=8",
+    ]
+    short, long = score(toy, ["12", "1234567"], *function(tmp_path, "return 1.0"), *words)
+    assert (short.reward, long.reward) == (1.0, 0.25)
+
+
+def test_a_failing_function_is_named_with_its_line_and_the_task(toy, tmp_path):
+    mine = function(tmp_path, "return 1 / 0")
+    with pytest.raises(RunError) as caught:
+        score(toy, ["12"], *mine)
+    message = str(caught.value)
+    assert f"compute_score of {tmp_path}/mine.py failed" in message
+    assert "index 17 of data_source 'toy/sort'" in message
+    assert "ZeroDivisionError" in message
+    assert "mine.py:2" in message
+
+
+@pytest.mark.parametrize("value", ["None", "float('nan')", "'good'"])
+def test_what_is_not_a_number_is_refused(toy, tmp_path, value):
+    with pytest.raises(RunError, match="a number is needed"):
+        score(toy, ["12"], *function(tmp_path, f"return {value}"))
+
+
+def test_scoring_leaves_the_task_as_it_was(toy):
+    score(toy, ["12"])
+    assert TASK["extra_info"] == {"index": 17}

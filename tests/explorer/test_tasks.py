@@ -1,0 +1,109 @@
+"""The task stream is veRL's: its order, its rows; bad files are named."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.rollout import PromptTooLong, truncate
+from trinity_compat.explorer.tasks import TaskOrder, sampling_seed, to_json, train_stream
+
+
+def verl_order(rows, batch, shuffle, seed, epochs):
+    """What veRL's own sampler and dataloader draw."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from verl.trainer.ppo.utils import create_rl_sampler
+
+    data = list(range(rows))
+    sampler = create_rl_sampler(OmegaConf.create({"shuffle": shuffle, "seed": seed}), data)
+    loader = StatefulDataLoader(data, batch_size=batch, num_workers=0, drop_last=True, sampler=sampler)
+    return [int(row) for _ in range(epochs) for rows_ in loader for row in rows_]
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 42])
+@pytest.mark.parametrize(("rows", "batch"), [(10, 3), (64, 16), (7, 7), (33, 32)])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_order_is_verls_over_several_epochs(rows, batch, shuffle, seed):
+    expected = verl_order(rows, batch, shuffle, seed, epochs=3)
+    order = TaskOrder(rows, batch, shuffle, seed)
+    assert [order.row(number) for number in range(len(expected))] == expected
+
+
+def test_a_position_needs_no_history():
+    walked, jumped = TaskOrder(10, 3, True, 1), TaskOrder(10, 3, True, 1)
+    rows = [walked.row(number) for number in range(40)]
+    assert [jumped.row(number) for number in (39, 0, 17)] == [rows[39], rows[0], rows[17]]
+
+
+@pytest.fixture
+def tokenizer():
+    from trinity_compat.runtime.toy import make_tokenizer
+
+    return make_tokenizer()
+
+
+def stream(toy, tokenizer, *overrides):
+    return train_stream(OmegaConf.create(verl_config(toy, *overrides)), tokenizer, None)
+
+
+def test_rows_are_verls_dataset_rows(toy, tokenizer):
+    tasks = stream(toy, tokenizer, "data.shuffle=False")
+    first = pq.read_table(toy / "data" / "train.parquet").to_pylist()[0]
+    task = tasks.task(0)
+    assert task["raw_prompt"] == first["prompt"]
+    assert task["reward_model"] == first["reward_model"]
+    assert (task["data_source"], task["index"]) == ("toy/sort", 0)
+
+
+def test_overlong_prompts_are_left_out(toy, tokenizer):
+    with pytest.raises(UserError, match="only 0 prompts are left"):
+        stream(toy, tokenizer, "data.filter_overlong_prompts=True", "data.max_prompt_length=5")
+
+
+def test_a_missing_file_is_named(toy, tokenizer):
+    with pytest.raises(UserError, match=r"/nowhere/x\.parquet: no such data file"):
+        stream(toy, tokenizer, "data.train_files=/nowhere/x.parquet")
+
+
+def test_a_missing_column_is_named(toy, tokenizer, tmp_path):
+    rows = pq.read_table(toy / "data" / "train.parquet").rename_columns(
+        ["data_source", "question", "ability", "reward_model", "extra_info"]
+    )
+    pq.write_table(rows, tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="no column 'prompt'; the file has data_source, question"):
+        stream(toy, tokenizer, f"data.train_files={tmp_path}/x.parquet")
+
+
+def test_several_files_are_one_stream(toy, tokenizer, tmp_path):
+    rows = pq.read_table(toy / "data" / "train.parquet").to_pylist()
+    for name, part in (("a", rows[:20]), ("b", rows[20:])):
+        pq.write_table(pa.Table.from_pylist(part), tmp_path / f"{name}.parquet")
+    tasks = stream(toy, tokenizer, f"data.train_files=[{tmp_path}/a.parquet,{tmp_path}/b.parquet]")
+    assert len(tasks) == len(rows)
+
+
+def test_what_json_cannot_hold_is_refused():
+    with pytest.raises(UserError, match="field 'image' holds a bytes"):
+        to_json([b"png"], "image")
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"), [("left", [3, 4, 5, 6]), ("right", [0, 1, 2, 3]), ("middle", [0, 1, 5, 6])]
+)
+def test_truncation(how, kept):
+    assert truncate(list(range(7)), 4, how) == kept
+    assert truncate([1, 2], 4, how) == [1, 2]
+
+
+def test_truncation_error_says_what_to_do():
+    with pytest.raises(PromptTooLong, match="7 tokens exceeds data.max_prompt_length=4"):
+        truncate(list(range(7)), 4, "error")
+
+
+def test_seeds_leave_room_for_a_group_and_differ_by_kind():
+    seeds = {sampling_seed(base, kind, no) for base in (1, 2) for kind in ("train", "eval") for no in range(500)}
+    assert len(seeds) == 2000
+    assert sampling_seed(1, "train", 7) == sampling_seed(1, "train", 7)
+    assert max(seeds) < 2**62
