@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from toy_job import CPU, HERE, TASK, PlainExplorer, job, toy
+from transformers import AutoModelForCausalLM
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.synchronizer.store import read_version
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(900)]
 
@@ -46,7 +48,8 @@ def start(job_dir):
 def train(job_dir, *, code=0):
     """Run to the end; returns the metrics by step."""
     process = start(job_dir)
-    assert process.wait(timeout=400) == code, (job_dir / "trainer.log").read_text()[-4000:]
+    ended = process.wait(timeout=400)
+    assert ended == code, (job_dir / "trainer.log").read_text()[-4000:]
     buffer = open_buffer(f"sqlite:///{job_dir}/experiences.db")
     metrics = dict(buffer.read_metrics("trainer"))
     buffer.close()
@@ -109,6 +112,7 @@ def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
         "trainer.save_freq=2",
         "trainer.total_training_steps=2",
     ]
+    options += ["actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"]
     spec = job(toy_dir, tmp_path, *options, *TWO_PROCESSES)
     explorer = PlainExplorer(spec)
     explorer.start()
@@ -120,6 +124,9 @@ def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
     written = tmp_path / "global_step_2"
     assert len(list((written / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
     assert len(list((written / "critic").glob("model_world_size_2_rank_*.pt"))) == 2
+    exported = AutoModelForCausalLM.from_pretrained(written / "actor" / "huggingface", dtype=torch.float32)
+    version = dict(read_version(explorer.buffer.get_version(2)))
+    assert {n: p for n, p in exported.state_dict().items() if not torch.equal(p, version[n])} == {}
 
 
 def test_sigterm_ends_within_ten_seconds_and_gives_the_claim_back(toy_dir, tmp_path):

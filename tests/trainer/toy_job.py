@@ -4,6 +4,7 @@ The explorer goes the real way (waits for versions, reads their files, writes gr
 evaluations) with a plain loop instead of vLLM.
 """
 
+import contextlib
 import os
 import socket
 import threading
@@ -15,7 +16,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.runtime.toy import ToySpec, make_toy
 from trinity_compat.spec import RunSpec, SyncSpec
@@ -100,18 +101,17 @@ class PlainExplorer(threading.Thread):
             raise SystemExit
 
     def _loop(self) -> None:
-        step = 0
         while not self.stop.is_set():
+            history = self.buffer.history()
             missing = self.buffer.missing_tasks(upto=len(self.train), limit=self.batch)
             step = missing[0] // self.batch + 1
             if self.die_after is not None and step > self.die_after:
                 return
             self._load(wait_for_version(self.buffer, self.spec.sync, step, check=self._check))
             rng = torch.Generator().manual_seed(1000 + step)
-            groups = [
-                self._group(n, self.train[n], step, rng, key=f"train-{n}-{self.version}") for n in missing
-            ]
-            self.buffer.put_groups(groups)
+            made = [self._group(n, self.train[n], step, rng, key=f"{history}-{n}") for n in missing]
+            with contextlib.suppress(HistoryChanged):
+                self.buffer.put_groups(made, history=history)
 
     def _answer_eval(self) -> None:
         request = self.buffer.next_eval()
