@@ -25,7 +25,9 @@ def test_the_reading_equals_bash(name, tmp_path, monkeypatch):
     record_truth.set_up(stage, script, tmp_path)
     monkeypatch.chdir(tmp_path)
     reading = read_script(script.name, cwd=tmp_path, env=stage.env, args=stage.args)
-    found = [{"module": one.module, "args": [word.text for word in one.arguments]} for one in reading.launches]
+    found = [
+        {"module": one.module, "args": [word.text for word in one.arguments]} for one in reading.launches
+    ]
     assert found == TRUTH[name]
 
 

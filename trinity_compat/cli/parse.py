@@ -52,7 +52,13 @@ def as_json(reading: Reading) -> dict[str, Any]:
     return {
         "launches": [_launch(launch) for launch in reading.launches],
         "diagnostics": [
-            {"code": d.code, "severity": d.severity, "message": d.message, "file": d.where.file, "line": d.where.line}
+            {
+                "code": d.code,
+                "severity": d.severity,
+                "message": d.message,
+                "file": d.where.file,
+                "line": d.where.line,
+            }
             for d in reading.diagnostics
         ],
     }

@@ -255,8 +255,7 @@ class _Parser:
         self.at += 1
         place = self._place()
         if place is None:  # bash reads ++5 as +(+5)
-            value = self.unary()
-            return value
+            return self.unary()
         value = wrap(self._value(place) + (1 if op == "++" else -1))
         self._store(place, value)
         return value

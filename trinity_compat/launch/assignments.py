@@ -175,9 +175,8 @@ def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) ->
     attributes = (variable.attributes | (letters & set("ilunAa"))) - _letters(flags, "+")
     if kind == "nameref":
         attributes |= {"n"}
-    if not known and kind in ("export", "readonly") and not sets:
-        if kind == "export" and name not in sh.touched:
-            return
+    if not known and kind == "export" and not sets and name not in sh.touched:
+        return
     array = variable.array
     if letters & {"A", "a"} and array is None:
         array = {} if variable.value is None else {0: variable.value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -75,7 +76,8 @@ def _expand(tokens: list[Token], budget: Budget, depth: int = 0) -> list[list[To
 
 def _group(tokens: list[Token], start: int) -> tuple[int, list[int]] | None:
     """The matching ``}`` and the commas on its level."""
-    depth, commas = 0, []
+    depth = 0
+    commas: list[int] = []
     for index in range(start, len(tokens)):
         token = tokens[index]
         if token == "{":
@@ -95,7 +97,7 @@ def _options(
     end, commas = group
     if commas:
         edges = [start, *commas, end]
-        pieces = [tokens[low + 1 : high] for low, high in zip(edges, edges[1:], strict=False)]
+        pieces = [tokens[low + 1 : high] for low, high in itertools.pairwise(edges)]
         return [option for piece in pieces for option in _expand(piece, budget, depth + 1)]
     inner = tokens[start + 1 : end]
     if all(isinstance(token, str) for token in inner):

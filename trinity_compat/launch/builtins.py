@@ -138,7 +138,7 @@ def _unset(sh: Shell, args: Args) -> int:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
         elif bracket and variable is not None and variable.array is not None:
             key = parameters.key_of(sh, name, index[:-1], sh.where)
-            variable.array.pop(key, None)  # type: ignore[call-overload]
+            variable.array.pop(key, None)
         else:
             sh.unset(name)
     return 0
@@ -402,8 +402,21 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "local": _declare("local"),
     "readonly": _declare("readonly"),
     **dict.fromkeys(
-        ("trap", "wait", "ulimit", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync", "clear"),
+        (
+            "trap",
+            "wait",
+            "ulimit",
+            "hash",
+            "unalias",
+            "jobs",
+            "disown",
+            "bg",
+            "fg",
+            "times",
+            "sleep",
+            "sync",
+            "clear",
+        ),
         _trap,
     ),
 }
-

@@ -12,7 +12,9 @@ from trinity_compat.launch.state import Function, Return, Shell, Variable
 from trinity_compat.launch.tree import Node
 from trinity_compat.launch.values import Value, text_of
 
-OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w@]*([./][\w@-]+)+(\[\d+\])?=|(\+\+|\+)[A-Za-z_][\w.]*=|--config-\w+=?")
+OVERRIDE = re.compile(
+    r"(\+\+|\+|~)?[A-Za-z_][\w@]*([./][\w@-]+)+(\[\d+\])?=|(\+\+|\+)[A-Za-z_][\w.]*=|--config-\w+=?"
+)
 
 
 def run(sh: Shell, node: Node) -> int:
@@ -38,8 +40,7 @@ def run(sh: Shell, node: Node) -> int:
 def _is_written_out(parts: list[Node]) -> bool:
     """Whether a word is the same text in every shell."""
     return all(
-        part["Type"] in ("Lit", "SglQuoted")
-        and not part.get("Value", "").startswith("~")
+        (part["Type"] in ("Lit", "SglQuoted") and not part.get("Value", "").startswith("~"))
         or (part["Type"] == "DblQuoted" and _is_written_out(part.get("Parts") or []))
         for part in parts
     )

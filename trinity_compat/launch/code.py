@@ -20,10 +20,10 @@ def unit_of(value: Value, fallback: Where) -> Unit:
     where = fallback
     for bit in value:
         piece = bit.text
-        if bit.source is not None and len(holes) < len(HOLES) and (set(piece) <= PLAIN):
-            if piece or open_source(bit) is not None:
-                piece = chr(HOLES[len(holes)])
-                holes[piece] = bit
+        kept = bit.source is not None and (piece or open_source(bit) is not None)
+        if kept and len(holes) < len(HOLES) and set(piece) <= PLAIN:
+            piece = chr(HOLES[len(holes)])
+            holes[piece] = bit
         where = bit.where
         for index, line in enumerate(piece.split("\n")):
             if index or not lines:

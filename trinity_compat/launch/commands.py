@@ -362,4 +362,3 @@ HANDLERS: dict[str, Callable[[Shell, Node], int]] = {
     "CoprocClause": _coproc,
     "TestClause": _test_clause,
 }
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from trinity_compat.launch import ere, parameters, words
 from trinity_compat.launch.arithmetic import BadArithmetic
@@ -18,7 +19,28 @@ from trinity_compat.launch.state import Shell, Variable
 from trinity_compat.launch.tree import Node, Unit
 from trinity_compat.launch.values import Value, doubt_in, literal, text_of
 
-FILE_TESTS = {"-e", "-a", "-f", "-d", "-r", "-w", "-x", "-s", "-L", "-h", "-b", "-c", "-p", "-S", "-g", "-u", "-k", "-O", "-G", "-N"}
+FILE_TESTS = {
+    "-e",
+    "-a",
+    "-f",
+    "-d",
+    "-r",
+    "-w",
+    "-x",
+    "-s",
+    "-L",
+    "-h",
+    "-b",
+    "-c",
+    "-p",
+    "-S",
+    "-g",
+    "-u",
+    "-k",
+    "-O",
+    "-G",
+    "-N",
+}
 UNARY = FILE_TESTS | {"-z", "-n", "-v", "-o", "-R", "-t"}
 BINARY = {"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "=~"}
 NUMERIC: dict[str, Callable[[int, int], bool]] = {
@@ -157,7 +179,7 @@ def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
     if operator == "-d":
         return kind == "dir"
     if operator in ("-L", "-h"):
-        return os.path.islink(path)
+        return Path(path).is_symlink()
     if operator in ("-b", "-c", "-p", "-S"):
         return operator == "-c" and text == "/dev/null"
     if operator == "-x":

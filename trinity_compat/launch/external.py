@@ -59,7 +59,9 @@ def remote(sh: Shell) -> Shell:
     return shell
 
 
-def _launch(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...], found: mains.Found) -> int:
+def _launch(
+    sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...], found: mains.Found
+) -> int:
     arguments = tuple(to_word(value, place_of(value, sh.where)) for value in fields[found.arguments :])
     for word in arguments:
         if word.open and not word.text:
@@ -128,7 +130,13 @@ def _is_script(sh: Shell, text: str) -> bool:
 
 
 def _script_file(
-    sh: Shell, name: Value, args: list[Value], prefix: Prefix, *, asked: bool = True, options: set[str] | None = None
+    sh: Shell,
+    name: Value,
+    args: list[Value],
+    prefix: Prefix,
+    *,
+    asked: bool = True,
+    options: set[str] | None = None,
 ) -> int:
     content = script_content(sh, name, sourced=False)
     if content is None:
@@ -143,7 +151,7 @@ def _script_file(
 def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
     """The text of another script; None, and a warning, when it can't be read."""
     shown = text_of(name)
-    if doubt_in([name]) or doubt_in([sh.cwd]) and not shown.startswith("/"):
+    if doubt_in([name]) or (doubt_in([sh.cwd]) and not shown.startswith("/")):
         sh.warn("TP106", f"{shown or 'a file'}: its path cannot be known here; it is not read")
         return None
     path = sh.files_path(name)

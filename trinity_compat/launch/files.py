@@ -16,6 +16,11 @@ from trinity_compat.launch.bounds import BudgetExceeded
 from trinity_compat.launch.values import Value, lines_of, text_of
 
 
+def absolute(folder: str, path: str) -> str:
+    """A path as seen from a folder, without ``.`` and ``..``; no link is followed."""
+    return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path keeps the dots
+
+
 @dataclass(slots=True)
 class Files:
     """What can be known about paths. All paths given here are absolute and normalised."""
@@ -52,7 +57,7 @@ class Files:
     @staticmethod
     def _kind_on_disk(path: str) -> str:
         try:
-            mode = os.stat(path).st_mode
+            mode = Path(path).stat().st_mode
         except (OSError, ValueError):
             return ""
         if stat.S_ISREG(mode):

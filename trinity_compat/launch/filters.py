@@ -38,7 +38,7 @@ def inputs(sh: Shell, files: Args) -> list[Value]:
 def _split_args(args: Args, with_value: str) -> tuple[dict[str, str], Args]:
     """Short options with their values, and the operands."""
     options: dict[str, str] = {}
-    rest, operands = list(args), []
+    rest, operands = list(args), list[Value]()
     while rest:
         text = text_of(rest[0])
         arg = rest.pop(0)
@@ -136,7 +136,9 @@ def _tr(sh: Shell, args: Args) -> int | None:
         second = second + second[-1:] * max(0, len(first) - len(second))
         last = second[-1:]
         table = dict(zip(first, second, strict=False))
-        out = "".join((last if {"c", "C"} & set(options) else table.get(c, last)) if inside(c) else c for c in text)
+        out = "".join(
+            (last if {"c", "C"} & set(options) else table.get(c, last)) if inside(c) else c for c in text
+        )
         out = _squeezed(out, second) if "s" in options else out
     _emit(sh, out, values, "tr")
     return 0
@@ -144,7 +146,9 @@ def _tr(sh: Shell, args: Args) -> int | None:
 
 def _squeezed(text: str, members: str | None) -> str:
     return "".join(
-        c for i, c in enumerate(text) if i == 0 or c != text[i - 1] or (members is not None and c not in members)
+        c
+        for i, c in enumerate(text)
+        if i == 0 or c != text[i - 1] or (members is not None and c not in members)
     )
 
 
@@ -183,7 +187,12 @@ def _wc(sh: Shell, args: Args) -> int | None:
         return None
     values = inputs(sh, files)
     text = "".join(text_of(v) for v in values)
-    counts = {"l": text.count("\n"), "w": len(text.split()), "c": len(text.encode(errors="surrogateescape")), "m": len(text)}
+    counts = {
+        "l": text.count("\n"),
+        "w": len(text.split()),
+        "c": len(text.encode(errors="surrogateescape")),
+        "m": len(text),
+    }
     kind = next(iter(options))
     if kind not in counts:
         return None
@@ -325,5 +334,3 @@ TABLE: dict[str, Callable[[Shell, Args], int | None]] = {
 
 def _option(text: str, args: Args) -> Args:
     return [literal(text, args[0][0].where)] if args and args[0] else []
-
-

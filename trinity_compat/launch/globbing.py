@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from trinity_compat.launch.files import absolute
 from trinity_compat.launch.matching import Chars, Matcher, glob
 from trinity_compat.launch.segments import Segs, field_value
 from trinity_compat.launch.state import Shell
@@ -45,7 +44,7 @@ def _descend(sh: Shell, base: str, component: Chars, last: bool) -> list[str]:
     if not any(not quoted and char in "*?[" for char, quoted in component):
         path = base + "".join(char for char, _ in component)
         return [path + end] if not last or _exists(sh, path) else []
-    folder = os.path.normpath(os.path.join(text_of(sh.cwd), base))
+    folder = absolute(text_of(sh.cwd), base)
     pattern = glob(component)
     hidden = component[0][0] == "." or "dotglob" in sh.options
     names = [n for n in sh.files.children(folder) if hidden or not n.startswith(".")]
@@ -53,4 +52,4 @@ def _descend(sh: Shell, base: str, component: Chars, last: bool) -> list[str]:
 
 
 def _exists(sh: Shell, path: str) -> bool:
-    return bool(sh.files.kind(os.path.normpath(os.path.join(text_of(sh.cwd), path))))
+    return bool(sh.files.kind(absolute(text_of(sh.cwd), path)))

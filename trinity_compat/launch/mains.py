@@ -22,7 +22,14 @@ ACCELERATE_FLAGS = {
     "--use-fsdp", "--use_megatron_lm", "--quiet", "-q", "--debug", "--no_python", "--use_xpu", "--ipex",
     "--enable_cpu_affinity", "--same_network", "--standalone", "--downcast_bf16",
 }  # fmt: skip
-DEEPSPEED_FLAGS = {"--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--bind_cores_to_rank", "--no_ssh"}
+DEEPSPEED_FLAGS = {
+    "--no_python",
+    "--no_local_rank",
+    "--force_multi",
+    "--save_pid",
+    "--bind_cores_to_rank",
+    "--no_ssh",
+}
 LAUNCHERS = {"torchrun": TORCHRUN_FLAGS, "accelerate": ACCELERATE_FLAGS, "deepspeed": DEEPSPEED_FLAGS}
 
 
@@ -65,7 +72,11 @@ def module_of(path: str, cwd: str) -> str:
     match = PACKAGE.search(path)
     if match and (path.startswith("/") or match[1].count("/") > 1):
         path = match[1]
-        while (deeper := PACKAGE.search(path[1:])) and path.startswith("verl/") and deeper[1].startswith("verl/"):
+        while (
+            (deeper := PACKAGE.search(path[1:]))
+            and path.startswith("verl/")
+            and deeper[1].startswith("verl/")
+        ):
             path = deeper[1]
     pieces = [piece for piece in path.split("/") if piece not in ("", ".", "..")]
     return ".".join(pieces if not path.startswith("/") else pieces[-1:])

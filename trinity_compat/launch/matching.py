@@ -147,7 +147,9 @@ class Matcher:
         elif isinstance(node, Repeat) and stop > start:
             self._capture_last_round(node.item, start, stop, found)
 
-    def _capture_last_round(self, item: Node, start: int, stop: int, found: dict[int, tuple[int, int]]) -> None:
+    def _capture_last_round(
+        self, item: Node, start: int, stop: int, found: dict[int, tuple[int, int]]
+    ) -> None:
         while True:
             ends = sorted((at for at in self._step(item, {start}) if start < at <= stop), reverse=True)
             at = next((e for e in ends if stop in self._repeat(Repeat(item), {e})), None)

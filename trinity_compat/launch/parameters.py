@@ -253,7 +253,7 @@ def _expand_list(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str, val
     where, name = unit.where(part), part["Param"]["Value"]
     variable = sh.get(name)
     if variable is not None and variable.array is not None and not variable.is_table:
-        values = [variable.array[key] for key in sorted(variable.array)]  # type: ignore[type-var,index]
+        values = [variable.array[key] for key in sorted(variable.array)]
     if part.get("Length"):
         return segs_of(literal(str(len(values)), where), quoted=quoted, where=where)
     if part.get("Slice"):
@@ -267,9 +267,7 @@ def _expand_list(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str, val
     return joined(sh, values, quoted, mark, where)
 
 
-def _default(
-    sh: Shell, unit: Unit, part: Node, quoted: bool, values: list[Value] | None, mark: str
-) -> Segs:
+def _default(sh: Shell, unit: Unit, part: Node, quoted: bool, values: list[Value] | None, mark: str) -> Segs:
     where, operator = unit.where(part), part["Exp"]["Op"]
     word = (part["Exp"].get("Word") or {}).get("Parts") or []
     if operator in (":+", "+"):
@@ -279,15 +277,11 @@ def _default(
     return joined(sh, values, quoted, mark, where)
 
 
-def _expand_scalar(
-    sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None
-) -> Segs:
+def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None) -> Segs:
     where = unit.where(part)
     if part.get("Length"):
         text = str(len(text_of(value or EMPTY)))
-        return segs_of(
-            derived(text, [value or EMPTY], unit.text(part), where), quoted=quoted, where=where
-        )
+        return segs_of(derived(text, [value or EMPTY], unit.text(part), where), quoted=quoted, where=where)
     operator = (part.get("Exp") or {}).get("Op", "")
     if operator in operators.DEFAULTS:
         return _scalar_default(sh, unit, part, quoted, name, value)
@@ -312,9 +306,7 @@ def _note_unset(sh: Shell, unit: Unit, part: Node, name: str, value: Value | Non
         sh.warn("TP104", f"${name} is not set; under set -u bash ends the script here", unit.where(part))
 
 
-def _scalar_default(
-    sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None
-) -> Segs:
+def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None) -> Segs:
     where, operator = unit.where(part), part["Exp"]["Op"]
     word = (part["Exp"].get("Word") or {}).get("Parts") or []
     surrounding = value is not None and _unset(value)
@@ -365,9 +357,11 @@ def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
     if splits:
         return segs
     parts = parts_of(value) if any(bit.source is not None for bit in value) else ()
-    return [Seg(text, where, EnvRef(name, text, parts), quoted=True)] if segs else [
-        Seg("", where, EnvRef(name, ""), quoted)
-    ]
+    return (
+        [Seg(text, where, EnvRef(name, text, parts), quoted=True)]
+        if segs
+        else [Seg("", where, EnvRef(name, ""), quoted)]
+    )
 
 
 def attributes_of(variable: Variable) -> str:

@@ -10,7 +10,9 @@ from trinity_compat.launch.quoting import echo_escapes, printf_quoted
 from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Bit, Value, derived, literal, text_of
 
-DIRECTIVE = re.compile(r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)(?P<kind>\([^)]*\)T|[a-zA-Z%])")
+DIRECTIVE = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)(?P<kind>\([^)]*\)T|[a-zA-Z%])"
+)
 WIDEST = 10_000
 
 

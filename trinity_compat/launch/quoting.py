@@ -73,9 +73,7 @@ def shell_quoted(text: str) -> str:
     """``${name@Q}``."""
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         back = {value: key for key, value in ANSI.items() if key != "e"} | {"\x1b": "E"}
-        body = "".join(
-            "\\" + back[c] if c in back else ("\\" + c if c in "\\'" else _octal(c)) for c in text
-        )
+        body = "".join("\\" + back[c] if c in back else ("\\" + c if c in "\\'" else _octal(c)) for c in text)
         return f"$'{body}'"
     return "'" + text.replace("'", "'\\''") + "'"
 

@@ -72,7 +72,9 @@ def read_argv(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> R
     The place of word i is ``argv:i``, counting from 0.
     """
     if not argv:
-        raise UserError("no command line is given", hint="--argv -- python3 -m verl.trainer.main_ppo key=value …")
+        raise UserError(
+            "no command line is given", hint="--argv -- python3 -m verl.trainer.main_ppo key=value …"
+        )
     shell = _shell("argv", None, env or {}, ())
     fields: list[Value] = [_argument(word, index) for index, word in enumerate(argv)]
     with _bounded(shell):

@@ -80,7 +80,7 @@ def _split(line: Value, ifs: str, limit: int, raw: bool) -> list[Value]:
     """Cut a line at IFS into at most ``limit`` pieces (0: no limit); the last one keeps the rest."""
     text = text_of(line)
     blanks = "".join(c for c in ifs if c in DEFAULT_IFS)
-    at, out = 0, []
+    at, out = 0, list[Value]()
     while at < len(text) and text[at] in blanks:
         at += 1
     while at < len(text):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,13 +10,10 @@ from typing import Any
 from trinity_compat.errors import Where
 from trinity_compat.launch import bounds
 from trinity_compat.launch.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.files import Files
+from trinity_compat.launch.files import Files, absolute
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open
 from trinity_compat.launch.tree import Node, Unit
 from trinity_compat.launch.values import EMPTY, Bit, Value, literal, text_of
-
-Array = dict[int, Value]
-Table = dict[str, Value]
 
 
 class Exit(Exception):
@@ -58,7 +54,7 @@ class Variable:
     """
 
     value: Value | None = None
-    array: Array | Table | None = None
+    array: dict[Any, Value] | None = None  # keys: int, or str in an associative array
     exported: bool = False
     given: bool = False
     readonly: bool = False
@@ -154,7 +150,7 @@ class Shell:
         if found is None:
             return None
         if found.array is not None:
-            return found.array.get("0" if found.is_table else 0)  # type: ignore[call-overload,no-any-return]
+            return found.array.get("0" if found.is_table else 0)
         return found.value
 
     def from_surroundings(self, name: str) -> bool:
@@ -222,7 +218,7 @@ class Shell:
     def as_array(variable: Variable) -> dict[Any, Value]:
         """The elements of a variable seen as an array; the dict itself when it is one."""
         if variable.array is not None:
-            return variable.array  # type: ignore[return-value]
+            return variable.array
         return {0: variable.value} if variable.value is not None else {}
 
     def unset(self, name: str) -> None:
@@ -268,7 +264,7 @@ class Shell:
         """A subshell: the same state, none of its changes come back."""
         self.budget.step(1 + len(self.variables) // 50)
         variables = {
-            name: replace(var, array=dict(var.array)) if var.array is not None else var  # type: ignore[arg-type]
+            name: replace(var, array=dict(var.array)) if var.array is not None else var
             for name, var in self.variables.items()
         }
         return replace(
@@ -306,7 +302,7 @@ class Shell:
 
     def files_path(self, value: Value) -> str:
         """The absolute path that a value names from the shell's directory."""
-        return os.path.normpath(os.path.join(text_of(self.cwd), text_of(value)))
+        return absolute(text_of(self.cwd), text_of(value))
 
     def unknown(self, expression: str, where: Where) -> Bit:
         """A piece that cannot be known here; inside ``$(…)`` the whole substitution is named."""

@@ -23,7 +23,7 @@ def sed(text: str, script: str, budget: Budget, extended: bool, quiet: bool) -> 
         budget.step()
         kept, printed, stop = _one_line(line, number, number == len(lines), commands, budget, extended)
         out += [kept] if printed else []
-        out += [kept] if not quiet and kept is not None and not stop == "deleted" else []
+        out += [kept] if not quiet and kept is not None and stop != "deleted" else []
         if stop == "quit":
             break
     return "".join(line + "\n" for line in out) if tail is not None or out != lines else "\n".join(out)

@@ -187,7 +187,7 @@ def _mkdir(sh: Shell, args: Args) -> int | None:
         path = sh.files_path(arg)
         while path not in ("/", "") and len(sh.files.made_dirs) < 2000:
             sh.files.made_dirs.add(path)
-            path = os.path.dirname(path)
+            path = posixpath.dirname(path)
     return 0
 
 

@@ -33,7 +33,6 @@ from trinity_compat.launch.values import (
     text_of,
 )
 
-
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=(?=~)")
 
 

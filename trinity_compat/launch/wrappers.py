@@ -37,13 +37,17 @@ SIMPLE: dict[str, tuple[frozenset[str], int]] = {
     "command": (frozenset(), 0),
 }
 # Never looked into: they name programs without running them.
-INERT = frozenset(
-    "pip pip3 apt apt-get yum dnf brew git pkill pgrep kill killall grep ps find ln mv wget curl man whereis "
-    "huggingface-cli hf modelscope aws gsutil rsync scp tar unzip ls stat nvidia-smi npu-smi du df ray make".split()
-)
-REMOTE = frozenset("docker podman nerdctl kubectl ssh".split())
-STRINGS = frozenset("ssh tmux su script flock screen srun pdsh sbatch kubectl docker podman parallel watch salloc".split())
-SSH_VALUES = frozenset("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w".split())
+INERT = {
+    "pip", "pip3", "apt", "apt-get", "yum", "dnf", "brew", "git", "pkill", "pgrep", "kill", "killall", "grep",
+    "ps", "find", "ln", "mv", "wget", "curl", "man", "whereis", "huggingface-cli", "hf", "modelscope", "aws",
+    "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi", "du", "df", "ray", "make",
+}  # fmt: skip
+REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
+STRINGS = {
+    "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
+    "parallel", "watch", "salloc",
+}  # fmt: skip
+SSH_VALUES = {f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWw"}
 RUNNERS = frozenset({"bash", "sh", "zsh", "dash", "torchrun", "accelerate", "deepspeed"})
 
 
@@ -191,7 +195,11 @@ def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
     for index in range(start, len(texts)):
         python = literal("python", fields[0][0].where)
         if texts[index] in ("-m", "--module"):
-            return Inner("uv run", [[python, literal("-m", fields[index][0].where), *fields[index + 1 :]]], prefix=prefix)
+            return Inner(
+                "uv run",
+                [[python, literal("-m", fields[index][0].where), *fields[index + 1 :]]],
+                prefix=prefix,
+            )
         if texts[index].endswith(".py"):
             return Inner("uv run", [[python, *fields[index:]]], prefix=prefix)
         if _starts(texts, index):
