@@ -27,7 +27,8 @@ def toy(tmp_path_factory):
 class Run:
     """One `trinity-compat run` of the toy script. ``mark`` finds every process of it."""
 
-    def __init__(self, cwd, toy, *arguments, options=(), env=None):
+    def __init__(self, cwd, toy, *arguments, options=(), env=None, name="run"):
+        self.name = name
         self.cwd, self.mark = cwd, uuid.uuid4().hex
         self.job = cwd / "checkpoints" / "toy" / "grpo"
         self.env = {
@@ -43,7 +44,7 @@ class Run:
         self.process = None
 
     def start(self):
-        out, err = (self.cwd / "out").open("w"), (self.cwd / "err").open("w")
+        out, err = ((self.cwd / f"{self.name}.{end}").open("w") for end in ("out", "err"))
         # A session of its own, as a terminal gives: Ctrl-C then reaches the whole group.
         self.process = subprocess.Popen(
             self.command, cwd=self.cwd, env=self.env, stdout=out, stderr=err, start_new_session=True
@@ -63,11 +64,11 @@ class Run:
 
     @property
     def out(self):
-        return (self.cwd / "out").read_text()
+        return (self.cwd / f"{self.name}.out").read_text()
 
     @property
     def err(self):
-        return (self.cwd / "err").read_text()
+        return (self.cwd / f"{self.name}.err").read_text()
 
     @property
     def errors(self):

@@ -50,8 +50,12 @@ class Watch:
 
 
 env = dict(os.environ)
-writer = Command("explorer", "explorer", [sys.executable, str(work / "writer.py"), url, str(work / "acked")], env, work / "explorer.log")
-idle = Command("trainer", "trainer", [sys.executable, "-c", "import time; time.sleep(600)"], env, work / "trainer.log")
+def side(role, *words):
+    return Command(role, role, [sys.executable, *map(str, words)], env, work / f"{role}.log")
+
+
+writer = side("explorer", work / "writer.py", url, work / "acked")
+idle = side("trainer", "-c", "import time; time.sleep(600)")
 outcome = supervise([writer, idle], Supervision(Watch(), Stop(), grace_s=2))
 print(outcome.failure)
 os.remove(os.environ["BALLAST"])

@@ -1,0 +1,88 @@
+"""`trinity-compat run` on small scripts, from the outside. Nothing here starts Ray."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def run(tmp_path):
+    def call(text, *words, env=None):
+        (tmp_path / "run.sh").write_text(text)
+        command = [sys.executable, "-m", "trinity_compat", "run", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **(env or {})}
+        )
+
+    return call
+
+
+LAUNCH = "python3 -m verl.trainer.main_ppo data.train_batch_size=64 "
+
+
+def test_hydra_s_cfg_prints_the_composed_configuration(run):
+    done = run(LAUNCH + '"$@"', "run.sh", "--", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["data"]["train_batch_size"] == 64
+
+
+def test_multirun_is_refused_with_the_reason(run):
+    done = run(LAUNCH + "--multirun", "run.sh")
+    assert done.returncode == 2
+    assert "--multirun starts one job per combination" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_s_own_work_and_status_pass_through(run):
+    done = run('echo before; python3 -c "print(6 * 7)"; echo $1 >&2; exit 9', "run.sh", "--", "word")
+    assert (done.returncode, done.stdout) == (9, "before\n42\n")
+    assert done.stderr.startswith("word\n")
+    assert "ended without starting a veRL training main" in done.stderr
+
+
+def test_a_failing_launch_fails_the_run_even_behind_tee(run):
+    done = run(LAUNCH + "--multirun 2>&1 | tee log.txt", "run.sh")
+    assert done.returncode == 2
+    assert "--multirun" in done.stdout
+
+
+def test_a_local_ray_job_submission_is_caught(run):
+    done = run(f"ray job submit --no-wait -- {LAUNCH} --cfg job", "run.sh")
+    assert done.returncode == 0, done.stderr
+    assert "train_batch_size: 64" in done.stdout
+
+
+def test_a_remote_ray_job_submission_says_what_to_install_there(run):
+    done = run(f"ray job submit --address=http://192.0.2.1:8265 -- {LAUNCH}", "run.sh")
+    assert done.returncode == 2
+    assert "install trinity-compat[run]" in done.stderr
+
+
+def test_a_key_that_verl_does_not_have_is_named_with_its_line(run):
+    done = run("\n" + LAUNCH + "data.train_batch_sise=1", "run.sh")
+    assert done.returncode == 2
+    assert "run.sh:2" in done.stderr and "data.train_batch_sise" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_executes_nothing_of_the_script(run, tmp_path):
+    words = "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.rollout.name=vllm"
+    done = run(f"touch executed\n{LAUNCH} {words}", "run.sh", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "executed").exists()
+    assert yaml.safe_load(done.stdout)["synchronizer"]["sync_interval"] == 2
+
+
+def test_a_missing_script_is_no_traceback(run):
+    done = run("", "nothing.sh")
+    assert (done.returncode, done.stderr) == (2, "error: no such script: nothing.sh\n")
+
+
+def test_status_of_a_folder_that_is_no_job(run, tmp_path):
+    command = [sys.executable, "-m", "trinity_compat", "status", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is no job directory" in done.stderr
