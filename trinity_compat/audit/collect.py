@@ -12,10 +12,12 @@ from trinity_compat.audit.silence import directives, silenced
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
+from trinity_compat.translate import is_translated, translate
 from trinity_compat.translate.model import Finding, Status, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
+from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 OTHER_MAIN = "TC003"
@@ -39,9 +41,11 @@ class Request:
 def audit_sources(sources: Iterable[str], request: Request) -> Audit:
     """Audit every launch of every source: a script, ``-`` for stdin, or a folder of scripts.
 
-    A named file that cannot be read raises UserError; one found in a folder becomes a problem of the
-    audit, and the others go on.
+    Raises UserError for a named file that cannot be read and for an unknown veRL version; a file that was
+    found in a folder becomes a problem of the audit, and the others go on.
     """
+    if request.options.verl_version is not None:
+        check_version(request.options.verl_version)
     launches: list[LaunchAudit] = []
     problems: dict[str, str] = {}
     empty: list[str] = []
@@ -108,7 +112,7 @@ def audit_launch(
     if not is_translated(launch.module):
         return _other_main(config, source, reading)
     try:
-        translation = translate(config, request.options)
+        translation = translate(config, request.options, root=request.cwd)
     except UserError as error:
         settings = [(key, config.settings[key].value) for key in config.set_keys if key in config.settings]
         return _refused(launch, source, settings, str(error), reading, config.version)
@@ -122,12 +126,14 @@ def _audited(
     missing = set(config.set_keys) - {finding.key for finding in translation.findings}
     if missing:
         raise AssertionError(f"{launch.where}: no finding for {', '.join(sorted(missing))}")
+    broken = [d for d in config.diagnostics if d.severity == "error"]
     return LaunchAudit(
         source=source or launch.where.file,
         where=launch.where,
         module=launch.module,
         version=config.version,
         findings=translation.findings,
+        refused=f"{broken[0].where}: {broken[0].message}" if broken else None,
         warnings=translation.warnings,
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
     )

@@ -59,10 +59,11 @@ class LaunchAudit:
 
     @property
     def worst(self) -> Status:
-        """The gravest status among the findings that are heard; a refused launch is unsupported."""
+        """The gravest status among the findings that are heard; at least unsupported where it is refused."""
+        statuses = [finding.status for finding in self.heard]
         if self.refused is not None:
-            return Status.UNSUPPORTED
-        return max((finding.status for finding in self.heard), key=lambda s: s.rank, default=Status.MAPPED)
+            statuses.append(Status.UNSUPPORTED)
+        return max(statuses, key=lambda status: status.rank, default=Status.MAPPED)
 
     def changed(self) -> list[Finding]:
         """Findings that change what the launch means, gravest first, then in the launch's order."""

@@ -1,0 +1,139 @@
+"""``trinity-compat audit``: sources, options, exit codes. The scripts are real, so is the translation."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from trinity_compat.cli.audit import command
+from trinity_compat.errors import UserError
+
+GRPO = """\
+#!/bin/bash
+set -x
+batch=${BATCH:-1024}
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+  data.train_files=$HOME/gsm8k/train.parquet data.val_files=$HOME/gsm8k/test.parquet \\
+  data.train_batch_size=$batch actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
+  actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.name=vllm \\
+  actor_rollout_ref.model.path=Qwen/Qwen2.5-7B trainer.n_gpus_per_node=8 "$@"
+"""
+SFT = (
+    "torchrun --nproc_per_node=4 -m verl.trainer.fsdp_sft_trainer data.train_files=a.parquet optim.lr=1e-5\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "grpo.sh").write_text(GRPO)
+    (tmp_path / "sub" / "sft.sh").write_text(SFT)
+    (tmp_path / "sub" / "tools.sh").write_text("echo nothing is trained here\n")
+    (tmp_path / ".git" / "hook.sh").write_text(GRPO)
+    (tmp_path / "notes.txt").write_text("python3 -m verl.trainer.main_ppo a=b\n")
+    return tmp_path
+
+
+def audit(*arguments, stdin=None):
+    """Return (exit code, stdout) as the entry point would have them."""
+    result = CliRunner().invoke(command, [str(a) for a in arguments], input=stdin, standalone_mode=False)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.return_value or 0, result.stdout
+
+
+def launches(*arguments, stdin=None):
+    code, text = audit("--format", "json", *arguments, stdin=stdin)
+    assert code == 0
+    return json.loads(text)
+
+
+def test_one_finding_per_key_with_its_place(folder):
+    (launch,) = launches(folder / "grpo.sh", "--env", "HOME=/home/u")["launches"]
+    assert launch["module"] == "verl.trainer.main_ppo"
+    assert sum(launch["counts"].values()) == launch["keys"] == len(launch["findings"])
+    by_key = {finding["key"]: finding for finding in launch["findings"]}
+    assert by_key["data.train_batch_size"]["source"].endswith("grpo.sh:6")
+    assert by_key["data.train_batch_size"]["value"] == 1024
+    assert by_key["algorithm.adv_estimator"]["status"] == "derived"
+    assert launch["refused"] is None
+
+
+def test_a_folder_is_searched_and_what_trains_nothing_is_named(folder):
+    data = launches(folder)
+    assert [launch["source"].rpartition("/")[2] for launch in data["launches"]] == ["grpo.sh", "sft.sh"]
+    assert [name.rpartition("/")[2] for name in data["without_launches"]] == ["tools.sh"]
+
+
+def test_another_main_is_named_and_all_its_keys_are_unsupported(folder):
+    (launch,) = launches(folder / "sub" / "sft.sh")["launches"]
+    assert launch["module"] == "verl.trainer.fsdp_sft_trainer"
+    assert launch["counts"] == {"unsupported": 2}
+    assert {finding["key"] for finding in launch["findings"]} == {"data.train_files", "optim.lr"}
+    assert audit(folder / "sub" / "sft.sh", "--fail-on", "unsupported")[0] == 1
+
+
+def test_arguments_of_the_script_stand_behind_two_dashes(folder):
+    arguments = ["--verl-version", "0.5.0", "--env", "BATCH=512", "--", "trainer.total_epochs=7"]
+    (launch,) = launches(folder / "grpo.sh", *arguments)["launches"]
+    values = {finding["key"]: finding["value"] for finding in launch["findings"]}
+    assert values["trainer.total_epochs"] == 7
+    assert values["data.train_batch_size"] == 512
+    assert launch["verl_version"]["value"] == "0.5.0"
+
+
+@pytest.mark.parametrize(
+    "script, status, code",
+    [(GRPO, "unknown", 0), (GRPO, "mapped", 1), (GRPO.replace("rollout.n=", "rollout.nn="), "unknown", 1)],
+)
+def test_fail_on(tmp_path, script, status, code):
+    (tmp_path / "run.sh").write_text(script)
+    assert audit(tmp_path / "run.sh", "--fail-on", status)[0] == code
+
+
+def test_an_indivisible_batch_is_told_and_does_not_stop_the_others(folder):
+    (folder / "bad.sh").write_text(GRPO.replace("1024", "1000"))
+    outcomes = {x["source"].rpartition("/")[2]: x for x in launches(folder)["launches"]}
+    assert outcomes["bad.sh"]["outcome"] == "refused"
+    assert "1000" in outcomes["bad.sh"]["refused"]
+    assert outcomes["bad.sh"]["counts"] == {"unsupported": outcomes["bad.sh"]["keys"]}
+    assert outcomes["grpo.sh"]["refused"] is None
+
+
+def test_a_silenced_finding_no_longer_fails_the_audit(tmp_path):
+    typo = GRPO.replace("rollout.name=vllm", "rollout.name=vllm +data.mine=1")
+    (tmp_path / "run.sh").write_text(typo)
+    assert audit(tmp_path / "run.sh", "--fail-on", "unknown")[0] == 1
+    (tmp_path / "run.sh").write_text(typo.replace("set -x", "# trinity-compat: ignore=data.mine"))
+    assert audit(tmp_path / "run.sh", "--fail-on", "unknown")[0] == 0
+
+
+def test_stdin(folder):
+    (launch,) = launches("-", stdin=GRPO)["launches"]
+    assert launch["source"] == "-"
+
+
+def test_several_launches_end_in_a_summary(folder):
+    _, text = audit(folder)
+    assert "2 launches in 2 scripts" in text
+    assert "What changes, and why" in text
+
+
+def test_output_goes_to_a_file(folder, tmp_path):
+    assert audit(folder, "--format", "html", "-o", tmp_path / "audit.html") == (0, "")
+    assert (tmp_path / "audit.html").read_text().startswith("<!doctype html>")
+    assert not (tmp_path / "audit.html.part").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["no/such.sh"], "no/such.sh"),
+        (["-", "--env", "HOME"], "--env HOME: no value"),
+        (["-", "--verl-version", "9.9"], "9.9"),
+    ],
+)
+def test_bad_input_is_a_user_error(arguments, said):
+    with pytest.raises(UserError, match=said):
+        audit(*arguments, stdin=GRPO)
