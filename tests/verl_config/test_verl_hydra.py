@@ -214,3 +214,17 @@ def moved(launch: Launch, root: Path) -> Launch:
     texts = [word.text.replace("=/repo/", f"={root}/") for word in launch.arguments]
     texts = [text.replace("/repo/", f"{root}/") if text.startswith("/repo/") else text for text in texts]
     return make_launch(*texts, module=launch.module, file=launch.where.file)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "data.seed=" + "9" * 5000,
+        "data.seed=" + "[" * 2000,
+        "--config-path=\0",
+        "--config-name=" + "a" * 5000,
+        "\0=1",
+    ],
+)
+def test_hostile_arguments_are_refused_without_a_traceback(argument: str, tmp_path: Path) -> None:
+    assert ours(make_launch(argument, "--config-dir=" + str(tmp_path)), "0.9.1", tmp_path) is None

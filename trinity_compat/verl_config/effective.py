@@ -124,7 +124,7 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
     path = plan.path(choice.value)
     groups, plain = _split_groups(plan.arguments.overrides, path)
     choices = _choices(groups)
-    notes = [*plan.arguments.diagnostics]
+    notes = [*plan.arguments.diagnostics, *map(_hydra_note, plan.arguments.hydra)]
     parts = _defaults(path, choices, groups)
     release = f"verl {choice.value}"
     applied = apply_overrides(merge_parts(parts), plain, release)
@@ -142,6 +142,11 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
         tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
     )
+
+
+def _hydra_note(given: Given) -> Diagnostic:
+    message = f"{given.spelling} is Hydra's own setting, not part of veRL's configuration"
+    return Diagnostic("TP210", message, given.where)
 
 
 def _unread(applied: Applied, flavour: str) -> list[Given]:

@@ -171,8 +171,12 @@ def _nearest(version: str) -> tuple[str, ...]:
     return (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :])
 
 
-def _readable(folder: Path, root: Path) -> bool:
-    return _inside(folder, root) and folder.is_dir()
+def _readable(path: Path, root: Path, *, folder: bool = True) -> bool:
+    """Whether ``path`` is a folder (or file) inside ``root``; a name that cannot be one is neither."""
+    try:
+        return _inside(path, root) and (path.is_dir() if folder else path.is_file())
+    except (OSError, ValueError):
+        return False
 
 
 def _inside(path: Path, root: Path) -> bool:
@@ -186,7 +190,7 @@ def _reader(folder: Path, root: Path) -> Find:
     def find(name: str) -> ConfigFile | None:
         if name not in cache:
             path = folder / f"{name}.yaml"
-            cache[name] = read_config(path) if _inside(path, root) and path.is_file() else None
+            cache[name] = read_config(path) if _readable(path, root, folder=False) else None
         return cache[name]
 
     return find
@@ -215,7 +219,7 @@ def _add_declared(path: SearchPath, root: Path) -> None:
         spelled = str(entry).removeprefix("file://").removeprefix("pkg://")
         if posixpath.normpath(spelled.replace("verl.trainer.config", _TREE)).endswith(_TREE):
             path.declares_tree = True
-        elif _inside(root / spelled, root) and (root / spelled).is_dir():
+        elif _readable(root / spelled, root):
             path.places.append(_reader(root / spelled, root))
 
 

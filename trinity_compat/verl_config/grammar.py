@@ -13,6 +13,7 @@ from typing import Any
 
 SET, ADD, FORCE, DELETE = "", "+", "++", "~"
 
+_MAX_BRACKETS = 500  # far beyond any configuration; deeper nesting overflows Hydra's parser
 _KEY = re.compile(
     r"(\+\+?|~)?([A-Za-z_][\w-]*(?:\.(?:[A-Za-z_][\w-]*|0|[1-9][0-9]*))*)(?:@([\w.]+))?(=|$)", re.A
 )
@@ -54,6 +55,19 @@ class _NotPlain(Exception):
 
 def parse_override(line: str) -> Override:
     """Read one argument. Raises OverrideSyntaxError, SweepError for a sweep."""
+    if line.count("[") + line.count("{") > _MAX_BRACKETS:
+        raise OverrideSyntaxError(f"more than {_MAX_BRACKETS} brackets")
+    try:
+        return _parse(line)
+    except RecursionError:
+        raise OverrideSyntaxError("nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, OverrideSyntaxError):
+            raise
+        raise OverrideSyntaxError("a number with too many digits") from None
+
+
+def _parse(line: str) -> Override:
     match = _KEY.match(line)
     if match is None:
         return _by_hydra(line)
@@ -69,10 +83,7 @@ def parse_override(line: str) -> Override:
 
 def parse_value(text: str) -> Any:
     """Read a value by the override grammar (OmegaConf's resolver arguments share it)."""
-    try:
-        return _plain_value(text)
-    except _NotPlain:
-        return _by_hydra(f"x={text}").value
+    return parse_override(f"x={text}").value
 
 
 def split_key(line: str) -> tuple[str, str, str | None]:
