@@ -95,9 +95,11 @@ def _render(comparison: Comparison, form: str) -> str:
     if form == "md":
         return report.as_markdown(comparison)
     if form == "html":
+        from trinity_compat.compare.configs import of_runs
         from trinity_compat.compare.html import as_html
 
-        return as_html(comparison)
+        metas = [side.runs[0].meta for side in (comparison.a, comparison.b)]
+        return as_html(comparison, config_diff=of_runs(*metas))
     width = None if sys.stdout.isatty() else 160
     console = Console(width=width, highlight=False)
     with console.capture() as capture:

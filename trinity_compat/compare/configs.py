@@ -1,0 +1,145 @@
+"""Two launches compared by their configuration in effect, not by their text.
+
+Each source is carried to the pinned veRL first, so a script of veRL 0.4 and a Trinity YAML can be set
+side by side: a key that moved is one row, a default that flipped between releases is seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import read_script
+from trinity_compat.translate import flavour_of, to_verl
+from trinity_compat.trinity_config.read import load
+from trinity_compat.verl_config import PINNED, compose_pinned, effective_config, upgrade
+from trinity_compat.verl_config.from_yaml import config_from_yaml
+from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.yaml_files import load_yaml
+
+_ABSENT = "(not there)"
+_TRINITY_SECTIONS = {"algorithm", "buffer", "explorer", "synchronizer", "cluster"}
+
+
+@dataclass(frozen=True, slots=True)
+class InEffect:
+    """Every leaf of a source under the pinned veRL's keys, and where the set ones were written."""
+
+    source: str
+    values: Mapping[str, Any]
+    places: Mapping[str, str]
+    why: str  # which veRL release it was read as, or that it is Trinity's
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDifference:
+    """One key whose effect differs."""
+
+    key: str
+    a: Any
+    b: Any
+    a_place: str
+    b_place: str
+
+
+def read_in_effect(source: str) -> InEffect:
+    """A script, a veRL YAML or a Trinity YAML. Raises UserError."""
+    path = Path(source)
+    if not path.is_file():
+        raise UserError("no such file", where=Where(source), hint="--configs takes scripts and YAML files")
+    if path.suffix not in (".yaml", ".yml"):
+        return _of_verl(source, _script(path))
+    data = load_yaml(path.read_text(encoding="utf-8"))
+    if isinstance(data, dict) and len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
+        config = load(path)
+        # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
+        tree = compose_pinned({**to_verl(config), "trainer.use_v1": False}, flavour_of(config))
+        return InEffect(source, dict(_leaves(tree)), {}, "a Trinity configuration, carried back to veRL")
+    return _of_verl(source, config_from_yaml(path))
+
+
+def _script(path: Path) -> EffectiveConfig:
+    reading = read_script(path)
+    if not reading.launches:
+        raise UserError("no veRL launch in this script", where=Where(str(path)))
+    return effective_config(reading.launches[0])
+
+
+def _of_verl(source: str, config: EffectiveConfig) -> InEffect:
+    upgraded = upgrade(config).config
+    places = {key: str(s.where) for key, s in upgraded.settings.items() if s.where is not None}
+    values = dict(_leaves({key: setting.value for key, setting in upgraded.settings.items()}))
+    return InEffect(source, values, places, f"veRL {config.version.value}: {config.version.why}")
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def difference(a: InEffect, b: InEffect) -> list[KeyDifference]:
+    """Keys with different effect, in order; a key that only one side has counts."""
+    keys = sorted(set(a.values) | set(b.values))
+    rows = []
+    for key in keys:
+        p, q = a.values.get(key, _ABSENT), b.values.get(key, _ABSENT)
+        if p != q:
+            place_a, place_b = (s.places.get(key, "default") for s in (a, b))
+            rows.append(KeyDifference(key, p, q, place_a, place_b))
+    return rows
+
+
+def difference_text(first: str, others: Sequence[str], form: str) -> str:
+    """The differences of each other source from the first, as text, md or json."""
+    a = read_in_effect(first)
+    pairs = [(b, difference(a, b)) for b in map(read_in_effect, others)]
+    if form == "json":
+        rows = [{"a": a.source, "b": b.source, "differences": [_row(d) for d in found]} for b, found in pairs]
+        return json.dumps({"version": 1, "comparisons": rows}, indent=2, ensure_ascii=False) + "\n"
+    return "\n".join(_text(a, b, found, form) for b, found in pairs)
+
+
+def _row(d: KeyDifference) -> dict[str, Any]:
+    return {"key": d.key, "a": d.a, "b": d.b, "a_place": d.a_place, "b_place": d.b_place}
+
+
+def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> str:
+    head = [f"A = {a.source} ({a.why})", f"B = {b.source} ({b.why})"]
+    head.append(
+        f"{len(found)} keys differ in effect, as veRL {PINNED} understands them" if found else "no difference"
+    )
+    if form == "md":
+        lines = ["", "| key | A | B | where |", "|---|---|---|---|"] if found else []
+        lines += [f"| {d.key} | `{d.a}` | `{d.b}` | {d.a_place} / {d.b_place} |" for d in found]
+        return "\n".join([*head, *lines]) + "\n"
+    lines = [f"  {d.key}\n    A {d.a!r}  ({d.a_place})\n    B {d.b!r}  ({d.b_place})" for d in found]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Differences of two runs' recorded veRL configurations and of what their audits say, for the
+    HTML report. Empty unless both jobs recorded them."""
+    verl_a, verl_b = a.get("verl"), b.get("verl")
+    if not verl_a or not verl_b:
+        return []
+    sides = [InEffect(name, dict(_leaves(tree)), {}, "") for name, tree in (("A", verl_a), ("B", verl_b))]
+    reasons = {**_reasons(a), **_reasons(b)}
+    return [{"key": d.key, "a": d.a, "b": d.b, "why": reasons.get(d.key, "")} for d in difference(*sides)]
+
+
+def _reasons(meta: Mapping[str, Any]) -> dict[str, str]:
+    """key → what the audit says of it, where it isn't simply mapped."""
+    launches = (meta.get("audit") or {}).get("launches") or []
+    return {
+        finding["key"]: f"{finding['status']}: {finding['reason']}"
+        for launch in launches
+        for finding in launch.get("findings", [])
+        if finding.get("status") not in ("mapped", "derived", "passed_through")
+    }
