@@ -20,6 +20,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec
+from trinity_compat.trainer.adapter import Adapter
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.heart import Heart
@@ -59,7 +60,8 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     )
     with _ray(spec, config):
         try:
-            build(config, exchange, datasets, spec.device).fit()
+            trainer: Adapter = build(config, exchange, datasets, spec.device)
+            trainer.fit()
         finally:
             exchange.release()
     buffer.set_state("finished", True)
