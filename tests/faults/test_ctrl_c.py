@@ -31,6 +31,17 @@ def test_while_both_sides_start(run):
 
 
 @pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_a_sigterm_to_the_command_ends_everything_too(run):
+    one = run().start()
+    one.wait_for(lambda: one.side("trainer") is not None)
+    one.process.terminate()
+    one.finish(40)
+    assert one.code == 143
+    assert one.alive() == []
+
+
+@pytest.mark.runtime
 @pytest.mark.timeout(400)
 def test_while_it_trains(run):
     one = run("trainer.total_training_steps=400").start()

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from trinity_compat.runtime.export import to_hf
+
 
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
@@ -24,6 +26,7 @@ def test_the_explorer_is_killed_and_the_same_command_continues(run):
     assert f"from step {step}" in again.out
     steps = [row[0] for row in again.sql("select distinct trainer_step from ledger order by 1")]
     assert steps == list(range(1, step + 3))
+    assert (to_hf(again.job, step=step, out=again.cwd / "hf", critic=False) / "model.safetensors").is_file()
 
 
 @pytest.mark.runtime

@@ -124,6 +124,11 @@ def test_tee_and_a_nested_script_work_as_written(bash, tmp_path):
     assert len(caught) == 1 and done.returncode == 0
 
 
+def test_a_traced_script_shows_its_own_commands_only(bash):
+    done, _ = bash("set -x\npython3 -m verl.trainer.main_ppo k=v\necho after")
+    assert done.stderr == "+ python3 -m verl.trainer.main_ppo k=v\n+ echo after\n"
+
+
 def test_the_user_s_own_bash_env_is_read(bash, tmp_path):
     (tmp_path / "own").write_text("OWN=yes\n")
     done, _ = bash("echo $OWN", env={"BASH_ENV": str(tmp_path / "own"), "PATH": os.environ["PATH"]})

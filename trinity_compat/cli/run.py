@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.session import Ended
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
@@ -61,13 +62,16 @@ def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
         for line in dry.lines(source, arguments, options):
             click.echo(line)
         return 0
-    code, jobs = _run(source, arguments, options)
-    for job in jobs[-1:]:
+    code, ended = _run(source, arguments, options)
+    for launch in ended:
+        if launch.code > 128 and launch.message:
+            click.echo(launch.message)
+    for job in [launch.job for launch in ended if launch.job][-1:]:
         click.echo(job)
     return code
 
 
-def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int, list[str]]:
+def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int, list[Ended]]:
     if source.endswith((".yaml", ".yml")):
         from trinity_compat.runtime.runs import run_source
         from trinity_compat.runtime.source import from_yaml
@@ -80,4 +84,4 @@ def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int
         code, ended = run_script(source, arguments, asdict(options))
         if not ended:
             click.echo(f"note: {source} ended without starting a veRL training main", err=True)
-    return code, [launch.job for launch in ended if launch.job]
+    return code, ended

@@ -165,7 +165,7 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
 
 
 def _tell(made: Plan, outcome: Outcome) -> Ended:
-    """Say how it ended; the caller prints the job directory last."""
+    """Say how it ended. What a signal ended is said by the caller: `| tee` died of the same Ctrl-C."""
     job, step = made.job, made.job.latest_checkpoint
     again = (
         f"the same command continues from step {step}"
@@ -178,5 +178,6 @@ def _tell(made: Plan, outcome: Outcome) -> Ended:
         message = f"stopped; {again}"
     else:
         message = "done"
-    say(message, sys.stderr if outcome.failure else sys.stdout)
+    if outcome.failure or not outcome.code:
+        say(message, sys.stderr if outcome.failure else sys.stdout)
     return Ended(outcome.code, str(job.root), message)

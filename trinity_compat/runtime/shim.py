@@ -42,6 +42,8 @@ esac
 exec "$real" "$@"
 """
 
+# A script under `set -x` shall show its own commands, not the body of our functions.
+_UNTRACED = "{ local -; set +x; } 2>/dev/null;"
 _INTERPRETER = re.compile(r"(?<![\w.$}-])(/[\w./+-]*/(?:python(?:3(?:\.\d+)?)?|torchrun))(?![\w./-])")
 
 
@@ -103,9 +105,9 @@ def _bash_env(folder: Path, absolute: Iterable[str]) -> str:
     lines = [
         f'[ -z "${{{USER_BASH_ENV}:-}}" ] || . "${USER_BASH_ENV}"',
         "shopt -qo posix && return 0",
-        *(f'{name}() {{ {shlex.quote(str(folder / name))} "$@"; }}' for name in NAMES),
+        *(f'{name}() {{ {_UNTRACED} {shlex.quote(str(folder / name))} "$@"; }}' for name in NAMES),
     ]
     for path in absolute:
         program = shlex.quote(str(folder / Path(path).name))
-        lines.append(f'{path}() {{ {REAL}={shlex.quote(path)} {program} "$@"; }}')
+        lines.append(f'{path}() {{ {_UNTRACED} {REAL}={shlex.quote(path)} {program} "$@"; }}')
     return "\n".join(lines) + "\n"
