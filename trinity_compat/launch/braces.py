@@ -43,12 +43,23 @@ def _parts(tokens: list[Token], template: Node) -> list[Node]:
         if isinstance(token, str):
             run += token
             continue
+        if run and out and (joined := _longer_name(out[-1], run)):
+            out[-1], run = joined
         if run:
             out.append({**template, "Value": run})
         run = ""
         if token:
             out.append(token)
     return out
+
+
+def _longer_name(part: Node, text: str) -> tuple[Node, str] | None:
+    """``$a{p,q}`` is ``$ap $aq``: the letters after a short name belong to it."""
+    name = part.get("Param", {}).get("Value", "")
+    match = re.match(r"\w+", text, re.ASCII)
+    if not part.get("Short") or not name.isidentifier() or not match:
+        return None
+    return {**part, "Param": {**part["Param"], "Value": name + match[0]}}, text[match.end() :]
 
 
 def _expand(tokens: list[Token], budget: Budget, depth: int = 0) -> list[list[Token]]:

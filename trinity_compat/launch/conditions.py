@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trinity_compat.launch import ere, parameters, words
 from trinity_compat.launch.arithmetic import BadArithmetic
 from trinity_compat.launch.matching import Chars, Matcher, glob
-from trinity_compat.launch.model import Open
+from trinity_compat.launch.model import EnvRef, Open
 from trinity_compat.launch.state import Shell, Variable
 from trinity_compat.launch.tree import Node, Unit
 from trinity_compat.launch.values import Value, doubt_in, literal, text_of
@@ -67,36 +67,85 @@ def run_clause(sh: Shell, unit: Unit, node: Node) -> int:
 
 
 def _clause(sh: Shell, unit: Unit, node: Node) -> bool:
+    """One ``[[ … ]]`` expression.
+
+    shfmt lets ``!`` reach over ``&&`` and ``||`` and gives both the same rank, so the operands are
+    taken in order and ranked again as bash does.
+    """
+    return _Clauses(sh, unit, list(_in_order(node))).alternatives(taken=True)
+
+
+def _in_order(node: Node) -> Iterator[Node | str]:
+    kind = node.get("Type")
+    if kind == "BinaryTest" and node["Op"] in ("&&", "||"):
+        yield from _in_order(node["X"])
+        yield node["Op"]
+        yield from _in_order(node["Y"])
+    elif kind == "UnaryTest" and node["Op"] == "!":
+        yield "!"
+        yield from _in_order(node["X"])
+    else:
+        yield node
+
+
+class _Clauses:
+    """``||`` over ``&&`` over ``!``. Doubt in a side goes away when the other side decides alone."""
+
+    def __init__(self, sh: Shell, unit: Unit, items: list[Node | str]) -> None:
+        self.sh, self.unit, self.items, self.at = sh, unit, items, 0
+
+    def _take(self, operator: str) -> bool:
+        found = self.at < len(self.items) and self.items[self.at] == operator
+        self.at += found
+        return found
+
+    def alternatives(self, *, taken: bool) -> bool:
+        return self._chain("||", self._conjunction, taken)
+
+    def _conjunction(self, taken: bool) -> bool:
+        return self._chain("&&", self._negation, taken)
+
+    def _chain(self, operator: str, operand: Callable[[bool], bool], taken: bool) -> bool:
+        decides = operator == "||"
+        value, doubt = self._with_doubt(operand, taken)
+        while self._take(operator):
+            needed = taken and value != decides
+            right, more = self._with_doubt(operand, needed)
+            if needed:
+                doubt = None if right == decides and more is None else doubt or more
+                value = right
+        self.sh.doubt = self.sh.doubt or doubt
+        return value
+
+    def _with_doubt(self, operand: Callable[[bool], bool], taken: bool) -> tuple[bool, Open | EnvRef | None]:
+        before, self.sh.doubt = self.sh.doubt, None
+        value = operand(taken)
+        doubt, self.sh.doubt = self.sh.doubt, before
+        return value, doubt
+
+    def _negation(self, taken: bool) -> bool:
+        if self._take("!"):
+            return not self._negation(taken)
+        node = self.items[self.at]
+        self.at += 1
+        return bool(taken and isinstance(node, dict) and _single(self.sh, self.unit, node))
+
+
+def _single(sh: Shell, unit: Unit, node: Node) -> bool:
     sh.budget.step()
     kind = node.get("Type")
     if kind == "ParenTest":
         return _clause(sh, unit, node["X"])
     if kind == "UnaryTest":
-        if node["Op"] == "!":
-            return not _clause(sh, unit, node["X"])
         return unary(sh, node["Op"], words.expand_single(sh, unit, node["X"], tilde="word"))
     if kind != "BinaryTest":
         return unary(sh, "-n", words.expand_single(sh, unit, node, tilde="word"))
     operator = node["Op"]
-    if operator in ("&&", "||"):
-        return _both(sh, unit, node, operator)
     left = words.expand_single(sh, unit, node["X"], tilde="word")
     if operator in ("=", "==", "!=", "=~"):
         return _pattern_test(sh, unit, node, operator, left)
     right = words.expand_single(sh, unit, node["Y"], tilde="word")
     return binary(sh, operator, left, right, numbers=True)
-
-
-def _both(sh: Shell, unit: Unit, node: Node, operator: str) -> bool:
-    """A doubt in the left side goes away when the right side decides alone."""
-    left = _clause(sh, unit, node["X"])
-    doubt = sh.doubt
-    if left == (operator == "||"):
-        return left
-    right = _clause(sh, unit, node["Y"])
-    decides = right == (operator == "||") and sh.doubt is None
-    sh.doubt = None if decides else doubt or sh.doubt
-    return right
 
 
 def _pattern_test(sh: Shell, unit: Unit, node: Node, operator: str, left: Value) -> bool:

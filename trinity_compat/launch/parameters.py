@@ -289,6 +289,8 @@ def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, v
         _note_unset(sh, unit, part, name, value)
     if part.get("Slice"):
         value = operators.slice_text(sh, unit, part, value or EMPTY)
+    if operator == "@" and (value is None or _unset(value)):
+        return segs_of(value or EMPTY, quoted=quoted, where=where)
     if operator == "@" and text_of(words.expand_single(sh, unit, part["Exp"]["Word"])) in ("a", "A"):
         value = operators.declaration(sh, part, name, where)
     elif value is not None:

@@ -11,7 +11,8 @@ from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Bit, Value, derived, literal, text_of
 
 DIRECTIVE = re.compile(
-    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)(?P<kind>\([^)]*\)T|[a-zA-Z%])"
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
+    r"(?P<kind>\([^)]*\)T|[a-zA-Z%])"
 )
 WIDEST = 10_000
 
@@ -130,14 +131,22 @@ def _numeric(kind: str, flags: str, precision: str | None, text: str) -> str:
     form = "%" + "".join(sorted(set(flags) - {"-", "0"}))
     digits = f".{min(int(precision or 0), 400)}" if precision is not None else ""
     if kind in "fFeEgGaA":
-        try:
-            return (form + digits + (kind if kind not in "aA" else "g")) % float(text or 0)
-        except (ValueError, OverflowError):
-            return (form + digits + "f") % 0.0
+        kind = kind if kind not in "aA" else "g"
+        return (form + digits + kind) % _float(text)
     number = _integer(text)
     if kind in "xXou" and number < 0:
         number += 1 << 64
     return (form + digits + {"u": "d", "i": "d"}.get(kind, kind)) % number if kind in "diuxXo" else ""
+
+
+def _float(text: str) -> float:
+    """The number at the start of a text, 0 without one."""
+    match = re.match(
+        r"\s*[-+]?(?:0[xX][0-9a-fA-F]{1,40}|\d{1,300}(?:\.\d{0,99})?(?:[eE][-+]?\d{1,3})?|\.\d{1,99})", text
+    )
+    if not match:
+        return 0.0
+    return float.fromhex(match[0].strip()) if "x" in match[0].lower() else float(match[0])
 
 
 def _integer(text: str) -> int:

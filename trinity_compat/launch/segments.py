@@ -60,6 +60,10 @@ def split_fields(segs: Segs, ifs: str) -> list[Segs]:
     return splitter.fields
 
 
+def _is_output(seg: Seg) -> bool:
+    return isinstance(seg.source, Open) and seg.source.expression.startswith(("$(", "`"))
+
+
 class _Splitter:
     def __init__(self, ifs: str) -> None:
         self.blanks = "".join(c for c in ifs if c in DEFAULT_IFS)
@@ -69,8 +73,8 @@ class _Splitter:
         self.started = False
 
     def flush(self) -> None:
-        """End the field; one without text and without quotes vanishes."""
-        if self.started or any(isinstance(seg.source, Open) for seg in self.current):
+        """End the field. One without text and without quotes vanishes, unless a program would fill it."""
+        if self.started or any(_is_output(seg) for seg in self.current):
             self.fields.append(self.current)
         self.current, self.started = [], False
 

@@ -65,9 +65,10 @@ def _is_simple(text: str, unit: Unit) -> bool:
 
 
 def _note_vanished(sh: Shell, segs: Segs, where: Where) -> None:
-    for seg in segs:
-        if seg.source is not None and isinstance(seg.source, EnvRef):
-            sh.warn("TP105", f"${seg.source.name} is not set; unquoted, it becomes no argument at all", where)
+    source = next((seg.source for seg in segs if seg.source is not None), None)
+    if source is not None:
+        shown = f"${source.name}" if isinstance(source, EnvRef) else source.expression
+        sh.warn("TP105", f"{shown} is not set; unquoted, it becomes no argument at all", where)
 
 
 def ifs_of(sh: Shell) -> str:

@@ -39,8 +39,10 @@ SIMPLE: dict[str, tuple[frozenset[str], int]] = {
 # Never looked into: they name programs without running them.
 INERT = {
     "pip", "pip3", "apt", "apt-get", "yum", "dnf", "brew", "git", "pkill", "pgrep", "kill", "killall", "grep",
-    "ps", "find", "ln", "mv", "wget", "curl", "man", "whereis", "huggingface-cli", "hf", "modelscope", "aws",
-    "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi", "du", "df", "ray", "make",
+    "ps", "find", "ln", "mv", "wget", "curl", "man", "whereis", "huggingface-cli", "hf", "modelscope",
+    "aws",
+    "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi",
+    "du", "df", "ray", "make",
 }  # fmt: skip
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
 STRINGS = {
