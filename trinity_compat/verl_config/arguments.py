@@ -159,12 +159,13 @@ def _refused(word: Word, error: OverrideSyntaxError) -> Diagnostic:
             f"write {key}=[{value}] for a list, {key}='\"{value}\"' for a text"
         )
         return Diagnostic("TP209", message, word.where, "error")
-    if not text.strip():
-        message = "an empty argument: Hydra refuses it (a stray backslash or quotes in the script?)"
+    if not text.strip(" \t\n\\"):
+        message = f"{text!r} is no override: Hydra refuses it (a stray backslash or quotes in the script?)"
     elif "=" not in text and not text.startswith(DELETE):
         message = f"'{text}' has no '=': Hydra refuses it; write {text.strip()}=VALUE"
     else:
-        message = f"Hydra cannot read '{text}': {error}"
+        _, key, value = split_key(text)
+        message = f"Hydra cannot read '{text}' ({error}); quote the value: {key}='\"{value}\"'"
     return Diagnostic("TP204", message, word.where, "error")
 
 
