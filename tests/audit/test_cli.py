@@ -114,6 +114,18 @@ def test_stdin(folder):
     assert launch["source"] == "-"
 
 
+def test_a_verl_configuration(tmp_path):
+    (tmp_path / "ppo.yaml").write_text(
+        "data: {train_files: a.parquet, val_files: b.parquet, train_batch_size: 512}\n"
+        "actor_rollout_ref: {actor: {ppo_mini_batch_size: 128}, model: {path: m}, rollout: {name: vllm}}\n"
+        "trainer: {n_gpus_per_node: 8}\n"
+    )
+    (launch,) = launches(tmp_path / "ppo.yaml")["launches"]
+    values = {finding["key"]: finding["value"] for finding in launch["findings"]}
+    assert values["data.train_batch_size"] == 512
+    assert launch["refused"] is None
+
+
 def test_several_launches_end_in_a_summary(folder):
     _, text = audit(folder)
     assert "2 launches in 2 scripts" in text

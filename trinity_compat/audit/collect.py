@@ -15,11 +15,12 @@ from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.translate import is_translated, translate
 from trinity_compat.translate.model import Finding, Status, Translation
 from trinity_compat.translate.options import Options
-from trinity_compat.verl_config import effective_config
+from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
+CONFIGURATIONS = (".yaml", ".yml")
 OTHER_MAIN = "TC003"
 REFUSED = "TC004"
 
@@ -39,7 +40,7 @@ class Request:
 
 
 def audit_sources(sources: Iterable[str], request: Request) -> Audit:
-    """Audit every launch of every source: a script, ``-`` for stdin, or a folder of scripts.
+    """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
     Raises UserError for a named file that cannot be read and for an unknown veRL version; a file that was
     found in a folder becomes a problem of the audit, and the others go on.
@@ -81,20 +82,25 @@ def _scripts_below(folder: Path) -> list[Path]:
 
 
 def _audit_source(source: str, request: Request) -> Iterator[LaunchAudit]:
-    text = sys.stdin.read() if source == "-" else None
-    reading = _read(source, text, request)
-    if not reading.launches:
-        return
-    found = directives(Path(source).read_text(errors="replace") if text is None else text)
-    for launch in reading.launches:
-        result = audit_launch(launch, request, source=source, reading=reading)
-        yield _with_silence(result, silenced(found, result.findings, launch.where))
+    if source.endswith(CONFIGURATIONS):
+        config = config_from_yaml(source, request.options.verl_version)
+        text = Path(source).read_text(errors="replace")
+        results = [audit_config(config, request, source=source)]
+    else:
+        reading, text = _read(source, request)
+        results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
+    found = directives(text)
+    for result in results:
+        yield _with_silence(result, silenced(found, result.findings, result.where))
 
 
-def _read(source: str, text: str | None, request: Request) -> Reading:
-    if text is not None:
-        return read_text(text, name="-", cwd=request.cwd, env=request.env, args=request.arguments)
-    return read_script(source, cwd=request.cwd, env=request.env, args=request.arguments)
+def _read(source: str, request: Request) -> tuple[Reading, str]:
+    """The launches of a script and its text."""
+    if source == "-":
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        return read_text(text, name="-", cwd=request.cwd, env=request.env, args=request.arguments), text
+    reading = read_script(source, cwd=request.cwd, env=request.env, args=request.arguments)
+    return reading, Path(source).read_text(errors="replace")
 
 
 def _with_silence(result: LaunchAudit, keys: frozenset[str]) -> LaunchAudit:
@@ -108,14 +114,21 @@ def audit_launch(
     try:
         config = effective_config(launch, version=request.options.verl_version, root=request.cwd)
     except UserError as error:
-        return _refused(launch, source, _spelled_keys(launch), str(error), reading)
-    if not is_translated(launch.module):
+        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading)
+    return audit_config(config, request, source=source, reading=reading)
+
+
+def audit_config(
+    config: EffectiveConfig, request: Request, *, source: str | None = None, reading: Reading | None = None
+) -> LaunchAudit:
+    """Audit a launch that is composed already. Never raises UserError."""
+    if not is_translated(config.launch.module):
         return _other_main(config, source, reading)
     try:
         translation = translate(config, request.options, root=request.cwd)
     except UserError as error:
         settings = [(key, config.settings[key].value) for key in config.set_keys if key in config.settings]
-        return _refused(launch, source, settings, str(error), reading, config.version)
+        return _refused(config.launch, source, settings, _one_line(error), reading, config.version)
     return _audited(config, translation, source, reading)
 
 
@@ -179,6 +192,10 @@ def _refused(
         diagnostics=reading.diagnostics if reading else (),
         refused=why,
     )
+
+
+def _one_line(error: UserError) -> str:
+    return " ".join(str(error).split())
 
 
 def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:

@@ -54,8 +54,8 @@ def command(
 ) -> int:
     """Audit veRL launch scripts: one finding per key, what changes, and why.
 
-    SOURCE is a shell script, a folder of them, or - for stdin. What follows -- are the scripts' own
-    arguments. Nothing of a script is run.
+    SOURCE is a shell script, a veRL YAML, a folder of scripts, or - for stdin. What follows -- are the
+    scripts' own arguments. Nothing of a script is run.
 
     Exit code: 0, 1 when a finding reaches --fail-on, 2 when a SOURCE cannot be read.
     """
