@@ -14,6 +14,7 @@ from trinity_compat.runtime import plan
 from trinity_compat.runtime.captured import launch_of, source_of
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options, describe, make_plan
+from trinity_compat.runtime.runs import commands_of
 from trinity_compat.runtime.session import Request
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
@@ -147,3 +148,19 @@ def test_a_password_is_not_shown():
     made = planned(database="postgresql+psycopg://me:secret@db/x")
     assert "secret" not in "\n".join(describe(made))
     assert yaml.safe_load(yaml.safe_dump(made.spec.database_url)) == "postgresql+psycopg://me:secret@db/x"
+
+
+def test_a_verl_checkout_in_the_working_directory_is_not_what_runs(tmp_path, monkeypatch):
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl" / "__init__.py").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.parquet").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:/elsewhere")
+    made, _ = source("data.train_files=data/x.parquet", "actor_rollout_ref.model.path=org/name")
+    laid = make_plan(made.config, Options(), cwd=tmp_path, device="cpu")
+    assert laid.spec.verl["data"]["train_files"] == str(tmp_path / "data" / "x.parquet")
+    assert laid.spec.verl["actor_rollout_ref"]["model"]["path"] == "org/name"
+    trainer = commands_of(laid, "127.0.0.1:1")[-1]
+    assert trainer.env["PYTHONPATH"] == "/elsewhere"
+    assert trainer.cwd == str(laid.job.root)
+    assert any("are not used" in line for line in laid.notes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import profiles
+from trinity_compat.runtime import checkout, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
@@ -48,7 +48,8 @@ class Plan:
     job: JobDir
     local_dir: str | None  # where the script expects its checkpoints
     ray: Mapping[str, Any]
-    cwd: Path
+    cwd: Path  # where the launch was made
+    run_cwd: Path  # where its processes run: the same, unless a veRL checkout lies there
     notes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # for every process, from profiles
 
@@ -68,6 +69,10 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     local_dir = verl["trainer"].get("default_local_dir")
     verl["trainer"]["default_local_dir"] = str(job.root)
     verl["trainer"]["device"] = device
+    run_cwd = cwd
+    if checkout.holds_verl(cwd):
+        verl, run_cwd = checkout.absolute_paths(verl, cwd), job.root
+        notes.append(f"veRL's sources in {cwd} are not used: the run needs the installed veRL")
     spec = _spec(config, verl, options, job, device=device, r=_updates(verl, r))
     return Plan(
         spec=spec,
@@ -75,6 +80,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         local_dir=local_dir,
         ray=(verl.get("ray_kwargs") or {}).get("ray_init") or {},
         cwd=cwd,
+        run_cwd=run_cwd,
         notes=(*notes, *_save_freq_note(verl, spec)),
         env={name: value for overlay in overlays for name, value in overlay.env},
     )
@@ -157,9 +163,14 @@ def _spec(
         device=device,
         mode=options.mode,
         explorers=options.explorers,
-        env={str(k): str(v) for k, v in ((config.get("explorer") or {}).get("env_vars") or {}).items()},
+        env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
+
+
+def _env_vars(config: Mapping[str, Any]) -> dict[str, str]:
+    given = (config.get("explorer") or {}).get("env_vars") or {}
+    return {str(name): str(value) for name, value in given.items()}
 
 
 def _weights_folder(job: JobDir, sync: SyncSpec) -> Path:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from trinity_compat.errors import RunError
-from trinity_compat.runtime import hydra_flags, jobdir, plan, preflight
+from trinity_compat.runtime import checkout, hydra_flags, jobdir, plan, preflight
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
@@ -161,7 +161,7 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
         "PYTHONUNBUFFERED": "1",
     }
     argv = (sys.executable, "-m", f"trinity_compat.{role}", str(job.root), *extra)
-    return Command(role, name, argv, env, job.log(name), cwd=str(made.cwd))
+    return Command(role, name, argv, checkout.python_path(env), job.log(name), cwd=str(made.run_cwd))
 
 
 def _tell(made: Plan, outcome: Outcome) -> Ended:
