@@ -24,7 +24,7 @@ class Silent:
     def update(self):
         pass
 
-    def reason(self, role, name):
+    def reason(self, role, pid):
         return self.reasons.get(role)
 
 

@@ -76,17 +76,16 @@ class Progress:
             return
         self._show(snapshot)
 
-    def reason(self, role: str, name: str) -> str | None:
-        """``detail.reason`` of a participant that says it failed."""
+    def reason(self, role: str, pid: int) -> str | None:
+        """``detail.reason`` of a participant that says it failed. An earlier run's words don't count."""
         try:
             self._buffer = self._buffer or self._open()
-            failed = [
-                who for who in self._buffer.participants() if who.state == "failed" and who.role == role
-            ]
+            everybody = self._buffer.participants()
         except Exception:
             return None
-        exact = [who for who in failed if who.name == name] or failed
-        return str(exact[-1].detail["reason"]) if exact and exact[-1].detail.get("reason") else None
+        failed = [who for who in everybody if (who.state, who.role, who.pid) == ("failed", role, pid)]
+        told = [str(who.detail["reason"]) for who in failed if who.detail.get("reason")]
+        return told[-1] if told else None
 
     def _show(self, snapshot: board.Snapshot) -> None:
         fresh = [row for row in snapshot.rows if row.step not in self._rows]

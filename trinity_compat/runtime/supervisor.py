@@ -30,7 +30,7 @@ class Watch(Protocol):
     def update(self) -> None:
         """Called at every poll; shows what is new."""
 
-    def reason(self, role: str, name: str) -> str | None:
+    def reason(self, role: str, pid: int) -> str | None:
         """Why a participant failed, in its own words; None when it left none."""
 
 
@@ -157,7 +157,7 @@ def _restart_explorers(children: list[Child], by: Supervision) -> bool:
 def _failure(child: Child, watch: Watch) -> str:
     code = child.returncode or 0
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    reason = watch.reason(child.command.role, child.command.name) or last_error(child.output())
+    reason = watch.reason(child.command.role, child.process.pid) or last_error(child.output())
     return f"the {child.command.name} {how}" + (f": {reason}" if reason else "")
 
 

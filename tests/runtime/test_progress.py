@@ -1,0 +1,80 @@
+"""What the user sees of a run, read from a real database."""
+
+import io
+import os
+
+import pytest
+from rich.console import Console
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.runtime import board
+from trinity_compat.runtime.progress import Progress, panel
+from trinity_compat.spec import RunSpec, SyncSpec
+
+
+@pytest.fixture
+def spec(tmp_path):
+    url = f"sqlite:///{tmp_path}/experiences.db"
+    return RunSpec(str(tmp_path), url, {}, updates_per_step=4, total_steps=10, sync=SyncSpec())
+
+
+@pytest.fixture
+def buffer(spec):
+    made = open_buffer(spec.database_url)
+    made.beat("trainer", "host-12", state="waiting")
+    made.beat("explorer", "explorer", state="running")
+    made.log_metrics("trainer", 1, {"critic/score/mean": 0.25, "training/model_version_lag/mean": 1.0})
+    made.log_metrics("trainer", 2, {"critic/score/mean": 0.5, "perf/tokens_per_second": 1234.0})
+    return made
+
+
+def test_a_line_holds_both_units_the_reward_and_both_sides(spec, buffer):
+    line = board.now_line(board.read(buffer, spec))
+    assert "step 2/10 (updates 8/40)" in line
+    assert "reward 0.500" in line and "tokens/s 1234" in line
+    assert "trainer waiting" in line and "explorer running" in line
+
+
+def test_the_panel_shows_every_step_s_figures(spec, buffer):
+    text = io.StringIO()
+    Console(file=text, width=120).print(panel(board.read(buffer, spec)))
+    shown = text.getvalue()
+    assert "veRL step 2/10" in shown and "Trinity updates 8/40" in shown
+    assert "0.250" in shown and "0.500" in shown and "trainer" in shown
+
+
+def test_plain_output_says_each_step_once_and_states_when_they_change(spec, buffer):
+    out = io.StringIO()
+    with Progress(spec, lambda: open_buffer(spec.database_url), out=out) as progress:
+        progress._next = 0.0
+        progress.update()
+        progress._next = 0.0
+        buffer.beat("trainer", "host-12", state="running")
+        progress.update()
+        buffer.beat("trainer", "host-12", state="done")
+    lines = out.getvalue().splitlines()
+    assert sum("step 1/10" in line for line in lines) == 1
+    assert sum("trainer done" in line for line in lines) == 1
+    assert len(lines) == 4
+
+
+def test_a_failure_s_reason_is_the_participant_s_own(spec, buffer):
+    buffer.beat("trainer", "host-12", state="failed", detail={"reason": "loss is NaN"})
+    progress = Progress(spec, lambda: buffer, out=io.StringIO())
+    assert progress.reason("trainer", os.getpid()) == "loss is NaN"
+    assert progress.reason("explorer", os.getpid()) is None
+    assert progress.reason("trainer", 1) is None
+
+
+def test_an_unreadable_database_does_not_end_the_run(spec):
+    def refuse():
+        raise OSError("gone")
+
+    out = io.StringIO()
+    Progress(spec, refuse, out=out).update()
+    assert "cannot be read just now" in out.getvalue()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7, "7 s"), (200, "3 min"), (9000, "2 h")])
+def test_ages(seconds, text):
+    assert board.age(seconds) == text
