@@ -126,15 +126,15 @@ def _check_file(path: str, prompt_key: str) -> None:
 
 
 def to_json(value: Any, name: str) -> Any:
-    """Numpy and tuples to plain JSON values. Raises UserError for what JSON can't hold."""
+    """Numpy, tensors and tuples to plain JSON values. Raises UserError for what JSON can't hold."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
         return {str(key): to_json(part, name) for key, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return [to_json(part, name) for part in value.tolist()]
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return to_json(value.tolist(), name)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [to_json(part, name) for part in value]
     raise UserError(

@@ -37,7 +37,7 @@ class ToySpec:
     seed: int = 0
     train_rows: int = 4096
     val_rows: int = 64
-    warm_steps: int = 250
+    warm_steps: int = 300
     warm_batch: int = 128
     warm_lr: float = 2e-3
 

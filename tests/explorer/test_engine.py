@@ -1,0 +1,138 @@
+"""The in-process engine against transformers: log-probabilities, weight loading, seeds, the vocabulary."""
+
+import asyncio
+
+import pytest
+import torch
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+
+from trinity_compat.explorer.engine import Request
+from trinity_compat.synchronizer.files import WeightFile, write_file
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture(scope="module")
+def loop():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from trinity_compat.runtime.toy import make_tokenizer
+
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def engine(toy, loop, tokenizer):
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from trinity_compat.explorer.rollout import make_engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
+            ("TORCH_COMPILE_DISABLE", "1"),
+            ("VLLM_CPU_KVCACHE_SPACE", "1"),
+        ):
+            patch.setenv(name, value)
+        config = OmegaConf.create(verl_config(toy))
+        engine = make_engine(config, omega_conf_to_dataclass(config.actor_rollout_ref.model), "cpu", 0)
+        loop.run(engine.start())
+        yield engine
+
+
+def ask(loop, engine, tokenizer, count=12, tag="q", **sampling):
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": f"sort {i * 371 % 10000:04d}"}],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        for i in range(count)
+    ]
+    values = {"n": 4, "temperature": 1.0, "max_tokens": 8, **sampling}
+
+    async def go():
+        requests = [Request(f"{tag}{i}", p, {"seed": i * 10, **values}) for i, p in enumerate(prompts)]
+        return [await future for future in await engine.submit(requests)]
+
+    return prompts, loop.run(go())
+
+
+def distance(weights, toy, prompts, answers):
+    """Largest difference between the engine's log-probabilities and transformers' (fp32)."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(toy / "model", dtype=torch.float32).eval()
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+    known = 259  # bytes and ChatML's marks; the rows above are padding
+    worst = 0.0
+    for prompt, parts in zip(prompts, answers, strict=True):
+        for part in parts:
+            ids = torch.tensor([prompt + part.token_ids])
+            with torch.no_grad():
+                logits = model(ids).logits[0, len(prompt) - 1 : -1, :known].log_softmax(-1)
+            own = logits.gather(1, torch.tensor(part.token_ids)[:, None])[:, 0]
+            worst = max(worst, (own - torch.tensor(part.logprobs)).abs().max().item())
+    return worst
+
+
+def changed(toy, scale):
+    weights = load_file(toy / "model" / "model.safetensors")
+    generator = torch.Generator().manual_seed(5)
+    return {k: v + scale * torch.randn(v.shape, generator=generator) for k, v in weights.items()}
+
+
+def test_the_models_own_weights_answer_as_transformers(toy, loop, engine, tokenizer):
+    prompts, answers = ask(loop, engine, tokenizer, tag="own")
+    assert distance(load_file(toy / "model" / "model.safetensors"), toy, prompts, answers) < 1e-4
+
+
+def test_loaded_weights_answer_as_transformers_tied_embeddings_included(toy, loop, engine, tokenizer, tmp_path):
+    new = changed(toy, 0.05)
+    prompts, before = ask(loop, engine, tokenizer, tag="before")
+    loop.run(engine.load(write_file(tmp_path, 1, new.items())))
+    prompts, answers = ask(loop, engine, tokenizer, tag="after")
+    assert distance(new, toy, prompts, before) > 1e-2, "the change must be visible"
+    assert distance(new, toy, prompts, answers) < 1e-4
+
+
+def test_a_damaged_file_is_refused(toy, loop, engine, tmp_path):
+    good = write_file(tmp_path, 2, changed(toy, 0.01).items())
+    with pytest.raises(Exception, match="not what was published"):
+        loop.run(engine.load(WeightFile(good.path, "0" * 64, good.nbytes)))
+
+
+def test_the_same_seeds_give_the_same_answers(loop, engine, tokenizer):
+    _, first = ask(loop, engine, tokenizer, tag="s1")
+    _, again = ask(loop, engine, tokenizer, tag="s2")
+    _, other = ask(loop, engine, tokenizer, tag="s3", seed=99)
+    assert first == again
+    assert first != other
+
+
+def test_responses_of_a_group_differ(loop, engine, tokenizer):
+    _, answers = ask(loop, engine, tokenizer, tag="n", temperature=2.0)
+    assert all(len({tuple(part.token_ids) for part in parts}) > 1 for parts in answers)
+
+
+def test_tokens_that_the_tokenizer_lacks_are_never_drawn(toy, loop, engine, tokenizer, tmp_path):
+    # Make every known token all but impossible: what is drawn must still be one of them.
+    weights = load_file(toy / "model" / "model.safetensors")
+    weights["model.embed_tokens.weight"][: len(tokenizer)] *= 0.01
+    weights["model.embed_tokens.weight"][len(tokenizer) :] *= 100
+    loop.run(engine.load(write_file(tmp_path, 3, weights.items())))
+    _, answers = ask(loop, engine, tokenizer, tag="v", temperature=1.0)
+    assert max(max(part.token_ids) for parts in answers for part in parts) < len(tokenizer)
+
+
+def test_a_prompt_longer_than_a_prefill_chunk_with_seeds(toy, loop, engine, tokenizer):
+    """vLLM 0.28 on a CPU dies on a chunked prefill of a seeded request; ours never chunks."""
+    _, answers = ask(loop, engine, tokenizer, count=80, tag="many", n=8)
+    assert all(len(parts) == 8 for parts in answers)
