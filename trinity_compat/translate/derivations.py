@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from trinity_compat.translate.model import Caution
-from trinity_compat.translate.sections import algorithm, batch, data, gpus, model, reward, run, trainer
+from trinity_compat.translate.sections import (
+    algorithm,
+    batch,
+    data,
+    gpus,
+    micro_batches,
+    model,
+    reward,
+    run,
+    trainer,
+)
 from trinity_compat.translate.view import Put, Verdict, View
 
 Derivation = Callable[[View], Iterator[Put | Verdict | Caution]]
@@ -34,6 +44,7 @@ NAMES: Mapping[str, Derivation] = {
     "reward": reward.reward,
     "reward_model": reward.reward_model,
     "gpus": gpus.gpus,
+    "micro_batches": micro_batches.micro_batches,
     "directories": run.directories,
     "logger": run.logger,
     "resume": run.resume,

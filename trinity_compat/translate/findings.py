@@ -20,7 +20,7 @@ from trinity_compat.verl_config.model import Setting
 from trinity_compat.verl_config.suggest import did_you_mean
 
 _TC = "trainer.trainer_config."
-_NEVER_WORSE = (Status.MAPPED, Status.DERIVED, Status.PASSED_THROUGH)
+USER_RULE = "TC002"
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Judge:
 
     def _fate(self, key: str) -> tuple[Status, str, str, str | None]:
         """(status, reason, code, target) of one key of the launch."""
-        if key in self.gone and self._own_row(key) is None:
-            return Status.NO_EFFECT, f"veRL itself has dropped it: {self.gone[key]}", "TC084", None
         if self._is_unknown(key):
             return self._unknown(key)
+        if key in self.gone and self._own_row(key) is None:
+            return Status.NO_EFFECT, f"veRL itself has dropped it: {self.gone[key]}", "TC084", None
         new, why = self.successors.get(key, ((key,), ""))
         status, reason, code, target = self._fate_today(new[0])
         if why and new[0] != key:
@@ -79,22 +79,17 @@ class Judge:
         return row if row and row.how in ("drop", "unsupported") else None
 
     def _is_unknown(self, key: str) -> bool:
+        """No release reads it, and neither a row of its own nor a user's rule speaks for it."""
         if key not in self.view.origin.unknown or key in self.successors:
             return False
         row = self.rows.find(key)
-        return row is None or (
-            row.key.endswith(".*") and row.key.count(".") <= 3 and not self._is_known_below(row)
-        )
-
-    def _is_known_below(self, row: Row) -> bool:
-        """Rules over sections that take any key (override_config, engine_kwargs, …)."""
-        return row.code in ("TC060", "TC029", "TC002")
+        return row is None or (key not in self.rows.exact and row.code != USER_RULE)
 
     def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
-        near = did_you_mean(key, self.view.origin.settings)
+        known = self.view.origin.settings.keys() - set(self.view.origin.unknown)
+        near = did_you_mean(key, sorted(known))
         hint = f"did you mean {near}?" if near else "no key of veRL's resembles it"
-        version = self.view.origin.version.value
-        reason = f"veRL {version} has no such key and never reads it; {hint}"
+        reason = f"veRL {self.view.origin.version.value} has no such key and never reads it; {hint}"
         return Status.UNKNOWN, reason, "TC001", self._residue_target(key)
 
     def _fate_today(self, key: str) -> tuple[Status, str, str, str | None]:

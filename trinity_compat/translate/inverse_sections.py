@@ -138,7 +138,12 @@ def trainer(reading: Reading) -> Told:
     """Strategy, clipping, offloading, megatron's sizes."""
     strategy = reading.get("trainer.trainer_strategy")
     yield from _given(
-        reading, {"trainer.trainer_strategy": f"{ACTOR}.strategy", "trainer.grad_clip": f"{ACTOR}.grad_clip"}
+        reading,
+        {
+            "trainer.trainer_strategy": f"{ACTOR}.strategy",
+            "trainer.grad_clip": f"{ACTOR}.grad_clip",
+            "trainer.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
+        },
     )
     megatron = strategy == "megatron"
     engine, critic = ("megatron", "critic.megatron") if megatron else ("fsdp_config", "critic.fsdp")

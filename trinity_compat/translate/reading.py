@@ -50,7 +50,8 @@ class Reading:
         if count % self.r:
             near = round(count / self.r) or 1
             raise UserError(
-                f"{path}={count} is no whole number of veRL steps: one is r={self.r} Trinity steps ({self.why})",
+                f"{path}={count} is no whole number of veRL steps: "
+                f"one is r={self.r} Trinity steps ({self.why})",
                 hint=f"write {near * self.r}",
             )
         return count // self.r

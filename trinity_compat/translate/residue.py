@@ -38,8 +38,8 @@ def _untold(view: View, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     approximated: dict[str, Any] = {}
     defaults = pinned_defaults(view.config.flavour)
     for key, setting in view.config.settings.items():
-        if key.endswith("_target_") or means_nothing(key):
-            continue
+        if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
+            continue  # ??? is Hydra's "not given", which OmegaConf refuses to read back
         if key in told:
             if not same(told[key], setting.value):
                 approximated[key] = [told[key], view.text(key)]

@@ -25,7 +25,7 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 MAINS = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
 _OTHERS = {
-    "sft": "supervised fine-tuning has no rollout to decouple; Trinity's own sft mode reads another dataset format",
+    "sft": "supervised fine-tuning has no rollout to decouple",
     "fully_async": "this recipe is decoupled already, by its own trainer",
     "one_step_off": "this recipe is decoupled already, by its own trainer",
     "transfer_queue": "this recipe replaces veRL's trainer by one on TransferQueue",

@@ -54,7 +54,8 @@ def advantage(view: View) -> Iterator[Put | Verdict | Caution]:
     if function in ("ppo", "reinforceplusplus") and view.r > 1:
         yield Caution(
             "TW009",
-            f"upstream whitens advantages over each mini-batch, veRL over the train batch (r={view.r} mini-batches); "
+            f"upstream whitens advantages over each mini-batch, "
+            f"veRL over the train batch (r={view.r} mini-batches); "
             "our runtime follows veRL",
             view.where(ESTIMATOR),
         )

@@ -14,6 +14,7 @@ NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
 N = f"{ROLLOUT}.n"
+SP = f"{ARR}.actor.ulysses_sequence_parallel_size"
 ENGINE = "explorer.rollout_model"
 
 
@@ -32,28 +33,31 @@ class Machine:
     def total(self) -> int:
         return self.nodes * self.per_node
 
-    def fault(self, rollout: int) -> str | None:
-        """Why ``rollout`` GPUs for the explorer cannot run; None when they can."""
+    def fault(self, rollout: int, *, ranks_only: bool = False) -> str | None:
+        """Why ``rollout`` GPUs for the explorer cannot run; None when they can.
+
+        ``ranks_only`` leaves out how the trainer's GPUs are grouped inside a model.
+        """
         trainer = self.total - rollout - self.auxiliary
+        groups = trainer if ranks_only else trainer // self.sequence
         if rollout < 1 or rollout % self.engine:
             return f"{rollout} rollout GPU(s) do not hold whole engines of {self.engine}"
         if trainer < 1:
             return f"{rollout} of {self.total} GPUs for rollout leave none for the trainer"
         if trainer > self.per_node and trainer % self.per_node:
             return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
-        if trainer % self.sequence:
-            return f"the trainer's {trainer} GPUs do not divide by its model/sequence parallel size {self.sequence}"
-        if self.experiences % trainer:
-            return (
-                f"buffer.train_batch_size={self.experiences} does not divide by the trainer's {trainer} GPUs"
-            )
+        if not ranks_only and trainer % self.sequence:
+            return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} (model/sequence parallel)"
+        if self.experiences % groups:
+            return f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
         if self.engine > self.per_node and self.engine % self.per_node:
             return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
         return None
 
-    def choices(self) -> list[int]:
+    def choices(self, *, ranks_only: bool = False) -> list[int]:
         """Every number of rollout GPUs that can run, smallest first."""
-        return [count for count in range(self.engine, self.total, self.engine) if not self.fault(count)]
+        able = range(self.engine, self.total, self.engine)
+        return [count for count in able if not self.fault(count, ranks_only=ranks_only)]
 
 
 def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
@@ -65,30 +69,67 @@ def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
         yield from _colocated(view)
         return
     yield Put("mode", "both", note="explorer and trainer side by side")
-    tp = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
-    machine = _machine(view, nodes, per_node, tp)
-    rollout = _rollout(view, machine)
-    note = _explained(machine, rollout)
-    yield Put(f"{ENGINE}.engine_num", rollout // machine.engine, note=note)
+    machine, rollout, tp = split(view)
+    yield Put(f"{ENGINE}.engine_num", rollout // machine.engine, note=_explained(machine, rollout))
     yield Put(f"{ENGINE}.tensor_parallel_size", tp, (TP,))
     for name, key in (("data", DP), ("pipeline", PP)):
         if view.options.trinity != "0.4.1" and view.value(key, 1) != 1:
             yield Put(f"{ENGINE}.{name}_parallel_size", view.integer(key), (key,))
+    yield from _sequence_parallel(view, 1 if view.megatron else machine.sequence)
     yield from _cautions(view, machine, rollout, tp)
 
 
-def _machine(view: View, nodes: int, per_node: int, tp: int) -> Machine:
+def split(view: View) -> tuple[Machine, int, int]:
+    """(what is split, GPUs for rollout, the engine's tensor parallel size).
+
+    Where no split can run, the engine's and then the sequence's parallel size are halved: neither
+    changes what is computed.
+    """
+    nodes, per_node = view.integer(NODES, 1), view.integer(PER_NODE, 8)
+    given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
+    sequence = _sequence(view)
+    for sp in [sequence] if view.megatron else _halvings(sequence):
+        for tp in _halvings(given):
+            machine = _machine(view, nodes, per_node, tp, sp)
+            if machine.choices() or view.published or view.options.rollout_gpus is not None:
+                return machine, _rollout(view, machine), tp
+    machine = _machine(view, nodes, per_node, given, sequence)
+    return machine, _rollout(view, machine), given
+
+
+def trainer_gpus(view: View) -> int:
+    """GPUs that train in the translated configuration."""
+    if view.integer(NODES, 1) * view.integer(PER_NODE, 8) <= 1:
+        return 1
+    machine, rollout, _ = split(view)
+    return max(1, machine.total - rollout - machine.auxiliary)
+
+
+def _halvings(size: int) -> list[int]:
+    return [size >> by for by in range(size.bit_length()) if size >> by]
+
+
+def _sequence_parallel(view: View, size: int) -> Iterator[Put | Verdict | Caution]:
+    given = view.integer(SP, 1)
+    yield Put("trainer.ulysses_sequence_parallel_size", given if view.megatron else size, (SP,))
+    if size != given and not view.megatron:
+        reason = f"lowered from {given}: the trainer's share of the GPUs is smaller"
+        yield Verdict(SP, Status.APPROXIMATED, reason)
+        yield Caution("TW004", f"ulysses_sequence_parallel_size {reason}", view.where(SP))
+
+
+def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
     engine = tp
     if view.options.trinity != "0.4.1":
         engine *= view.integer(DP, 1) * view.integer(PP, 1)
     experiences = view.integer(MINI) * view.integer(N, 1)
-    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, _sequence(view))
+    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence)
 
 
 def _sequence(view: View) -> int:
     actor = f"{ARR}.actor"
     if not view.megatron:
-        return view.integer(f"{actor}.ulysses_sequence_parallel_size", 1)
+        return view.integer(SP, 1)
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     product = 1
     for size in sizes:
@@ -117,7 +158,7 @@ def _rollout(view: View, machine: Machine) -> int:
         return asked
     if view.published:
         return max(machine.engine, machine.total // 4 // machine.engine * machine.engine)
-    choices = machine.choices()
+    choices = machine.choices() or machine.choices(ranks_only=True)
     if not choices:
         return machine.engine
     return min(choices, key=lambda count: (abs(2 * count - machine.total), -count))
@@ -150,6 +191,7 @@ def _colocated(view: View) -> Iterator[Put | Verdict | Caution]:
     yield Put("mode", mode, note="one GPU: explorer and trainer share it")
     yield Put(f"{ENGINE}.engine_num", 1, note="one GPU")
     yield Put(f"{ENGINE}.tensor_parallel_size", 1, (TP,))
+    yield from _sequence_parallel(view, 1)
     if view.integer(TP, 1) > 1:
         yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
     if reward_model_gpus(view):

@@ -52,7 +52,8 @@ def _overlong(view: View) -> Iterator[Put | Verdict | Caution]:
         if filters:
             yield Caution(
                 "TW007",
-                "enable_prompt_truncation is on, as the published guide has it: overlong prompts become masked "
+                "enable_prompt_truncation is on, as the published guide has it: overlong prompts become "
+                "masked "
                 "experiences with reward 0 and spoil their group's statistics, where veRL drops them",
                 view.where(FILTER),
             )

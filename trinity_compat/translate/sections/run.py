@@ -78,7 +78,8 @@ def resume(view: View) -> Iterator[Put | Verdict | Caution]:
         return
     reason = (
         "our runtime resumes from it; for upstream copy or link the checkpoint to "
-        "<checkpoint_root_dir>/<project>/<name>/global_step_N and write N into latest_checkpointed_iteration.txt there"
+        "<checkpoint_root_dir>/<project>/<name>/global_step_N and write N into "
+        "latest_checkpointed_iteration.txt there"
     )
     for key in (RESUME, RESUME_PATH):
         yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason)

@@ -1,0 +1,57 @@
+"""Micro-batch sizes: upstream's workers demand each of them while use_dynamic_bsz is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.sections.gpus import trainer_gpus
+from trinity_compat.translate.view import ARR, Put, Verdict, View
+
+TC = "trainer.trainer_config"
+ACTOR = f"{ARR}.actor.ppo_micro_batch_size"
+DYNAMIC = f"{ARR}.actor.use_dynamic_bsz"
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """One micro-batch size: ``key`` counts over all GPUs, ``key``_per_gpu per GPU."""
+
+    key: str
+    like: str = ACTOR  # whose size it takes when the launch gives none
+
+    @property
+    def per_gpu(self) -> str:
+        return f"{self.key}_per_gpu"
+
+
+def micro_batches(view: View) -> Iterator[Put | Verdict | Caution]:
+    """The actor's, the old log-probabilities', the reference's and the critic's."""
+    sizes = [_Size(ACTOR), _Size(f"{ARR}.rollout.log_prob_micro_batch_size")]
+    sizes.append(_Size(f"{ARR}.ref.log_prob_micro_batch_size"))
+    if view.critic:
+        sizes.append(_Size("critic.ppo_micro_batch_size"))
+    dynamic = view.flag(DYNAMIC)
+    for size in sizes:
+        if view.value(size.per_gpu) is not None:
+            yield Put(f"{TC}.{size.per_gpu}", view.integer(size.per_gpu), (size.per_gpu,))
+        elif dynamic:
+            yield Verdict(size.key, Status.NO_EFFECT, "use_dynamic_bsz is on", "TC032")
+        elif view.options.trinity != "0.4.1" or view.value(size.key) is not None:
+            yield from _derived(view, size)
+
+
+def _derived(view: View, size: _Size) -> Iterator[Put | Verdict]:
+    for key in (size.key, f"{size.like}_per_gpu", size.like):
+        value = view.value(key)
+        if value is None:
+            continue
+        gpus = 1 if key.endswith("_per_gpu") else trainer_gpus(view)
+        share = f" ÷ {gpus} trainer GPUs" if gpus > 1 else ""
+        note = f"{key.removeprefix(ARR + '.')}={value}{share}: upstream demands it without dynamic batches"
+        yield Put(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // gpus), (size.key,), note)
+        return
+    yield Put(f"{TC}.{size.per_gpu}", 1, (size.key,), "not given: one sequence at a time")
+    reason = "the launch gives no micro-batch size, which veRL itself refuses; 1 is written"
+    yield Verdict(size.per_gpu, Status.APPROXIMATED, reason)
