@@ -22,7 +22,7 @@ LIMITS = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-SETUP = "shopt -s extglob\na='x y'; b=foo/bar.baz.qux; c=; n=7; m=-3; L=(one 'two three' '' four); declare -A T=([k]=v [z]='w w')\n"
+SETUP = "shopt -s extglob\na='x y'; b=foo/bar.baz.qux; c=; n=7; m=-3; L=(one 'two three' '' four); declare -A T=([k]=v [z]='w w'); unset q gone fresh\n"
 NAMES = st.sampled_from(
     [
         "a",
@@ -30,7 +30,7 @@ NAMES = st.sampled_from(
         "c",
         "n",
         "m",
-        "nope",
+        "gone",
         "L",
         "L[1]",
         "L[@]",
@@ -141,7 +141,30 @@ numbers = st.sampled_from(["0", "1", "2", "7", "n", "m", "0x1f", "017", "36#z", 
 
 
 def combine(children):
-    binary = st.sampled_from("+ - * / % ** << >> & | ^ && || < <= > >= == != ,".split())
+    binary = st.sampled_from(
+        [
+            "+",
+            "-",
+            "*",
+            "/",
+            "%",
+            "**",
+            "<<",
+            ">>",
+            "&",
+            "|",
+            "^",
+            "&&",
+            "||",
+            "<",
+            "<=",
+            ">",
+            ">=",
+            "==",
+            "!=",
+            ",",
+        ]
+    )
     return st.one_of(
         st.builds(lambda a, o, b: f"{a} {o} {b}", children, binary, children),
         st.builds(lambda a: f"({a})", children),
@@ -163,7 +186,7 @@ def test_arithmetic(folder, expression):
     agree(f"python3 -m verl.trainer.main_ppo r=$(({expression})) n=$n m=$m q=$q", folder)
 
 
-values = st.sampled_from(["$a", '"$a"', "$b", '"$b"', '"$c"', "$n", '"$n"', "foo", '"*"', "7", '"$nope"'])
+values = st.sampled_from(["$a", '"$a"', "$b", '"$b"', '"$c"', "$n", '"$n"', "foo", '"*"', "7", '"$gone"'])
 tests = st.one_of(
     st.builds(lambda a, o, b: f"{a} {o} {b}", values, st.sampled_from(["==", "!=", "<", ">"]), values),
     st.builds(lambda a, p: f"{a} == {p.replace(' ', '?')}", values, PATTERN),

@@ -184,8 +184,9 @@ class _Parser:
         return Place(name, index if kind == "element" else None)
 
     def _assign(self, place: Place, op: str) -> int:
+        before = 0 if op == "=" else self._value(place)  # read before the right side changes it
         right = self.assignment()
-        value = right if op == "=" else self._apply(op[:-1], self._value(place), right)
+        value = right if op == "=" else self._apply(op[:-1], before, right)
         self._store(place, value)
         return value
 

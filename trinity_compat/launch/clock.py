@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from zoneinfo import ZoneInfo
 
 from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import text_of
@@ -29,6 +28,8 @@ def zone(sh: Shell) -> tzinfo:
     name = text_of(value) if value is not None else ""
     if not re.fullmatch(r"[A-Za-z_]+(/[A-Za-z_+\-0-9]+)*", name):
         return UTC
+    from zoneinfo import ZoneInfo  # here: it costs a tenth of the start, and few scripts set TZ
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -73,6 +72,8 @@ class SyntaxProblem:
 @cache
 def shfmt_path() -> str:
     """The parser's program: beside the interpreter, else on PATH."""
+    import shutil  # here: it pulls in the compression libraries
+
     beside = Path(sys.executable).with_name("shfmt")
     found = str(beside) if beside.is_file() else shutil.which("shfmt")
     if not found:
