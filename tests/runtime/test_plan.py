@@ -1,5 +1,6 @@
 """From a script or a YAML to the plan: both units, overlays, and one way for both."""
 
+import json
 import os
 import subprocess
 import sys
@@ -137,6 +138,12 @@ def test_the_exported_environment_goes_to_the_explorer_without_secrets(monkeypat
     translation, text = translate_launch(launch, TranslateOptions(resolve=True, environ=environ))
     assert translation.config["explorer"]["env_vars"]["VLLM_USE_V1"] == "1"
     assert "hf_secret" not in text
+
+
+def test_the_audit_accounts_for_every_key_of_the_launch():
+    audit = json.loads(source()[0].audit)
+    keys = {finding["key"] for finding in audit["launches"][0]["findings"]}
+    assert {"data.train_batch_size", "trainer.save_freq", "actor_rollout_ref.rollout.n"} <= keys
 
 
 def test_an_rl_run_without_a_device_is_a_cpu_run(monkeypatch):

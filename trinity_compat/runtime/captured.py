@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.audit import Audit, render
+from trinity_compat.audit import Request as AuditRequest
+from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
 from trinity_compat.runtime.intercept import Invocation
@@ -35,7 +37,11 @@ def source_of(found: Invocation, request: Request, options: Options) -> tuple[So
     translation, text = translate_launch(launch, asked)
     rest = tuple(item for item in options.sets if item not in words)
     source = Source(
-        translation.config, text, _record(launch, request), _audit(translation), _notes(translation)
+        translation.config,
+        text,
+        _record(launch, request),
+        _audit(launch, environ, request.script),
+        _notes(translation),
     )
     return source, replace(options, sets=rest)
 
@@ -100,7 +106,7 @@ def _notes(translation: Translation) -> tuple[str, ...]:
     return (f"{len(translation.findings)} keys: {told}; each one with its reason: config/audit.json",)
 
 
-def _audit(translation: Translation) -> str:
-    findings = [asdict(finding) | {"where": str(finding.where or "")} for finding in translation.findings]
-    warnings = [asdict(warning) | {"where": str(warning.where or "")} for warning in translation.warnings]
-    return json.dumps({"findings": findings, "warnings": warnings}, indent=1, default=str) + "\n"
+def _audit(launch: Launch, environ: Mapping[str, str], script: str) -> str:
+    """What ``trinity-compat audit --format json`` says of the launch."""
+    found = audit_launch(resolved_launch(launch, environ), AuditRequest(), source=script)
+    return render(Audit((found,)), "json")
