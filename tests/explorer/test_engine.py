@@ -94,7 +94,9 @@ def test_the_models_own_weights_answer_as_transformers(toy, loop, engine, tokeni
     assert distance(load_file(toy / "model" / "model.safetensors"), toy, prompts, answers) < 1e-4
 
 
-def test_loaded_weights_answer_as_transformers_tied_embeddings_included(toy, loop, engine, tokenizer, tmp_path):
+def test_loaded_weights_answer_as_transformers_tied_embeddings_included(
+    toy, loop, engine, tokenizer, tmp_path
+):
     new = changed(toy, 0.05)
     prompts, before = ask(loop, engine, tokenizer, tag="before")
     loop.run(engine.load(write_file(tmp_path, 1, new.items())))

@@ -100,7 +100,9 @@ def test_tasks_stand_in_the_buffer_in_order(tmp_path, toy):
     spec, buffer = job(tmp_path, toy)
     publish(spec, buffer, toy, 0, 1, 2)
     Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
-    order = sqlite3.connect(tmp_path / "experiences.db").execute("SELECT task_no FROM task_groups ORDER BY id")
+    order = sqlite3.connect(tmp_path / "experiences.db").execute(
+        "SELECT task_no FROM task_groups ORDER BY id"
+    )
     assert [number for (number,) in order] == list(range(3 * BATCH))
 
 
@@ -207,7 +209,9 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
         heart.check()
 
 
-@pytest.mark.parametrize(("state", "age", "gone"), [("done", 60, False), ("running", 5, False), ("failed", 1, True)])
+@pytest.mark.parametrize(
+    ("state", "age", "gone"), [("done", 60, False), ("running", 5, False), ("failed", 1, True)]
+)
 def test_when_a_trainer_counts_as_gone(tmp_path, toy, state, age, gone):
     from trinity_compat.explorer.heartbeat import trainer_trouble
 

@@ -33,7 +33,9 @@ def score(toy, answers, *overrides, task=TASK):
     return asyncio.run(go())
 
 
-def function(tmp_path, body, name="compute_score", signature="data_source, solution_str, ground_truth, extra_info"):
+def function(
+    tmp_path, body, name="compute_score", signature="data_source, solution_str, ground_truth, extra_info"
+):
     path = tmp_path / "mine.py"
     path.write_text(f"def {name}({signature}, **kw):\n    {body}\n")
     return f"reward.custom_reward_function.path={path}", f"reward.custom_reward_function.name={name}"

@@ -103,7 +103,9 @@ def test_truncation_error_says_what_to_do():
 
 
 def test_seeds_leave_room_for_a_group_and_differ_by_kind():
-    seeds = {sampling_seed(base, kind, no) for base in (1, 2) for kind in ("train", "eval") for no in range(500)}
+    seeds = {
+        sampling_seed(base, kind, no) for base in (1, 2) for kind in ("train", "eval") for no in range(500)
+    }
     assert len(seeds) == 2000
     assert sampling_seed(1, "train", 7) == sampling_seed(1, "train", 7)
     assert max(seeds) < 2**62

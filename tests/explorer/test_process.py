@@ -1,0 +1,129 @@
+"""The explorer as a process: real Ray, real vLLM, real veRL; and how it ends."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from explorer_job import BATCH, job, publish, start
+
+pytestmark = pytest.mark.runtime
+
+
+def wait(condition, process, limit_s=150):
+    begin = time.monotonic()
+    while not condition():
+        assert process.poll() is None, log_of(process)
+        assert time.monotonic() - begin < limit_s, log_of(process)
+        time.sleep(0.1)
+
+
+def log_of(process):
+    return Path(process.args[3], "explorer.log").read_text()[-3000:]
+
+
+def contents(buffer):
+    return [
+        (g.task_no, e.run, e.response_ids.tolist(), [round(float(x), 5) for x in e.logprobs], e.reward)
+        for g in buffer.groups("train")
+        for e in g.experiences
+    ]
+
+
+def test_fills_the_buffer_evaluates_and_ends_and_a_second_run_makes_the_same(tmp_path, toy):
+    runs = []
+    for name in ("one", "two"):
+        spec, buffer = job(tmp_path / name, toy, steps=2)
+        publish(spec, buffer, toy, 0, 1)
+        request = buffer.request_eval(step=0, version=0)
+        process = start(spec)
+        wait(lambda b=buffer, r=request: b.depth()["ready"] == 2 * BATCH and b.eval_done(r), process)
+        buffer.set_state("finished", True)
+        assert process.wait(30) == 0, log_of(process)
+        assert [len(g.experiences) for g in buffer.groups(f"eval:{request.request_id}")] == [1] * 6
+        metrics = dict(buffer.read_metrics("explorer"))
+        assert sorted(metrics) == [1, 2]
+        assert {"critic/score/mean", "response_length/mean", "rollout/model_version"} <= set(metrics[1])
+        runs.append(contents(buffer))
+    assert runs[0] == runs[1]
+    assert {e["state"] for e in last_states(spec)} == {"done"}
+
+
+def last_states(spec):
+    from trinity_compat.buffer import open_buffer
+
+    return [{"state": p.state} for p in open_buffer(spec.database_url).participants()]
+
+
+def ending(spec, limit_s=150):
+    process = start(spec)
+    code = process.wait(limit_s)
+    return code, Path(spec.job_dir, "explorer.log").read_text()
+
+
+def test_a_reward_function_that_fails_ends_the_run_with_its_line(tmp_path, toy):
+    reward = tmp_path / "mine.py"
+    reward.write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    raise KeyError('x')\n"
+    )
+    spec, buffer = job(tmp_path / "job", toy, f"reward.custom_reward_function.path={reward}")
+    publish(spec, buffer, toy, 0)
+    code, log = ending(spec)
+    assert code == 1
+    assert f"error: reward function compute_score of {reward} failed" in log
+    assert "mine.py:2" in log
+    assert buffer.depth()["ready"] == 0
+    (me,) = buffer.participants()
+    assert me.state == "failed"
+    assert "mine.py" in me.detail["reason"]
+
+
+def test_bad_input_ends_with_2_before_anything_starts(tmp_path, toy):
+    spec, _ = job(tmp_path / "job", toy, "actor_rollout_ref.model.path=/nowhere/model")
+    code, log = ending(spec)
+    assert code == 2
+    assert "error: actor_rollout_ref.model.path=/nowhere/model: no model there" in log
+
+
+def test_a_killed_engine_and_a_silent_trainer_are_noticed(tmp_path, toy):
+    spec, buffer = job(tmp_path / "job", toy, steps=2)
+    publish(spec, buffer, toy, 0)
+    process = start(spec)
+    wait(lambda: buffer.depth()["ready"] == BATCH, process)
+    engines = [
+        p
+        for p in psutil.Process(process.pid).children(recursive=True)
+        if "RolloutWorker" in " ".join(p.cmdline())
+    ]
+    (engine,) = engines
+    engine.send_signal(signal.SIGKILL)
+    publish(spec, buffer, toy, 1)
+    began = time.monotonic()
+    assert process.wait(30) == 1, log_of(process)
+    assert time.monotonic() - began < 15
+    assert "error: the explorer's engine failed" in log_of(process)
+    assert not alive_in_session(process.pid)
+
+
+def alive_in_session(leader):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline())[:80])
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
+def test_the_trainers_silence_ends_it_with_3(tmp_path, toy):
+    spec, buffer = job(tmp_path / "job", toy)
+    publish(spec, buffer, toy, 0)
+    buffer.beat("trainer", "trainer", state="running")
+    code, log = ending(spec)
+    assert code == 3
+    assert "has been silent for" in log
+    assert json.dumps(buffer.get_state("finished", False)) == "false"
