@@ -179,6 +179,21 @@ def test_a_database_locked_for_too_long_ends_in_one_message(tmp_path):
     buffer.close()
 
 
+def test_polling_an_empty_queue_waits_for_no_writer(tmp_path):
+    url = f"sqlite:///{tmp_path}/experiences.db"
+    buffer = open_buffer(url, retry_s=30)
+    buffer.put_groups(groups(1))
+    engine = sa.create_engine(url)
+    with engine.connect() as conn:
+        conn.exec_driver_sql("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        assert buffer.claim_groups(2, owner="t", step=1, min_version=0) is None
+        assert time.monotonic() - began < 5
+        conn.rollback()
+    engine.dispose()
+    buffer.close()
+
+
 def test_the_long_form_is_a_command_of_its_own():
     shown = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("chaos.py")), "--help"], capture_output=True, text=True

@@ -35,6 +35,19 @@ class TooFew(Exception):
     """Fewer groups are ready than asked: the transaction rolls back."""
 
 
+def promising(conn: sa.Connection, ask: Request, *, now: float) -> bool:
+    """Whether asking may give a claim: a trainer that polls an empty queue needs no write lock."""
+    if ask.max_uses > 1 or conn.execute(query(queries.LAPSED), {"now": now}).first():
+        return True
+    bind = {"kind": ask.kind, "count": ask.count}
+    return conn.execute(query(queries.READY_UPTO), bind).scalar_one() >= ask.count
+
+
+def any_stale(conn: sa.Connection, *, kind: str, min_version: int) -> bool:
+    bind = {"kind": kind, "min_version": min_version}
+    return conn.execute(query(queries.ANY_STALE), bind).first() is not None
+
+
 def take(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: float) -> Claim:
     """Lease ``ask.count`` groups. Raises TooFew."""
     token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": ask.request}).scalar_one_or_none()

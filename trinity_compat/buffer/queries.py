@@ -87,6 +87,10 @@ GIVE_BACK = """UPDATE task_groups SET claim_token = NULL,
     state = CASE WHEN use_count = 0 THEN 'ready' ELSE 'trained' END WHERE claim_token = :token"""
 DROP_STALE = """UPDATE task_groups SET state = 'stale'
 WHERE kind = :kind AND state = 'ready' AND min_model_version < :min_version RETURNING task_no"""
+ANY_STALE = """SELECT 1 FROM task_groups
+WHERE kind = :kind AND state = 'ready' AND min_model_version < :min_version LIMIT 1"""
+READY_UPTO = """SELECT count(*) FROM (
+    SELECT 1 FROM task_groups WHERE kind = :kind AND state = 'ready' LIMIT :count) r"""
 NEW_CLAIM = """INSERT INTO claims (request, owner, step, history_id, state, lease_until, claimed_at)
 VALUES (:request, :owner, :step, :history, 'open', :until, :now) RETURNING token"""
 TAKE_READY = """WITH picked AS MATERIALIZED (

@@ -66,7 +66,9 @@ class SqlBuffer:
             uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, max_uses, cooldown_s
         )
         if min_version is not None:
-            self._db.run(lambda conn: claims.drop_stale(conn, kind=kind, min_version=min_version))
+            self._drop_stale(kind, min_version)
+        if not self._read(lambda conn: claims.promising(conn, ask, now=self._now(conn))):
+            return None
 
         def work(conn: sa.Connection) -> Claim:
             history = self._hold_history(conn, queries.for_share)
@@ -76,6 +78,10 @@ class SqlBuffer:
             return self._db.run(work)
         except claims.TooFew:
             return None
+
+    def _drop_stale(self, kind: str, min_version: int) -> None:
+        if self._read(lambda conn: claims.any_stale(conn, kind=kind, min_version=min_version)):
+            self._db.run(lambda conn: claims.drop_stale(conn, kind=kind, min_version=min_version))
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
         def work(conn: sa.Connection) -> None:
