@@ -95,7 +95,7 @@ def kl_reward(view: View) -> Iterator[Put | Verdict | Caution]:
         yield Verdict(
             "algorithm.kl_ctrl.type",
             Status.UNSUPPORTED_UPSTREAM,
-            "adaptive raises a TypeError in trinity-rft; the YAML keeps the coefficient fixed, our runtime adapts it",
+            "adaptive raises a TypeError in trinity-rft; the YAML keeps the coefficient fixed",
         )
 
 
@@ -199,11 +199,13 @@ def _correction(view: View) -> dict[str, Any]:
 def _bypass_caution(view: View, bypass: bool) -> Caution:
     place = view.where("algorithm.rollout_correction.bypass_mode")
     if not bypass:
-        text = "old log-probabilities are recomputed by the trainer, as veRL does (algorithm.bypass_old_logprobs: false)"
+        text = (
+            "old log-probabilities are recomputed by the trainer, as veRL does (bypass_old_logprobs: false)"
+        )
     elif view.options.trinity == "0.4.1":
         text = (
-            "trinity-rft 0.4.1 takes old log-probabilities from the rollout engine, veRL recomputes them with the "
-            "trainer: ppo_kl and pg_clipfrac will differ"
+            "trinity-rft 0.4.1 takes old log-probabilities from the rollout engine, veRL recomputes them "
+            "with the trainer: ppo_kl and pg_clipfrac will differ"
         )
     else:
         text = "old log-probabilities are the rollout engine's, as the launch asks (bypass_mode)"

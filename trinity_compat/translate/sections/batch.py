@@ -61,8 +61,8 @@ def _step_cautions(view: View) -> Iterator[Caution]:
     if view.published:
         yield Caution(
             "TW002",
-            f"step counts are written as in the published guide: save_interval, eval_interval, critic_warmup and "
-            f"lr_warmup_steps come {r} times as often as under veRL",
+            "step counts are written as in the published guide: save_interval, eval_interval, critic_warmup "
+            f"and lr_warmup_steps come {r} times as often as under veRL",
             hint="leave --as-published off to have them rescaled",
         )
     else:
@@ -136,7 +136,7 @@ def total_steps(view: View) -> Iterator[Put | Verdict | Caution]:
     if view.flag("data.filter_overlong_prompts"):
         yield Caution(
             "TW014",
-            f"trainer.total_steps counts all {rows} rows; prompts that filter_overlong_prompts drops make it less",
+            f"trainer.total_steps counts all {rows} rows; what filter_overlong_prompts drops makes it less",
             view.where("data.filter_overlong_prompts"),
         )
 
@@ -147,8 +147,8 @@ def _unknown_length(view: View) -> Caution:
     if ratio or critic:
         return Caution(
             "TW003",
-            "lr_warmup_steps_ratio without a known number of steps: upstream takes the share of an endless run, "
-            "so the learning rate stays near 0",
+            "lr_warmup_steps_ratio without a known number of steps: upstream takes the share of an endless "
+            "run, so the learning rate stays near 0",
             view.where(f"{ARR}.actor.optim.lr_warmup_steps_ratio"),
             "translate where the parquet files are, or give trainer.total_training_steps",
         )

@@ -154,7 +154,7 @@ def _remarks(view: View, train: list[str], val: list[str]) -> Iterator[Verdict |
             reason = "kept as written; upstream has no HDFS for data, our runtime copies it as veRL does"
             yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC047")
     if view.published:
-        text = "the guide's prompt_key/response_key put veRL's whole chat list into one user message and find no answer"
+        text = "the guide's columns put veRL's whole chat list into one user message and find no answer"
         hint = "leave --as-published off: our workflow reads veRL's rows as they are"
     else:
         text = (

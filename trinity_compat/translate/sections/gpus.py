@@ -47,7 +47,7 @@ class Machine:
         if trainer > self.per_node and trainer % self.per_node:
             return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
         if not ranks_only and trainer % self.sequence:
-            return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} (model/sequence parallel)"
+            return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} for one sequence"
         if self.experiences % groups:
             return f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
         if self.engine > self.per_node and self.engine % self.per_node:

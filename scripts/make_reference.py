@@ -1,0 +1,26 @@
+"""Write docs/reference/mapping.md and docs/findings/ from the rows.
+
+python scripts/make_reference.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trinity_compat.translate.reference import code_pages, mapping_page
+from trinity_compat.translate.rows import load_rows
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def main() -> None:
+    rows = load_rows()
+    pages = {DOCS / "findings" / name: text for name, text in code_pages(rows).items()}
+    pages[DOCS / "reference" / "mapping.md"] = mapping_page(rows)
+    for path, text in pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""``trinity-compat explain``: what becomes of a veRL key, or what fills a Trinity path."""
+
+from __future__ import annotations
+
+import click
+
+from trinity_compat.translate.explain import explain
+from trinity_compat.translate.rows import load_rows
+
+
+@click.command(name="explain")
+@click.argument("names", nargs=-1, required=True, metavar="KEY…")
+@click.option("--rules", type=click.Path(exists=True, dir_okay=False), help="Rows of your own.")
+def command(names: tuple[str, ...], rules: str | None) -> None:
+    """Explain KEY: a veRL key, a path of the Trinity YAML, or a code (TC020, TW003)."""
+    table = load_rows(rules)
+    click.echo("\n\n".join(explain(name, table) for name in names))

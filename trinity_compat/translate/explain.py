@@ -1,0 +1,145 @@
+"""What a row says, for ``explain`` and for the generated reference."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+
+from trinity_compat.data import data_path
+from trinity_compat.errors import UserError
+from trinity_compat.translate.meaningless import meaningless
+from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.verl_config import FLAVOURS, VERSIONS
+from trinity_compat.verl_config.releases import key_index
+from trinity_compat.verl_config.suggest import did_you_mean
+from trinity_compat.verl_config.upgrade import row_for
+
+HOW_READS: Mapping[str, str] = {
+    "copy": "copied",
+    "scale": "× r (steps)",
+    "derive": "derived",
+    "pass": "passed to trainer_config",
+    "keep": "carried for our runtime; Trinity has no place",
+    "drop": "dropped",
+    "unsupported": "not supported",
+}
+
+
+@functools.cache
+def codes() -> Mapping[str, Mapping[str, str]]:
+    """Every code of a finding or a caution: title, text, hint."""
+    found: Mapping[str, Mapping[str, str]] = json.loads(
+        data_path("translators/codes.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+@functools.cache
+def all_keys() -> tuple[str, ...]:
+    """The union of all releases' keys, both flavours, sorted; sections left out."""
+    index = key_index()
+    keys = {key for flavour in FLAVOURS for key in index[flavour]}
+    sections = {key.rpartition(".")[0] for key in keys}
+    return tuple(sorted(keys - sections))
+
+
+def releases_with(key: str) -> list[str]:
+    """The veRL releases that have ``key``, oldest first."""
+    masks = [key_index()[flavour].get(key, (0, 0))[0] for flavour in FLAVOURS]
+    return [version for bit, version in enumerate(VERSIONS) if any(mask >> bit & 1 for mask in masks)]
+
+
+def explain(name: str, rows: Rows) -> str:
+    """The text of ``name``: a veRL key, or a path of the Trinity configuration.
+
+    Raises UserError with the nearest spelling when it is neither.
+    """
+    if name in codes():
+        return _code_text(name)
+    key = name.lstrip("+~").partition("=")[0]
+    row = rows.find(key)
+    known = key in all_keys()
+    if row is not None and (known or key in rows.exact or _successors(key)):
+        return "\n".join(_with_successors(key, row, rows))
+    writers = [row for row in rows.all() if any(_concerns(path, name) for path in _all_paths(row))]
+    if writers:
+        return "\n\n".join("\n".join(_key_lines(row.key, row)) for row in writers)
+    if row is not None:
+        return "\n".join(_key_lines(key, row))
+    paths = {path for row in rows.all() for path in _all_paths(row)}
+    near = did_you_mean(key, [*all_keys(), *sorted(paths)])
+    raise UserError(
+        f"{name} is neither a veRL key nor a path of the Trinity configuration",
+        hint=f"did you mean {near}?" if near else None,
+    )
+
+
+def _code_text(code: str) -> str:
+    entry = codes()[code]
+    hint = f"\n  do:      {entry['hint']}" if entry["hint"] else ""
+    return f"{code} {entry['title']}\n  {entry['text']}{hint}"
+
+
+def _key_lines(key: str, row: Row) -> Iterator[str]:
+    yield key
+    yield f"  how:     {HOW_READS[row.how]}" + (f" ({row.by})" if row.by else "")
+    if row.to:
+        yield f"  target:  {', '.join(row.to)}"
+    for target, paths in row.targets.items():
+        yield f"           {', '.join(paths)} (trinity-rft {target})"
+    if row.how == "pass":
+        yield f"  target:  trainer.trainer_config.{key}"
+    yield f"  status:  {row.outcome('0.6.0')}"
+    yield f"  why:     {row.why}"
+    yield f"  code:    {row.code} {codes()[row.code]['title']}"
+    if row.key != key:
+        yield f"  rule:    {row.key}"
+    if versions := releases_with(key):
+        yield f"  veRL:    {spans(versions)}"
+    if key in meaningless():
+        yield f"  back:    not carried to the trainer: {meaningless()[key]}"
+
+
+def _with_successors(key: str, row: Row, rows: Rows) -> Iterator[str]:
+    """The row of ``key``, or of the keys that took its place in the pinned veRL."""
+    found = _successors(key)
+    if found is None or key in rows.exact:
+        yield from _key_lines(key, row)
+        return
+    new, why = found
+    yield f"{key}: {'now ' + ', '.join(new) if new else 'dropped by veRL'} ({why})"
+    for name in new:
+        if (successor := rows.find(name)) is not None:
+            yield from _key_lines(name, successor)
+
+
+def _successors(key: str) -> tuple[tuple[str, ...], str] | None:
+    """(today's keys, why) of a key of an older release; None when it kept its name."""
+    for flavour in FLAVOURS:
+        row = row_for(key, flavour)
+        if row is not None and row.targets(key) != (key,):
+            return row.targets(key), row.why
+    return None
+
+
+def spans(versions: list[str]) -> str:
+    """``0.4.1–0.9.1`` for neighbours, commas between spans."""
+    order = {version: position for position, version in enumerate(VERSIONS)}
+    groups: list[list[str]] = []
+    for version in versions:
+        if groups and order[version] == order[groups[-1][-1]] + 1:
+            groups[-1].append(version)
+        else:
+            groups.append([version])
+    return ", ".join(group[0] if len(group) == 1 else f"{group[0]}–{group[-1]}" for group in groups)
+
+
+def _all_paths(row: Row) -> list[str]:
+    return [*row.to, *(path for paths in row.targets.values() for path in paths)]
+
+
+def _concerns(path: str, name: str) -> bool:
+    """Whether ``name`` is ``path``, list positions written either way."""
+    plain = name.replace("[", ".").replace("]", "")
+    return plain in (path, path.replace(".0.", ".")) or plain.startswith(path + ".")

@@ -1,0 +1,87 @@
+"""The generated pages: the mapping reference, and a page per code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trinity_compat.translate.explain import HOW_READS, all_keys, codes, releases_with, spans
+from trinity_compat.translate.meaningless import meaningless
+from trinity_compat.translate.rows import Row, Rows
+
+_SECTIONS = {
+    "data": "data",
+    "algorithm": "algorithm",
+    "actor_rollout_ref.actor": "actor",
+    "actor_rollout_ref.ref": "reference model",
+    "actor_rollout_ref.model": "model",
+    "actor_rollout_ref.rollout": "rollout",
+    "critic": "critic",
+    "reward": "reward",
+    "trainer": "trainer",
+}
+_HEAD = """# Mapping reference
+
+Generated from `translators/rows/` by `scripts/make_reference.py`; a test keeps it current.
+
+How each veRL key becomes Trinity's. A name that ends in `.*` is a rule for everything below it, one
+that begins with `*.` for a last part. r = data.train_batch_size ÷ actor.ppo_mini_batch_size. Keys of
+older veRL releases are first carried forward to 0.9.1's names ([versions](../versions.md)).
+
+{count} keys in the union of all veRL releases (0.2.0–0.9.1, both flavours); {covered} of them have a
+row or fall under a rule."""
+
+
+def mapping_page(rows: Rows) -> str:
+    """docs/reference/mapping.md."""
+    keys = all_keys()
+    covered = sum(rows.find(key) is not None for key in keys)
+    parts = [_HEAD.format(count=len(keys), covered=covered)]
+    left = sorted(rows.all(), key=lambda row: (row.key.endswith("*"), row.key))
+    for prefix, title in _SECTIONS.items():
+        mine = [row for row in left if row.key.startswith(prefix + ".")]
+        left = [row for row in left if row not in mine]
+        parts.append(_table(title, mine))
+    parts.append(_table("everything else", left))
+    parts.append(_meaningless())
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(title: str, rows: Iterable[Row]) -> str:
+    head = "| veRL | how | Trinity | why | code | veRL releases |"
+    lines = [f"## {title}", "", head, "|---|---|---|---|---|---|"]
+    return "\n".join([*lines, *map(_line, rows)])
+
+
+def _line(row: Row) -> str:
+    paths = [f"`{path}`" for path in row.to]
+    paths += [f"`{path}` ({target})" for target, named in row.targets.items() for path in named]
+    if row.how == "pass":
+        paths.append("`trainer.trainer_config.` + the key")
+    how = HOW_READS[row.how] + (f" (`{row.by}`)" if row.by else "")
+    code = f"[{row.code}](../findings/{row.code}.md)"
+    versions = spans(releases_with(row.key)) if "*" not in row.key else ""
+    return f"| `{row.key}` | {how} | {'<br>'.join(paths) or '–'} | {row.why} | {code} | {versions} |"
+
+
+def _meaningless() -> str:
+    lines = ["## Not carried back", "", "These mean nothing once rollout and training are apart.", ""]
+    return "\n".join([*lines, *(f"- `{key}`: {why}" for key, why in meaningless().items())])
+
+
+def code_pages(rows: Rows) -> dict[str, str]:
+    """docs/findings/: file name → text, one per code, and an index."""
+    pages = {f"{code}.md": _code_page(code, rows) for code in codes()}
+    lines = [f"- [{code}]({code}.md) {entry['title']}" for code, entry in codes().items()]
+    pages["index.md"] = "\n".join(["# Findings and cautions", "", *lines, ""])
+    return pages
+
+
+def _code_page(code: str, rows: Rows) -> str:
+    entry = codes()[code]
+    parts = [f"# {code} {entry['title']}", entry["text"]]
+    if entry["hint"]:
+        parts.append(f"What to do: {entry['hint']}")
+    mine = [row for row in rows.all() if row.code == code]
+    if mine:
+        parts.append("\n".join(f"- `{row.key}`: {row.why}" for row in mine))
+    return "\n\n".join(parts) + "\n"
