@@ -176,6 +176,7 @@ def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) ->
     if kind == "nameref":
         attributes |= {"n"}
     if not known and kind == "export" and not sets and name not in sh.touched:
+        sh.variables[name] = Variable(exported=True)  # whatever the surroundings give it
         return
     array = variable.array
     if letters & {"A", "a"} and array is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trinity_compat.launch import code, mains, tools, wrappers
 from trinity_compat.launch.model import Launch, Open
@@ -25,9 +26,9 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     name = texts[0].rsplit("/", 1)[-1]
     found = mains.find(texts, text_of(sh.cwd))
     if found is not None:
-        return _launch(sh, fields, prefix, (*wrapper, *found.wrapper), found)
+        return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found)
     if name in SHELLS:
-        return _shell(sh, fields, prefix, name)
+        return _shell(_within(sh, wrapper), fields, prefix, name)
     if name in tools.TABLE:
         status = tools.TABLE[name](sh, fields[1:])
         return _unknown(sh, texts) if status is None else status
@@ -35,7 +36,7 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if inner is not None:
         return _inner(sh, fields, inner, (*wrapper, inner.name))
     if _is_script(sh, texts[0]):
-        return _script_file(sh, fields[0], fields[1:], prefix, asked=False)
+        return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix, asked=False)
     return _unknown(sh, texts)
 
 
@@ -43,12 +44,17 @@ def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple
     if inner.remote:
         sh = remote(sh)
     if inner.code is not None:
-        child = sh.child(inner.prefix)
+        child = _within(sh, wrapper).child(inner.prefix)
         return code.run_script(child, inner.code, fields[0], [], place_of(inner.code, sh.where))
     status = 0
     for call in inner.calls:
         status = run(sh, call, inner.prefix, wrapper)
     return status
+
+
+def _within(sh: Shell, wrapper: tuple[str, ...]) -> Shell:
+    """The shell as seen by code that a wrapper runs."""
+    return replace(sh, wrapper=(*sh.wrapper, *wrapper)) if wrapper else sh
 
 
 def remote(sh: Shell) -> Shell:

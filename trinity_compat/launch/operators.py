@@ -166,6 +166,8 @@ def _at_edge(text: str, sequence: Sequence, new: list[str | None], anchor: str, 
 
 def _scan(text: str, sequence: Sequence, new: list[str | None], everywhere: bool, budget: Budget) -> str:
     matcher = Matcher(text, budget)
+    if not text:
+        return _filled(new, "") if matcher.whole(sequence) else ""
     out, at = "", 0
     while at < len(text):
         end = max(matcher.ends(sequence, {at}), default=at)

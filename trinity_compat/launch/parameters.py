@@ -71,7 +71,8 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
         return value
     if name.isdigit():
         return None
-    if sh.get(name) is not None or not sh.from_surroundings(name):
+    declared = sh.get(name)
+    if (declared is not None and not declared.exported) or not sh.from_surroundings(name):
         return None
     if name in DYNAMIC:
         return (Bit("", where, Open(f"${name}", where)),)

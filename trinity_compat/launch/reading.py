@@ -42,8 +42,10 @@ def read_script(
             data = stream.read(bounds.SCRIPT + 1)
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
-    text = data.decode(errors="surrogateescape")
-    return read_text(text, name=name or os.fspath(path), cwd=cwd, env=env, args=args)
+    shell = _shell(name or os.fspath(path), cwd, env or {}, args)
+    shell.name = literal(os.fspath(path), shell.where)
+    shell.scripts = [shell.name]
+    return _read(shell, data.decode(errors="surrogateescape"))
 
 
 def read_text(
@@ -55,9 +57,13 @@ def read_text(
     args: Sequence[str] = (),
 ) -> Reading:
     """Read the text of a shell script; parameters as for `read_script`."""
+    return _read(_shell(name, cwd, env or {}, args), text)
+
+
+def _read(shell: Shell, text: str) -> Reading:
+    name = shell.unit.name
     if len(text) > bounds.SCRIPT:
         raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
-    shell = _shell(name, cwd, env or {}, args)
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
     source = text.encode(errors="surrogateescape")

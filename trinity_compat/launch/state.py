@@ -129,6 +129,7 @@ class Shell:
     frames: list[str] = field(default_factory=list)  # FUNCNAME
     getopts_at: tuple[int, int] = (1, 0)
     ended_at: Where | None = None
+    wrapper: tuple[str, ...] = ()  # the programs that started this shell
     literal_argument: bool = False  # the command's first argument is written out, nothing expanded
 
     def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:

@@ -1,0 +1,254 @@
+# ruff: noqa: E501
+"""Where each word comes from: environment references, open values, lines, exported variables."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from trinity_compat.launch import EnvRef, Open, read_argv, read_script, read_text
+
+MAIN = "python3 -m verl.trainer.main_ppo"
+
+
+def reading_of(text, tmp_path, **options):
+    return read_text(textwrap.dedent(text).lstrip("\n"), name="run.sh", cwd=tmp_path, **options)
+
+
+def launch_of(text, tmp_path, **options):
+    (launch,) = reading_of(text, tmp_path, **options).launches
+    return launch
+
+
+def parts_of(word):
+    return [part.source or part.text for part in word.parts]
+
+
+def test_a_variable_of_the_surroundings_stays_a_reference(tmp_path):
+    launch = launch_of(f'{MAIN} a=$HOME/models b="x${{V:-d}}y" c=${{W:-$HOME/w}}\n', tmp_path)
+    a, b, c = launch.arguments
+    assert parts_of(a) == ["a=", EnvRef("HOME"), "/models"]
+    assert parts_of(b) == ["b=x", EnvRef("V", "d"), "y"]
+    assert b.text == "b=xdy"
+    assert c.env_refs[0].default == "/w"
+    assert [part.source for part in c.env_refs[0].parts] == [EnvRef("HOME"), None]
+
+
+def test_a_given_variable_is_plain_text(tmp_path):
+    launch = launch_of(f"{MAIN} a=$HOME/models b=${{V:-d}} c=~/x\n", tmp_path, env={"HOME": "/h", "V": "v"})
+    assert [word.text for word in launch.arguments] == ["a=/h/models", "b=v", "c=/h/x"]
+    assert all(part.source is None for word in launch.arguments for part in word.parts)
+
+
+def test_references_travel_through_the_script(tmp_path):
+    text = f"""
+    MODEL=${{MODEL:-qwen}}
+    P="$HOME/ckpt/$MODEL"
+    f() {{ local x=$1; {MAIN} "${{A[@]}}" d=$x "$@"; }}
+    A=(a=$P)
+    read -r R <<< "$P"
+    f "b=$P" "c=$(echo "$P")" "r=$R"
+    """
+    launch = launch_of(text, tmp_path)
+    for word in launch.arguments:
+        assert word.env_refs[:2] == (EnvRef("HOME"), EnvRef("MODEL", "qwen")), word
+
+
+def test_references_travel_through_code_made_of_text(tmp_path):
+    launch = launch_of(f'CMD="{MAIN} a=$HOME/x"\neval "$CMD b=${{V:-1}}"\n', tmp_path)
+    assert [parts_of(word) for word in launch.arguments] == [
+        ["a=", EnvRef("HOME"), "/x"],
+        ["b=", EnvRef("V", "1")],
+    ]
+
+
+def test_an_operation_on_an_unknown_value_stays_open(tmp_path):
+    text = f"{MAIN} a=$((N*2)) b=${{N%x}} c=$(nvidia-smi -L | wc -l) d=$(hostname) e=${{#N}} f=${{N,,}}\n"
+    launch = launch_of(text, tmp_path)
+    expressions = [word.open[0].expression for word in launch.arguments]
+    assert expressions == ["$((N*2))", "${N%x}", "$(nvidia-smi -L | wc -l)", "$(hostname)", "${#N}", "${N,,}"]
+
+
+def test_what_can_be_known_of_an_unknown_path_is_known(tmp_path):
+    text = f'P=$HOME/models/Qwen.tar.gz\n{MAIN} a=$(basename $P) b=${{P##*/}} c="${{P%.*}}" d=$(dirname $P) e=${{P#*/}}\n'
+    a, b, c, d, e = launch_of(text, tmp_path).arguments
+    assert (a.text, a.open, a.env_refs) == ("a=Qwen.tar.gz", (), ())
+    assert (b.text, b.open) == ("b=Qwen.tar.gz", ())
+    assert parts_of(c) == ["c=", EnvRef("HOME"), "/models/Qwen.tar"]
+    assert parts_of(d) == ["d=", EnvRef("HOME"), "/models"]
+    assert e.open, "the first slash may be inside HOME"
+
+
+def test_each_argument_has_the_line_where_it_was_written(tmp_path):
+    text = f"""
+    LIST=(
+      l1=1
+      l2=$X  # comment
+    )
+    OPTS="o1=1
+      o2=2"
+    run() {{
+      {MAIN} \\
+        own=$X \\
+        "${{LIST[@]}}" \\
+        $OPTS \\
+        "$@"
+    }}
+    run p1=1 \\
+      "p2=2"
+    """
+    launch = launch_of(text, tmp_path)
+    lines = {word.text.split("=")[0]: word.where.line for word in launch.arguments}
+    assert lines == {"own": 9, "l1": 2, "l2": 3, "o1": 5, "o2": 6, "p1": 14, "p2": 15}
+    assert launch.where.line == 8
+
+
+def test_lines_of_a_sourced_file_are_its_own(tmp_path):
+    (tmp_path / "common.sh").write_text("#\nCOMMON=(\n  c.a=1\n)\n")
+    launch = launch_of(f"source common.sh\n{MAIN} ${{COMMON[@]}}\n", tmp_path)
+    where = launch.arguments[0].where
+    assert (where.file.endswith("common.sh"), where.line) == (True, 3)
+
+
+def test_exported_variables_are_the_launch_s_environment(tmp_path):
+    text = f"export A=1 B\nB=$HOME; C=3\ndeclare -x D=4\nE=5 {MAIN} x=1\nexport -n A\n"
+    launch = launch_of(text, tmp_path, env={"GIVEN": "g"})
+    assert {name: word.text for name, word in launch.env.items()} == {"A": "1", "B": "", "D": "4", "E": "5"}
+    assert launch.env["B"].env_refs == (EnvRef("HOME"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrapper"),
+    [
+        (
+            "ray job submit --address=x --no-wait -- python3 -m verl.trainer.main_ppo a=1 b=2",
+            ("ray job submit",),
+        ),
+        ("srun --nodes=1 --ntasks 1 -w $N python -m verl.trainer.main_ppo a=1 b=2", ("srun",)),
+        ("docker exec -it box bash -c 'cd /verl && python3 -m verl.trainer.main_ppo a=1 b=2'", ()),
+        ("ssh -p 22 host 'python3 -m verl.trainer.main_ppo a=1 b=2'", ()),
+        ("torchrun --nproc_per_node 8 --standalone -m verl.trainer.main_ppo a=1 b=2", ("torchrun",)),
+        ("python3 -m torch.distributed.run --nnodes 1 -m verl.trainer.main_ppo a=1 b=2", ("torchrun",)),
+        (
+            "accelerate launch --num_processes 8 --multi_gpu -m verl.trainer.main_ppo a=1 b=2",
+            ("accelerate launch",),
+        ),
+        ("uv run --with x -m verl.trainer.main_ppo a=1 b=2", ("uv run",)),
+        ("uv run --no-sync python -m verl.trainer.main_ppo a=1 b=2", ("uv run",)),
+        (
+            "nohup sudo -u me -E FOO=1 numactl -N 0 python -um verl.trainer.main_ppo a=1 b=2 &",
+            ("nohup", "sudo", "numactl"),
+        ),
+        ("/opt/conda/bin/python3.11 /opt/verl/verl/trainer/main_ppo.py a=1 b=2", ()),
+        ("conda run -n verl --no-capture-output python -m verl.trainer.main_ppo a=1 b=2", ("conda",)),
+        ("mpirun -np 8 python -m verl.trainer.main_ppo a=1 b=2", ("mpirun",)),
+        ("bash -lc 'exec python3 -m verl.trainer.main_ppo a=1 \"$@\"' _ b=2", ()),
+        ("kubectl exec pod -- bash -c 'python3 -m verl.trainer.main_ppo a=1 b=2'", ("kubectl exec",)),
+        ("tmux new-session -d -s t 'python3 -m verl.trainer.main_ppo a=1 b=2'", ()),
+        ("echo a=1 b=2 | xargs python3 -m verl.trainer.main_ppo", ("xargs",)),
+        (
+            "CUDA_VISIBLE_DEVICES=0 timeout -k 5 1h python3 -W ignore -X dev -m verl.trainer.main_ppo a=1 b=2",
+            ("timeout",),
+        ),
+    ],
+)
+def test_wrappers(line, wrapper, tmp_path):
+    launch = launch_of(line + "\n", tmp_path)
+    assert launch.module == "verl.trainer.main_ppo"
+    assert [word.text for word in launch.arguments] == ["a=1", "b=2"]
+    if wrapper:
+        assert launch.wrapper == wrapper
+
+
+def test_the_runtime_environment_of_a_ray_job(tmp_path):
+    text = f"""ray job submit --runtime-env-json='{{"env_vars": {{"NCCL_DEBUG": "WARN"}}}}' -- {MAIN} a=1\n"""
+    assert launch_of(text, tmp_path).env["NCCL_DEBUG"].text == "WARN"
+
+
+def test_a_container_does_not_see_the_script_s_variables(tmp_path):
+    text = f"export M=1\ndocker exec -e N=2 box bash -c '{MAIN} m=$M n=$N'\n"
+    m, n = launch_of(text, tmp_path).arguments
+    assert parts_of(m) == ["m=", EnvRef("M")]
+    assert n.text == "n=2"
+
+
+def test_other_programs_are_no_launches(tmp_path):
+    text = """
+    python3 -m verl.model_merger merge a=1
+    python3 examples/data_preprocess/gsm8k.py
+    python3 -m verl.trainer.main_generation a=1
+    python3 -m verl.trainer.main_eval a=1
+    pip install python3 -m verl.trainer.main_ppo
+    echo python3 -m verl.trainer.main_ppo a=1
+    pkill -f 'python3 -m verl.trainer.main_ppo'
+    """
+    assert reading_of(text, tmp_path).launches == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line"),
+    [
+        (f"{MAIN} \\\n a.a=1 \\\n # b.b=2 \\\n c.c=3\n", "TP002", 4),
+        (f"{MAIN} \\\n a.a=1 \\ \n b.b=2\n", "TP003", 3),
+        (f"{MAIN} \\\n a.a=1\n b.b=2\n", "TP004", 3),
+        (f"{MAIN} \\\n a.a=1 \\\n\n b.b=2\n", "TP004", 4),
+        (f"{MAIN} a=1\nif x; then\n", "TP001", 2),
+        (f'if [ "$(hostname)" = x ]; then a=1; fi\n{MAIN} a=$a\n', "TP101", 1),
+        (f'if [ "$DEVICE" = npu ]; then a=1; fi\n{MAIN} a=$a\n', "TP102", 1),
+        (f"while true; do {MAIN} a=1; done\n", "TP103", 1),
+        (f"set -u\n{MAIN} a=$NOPE\n", "TP104", 2),
+        (f": ${{NOPE:?needed}}\n{MAIN} a=1\n", "TP104", 1),
+        (f"{MAIN} a=1 $EXTRA\n", "TP105", 1),
+        (f"source missing.sh\n{MAIN} a=1\n", "TP106", 1),
+        (f"cd missing\n{MAIN} a=1\n", "TP106", 1),
+        (f"readonly X=1\nX=2\n{MAIN} a=$X\n", "TP107", 2),
+        (f"{MAIN} a=1\necho $((1/0))\n", "TP108", 2),
+        (f"{MAIN} a=$(date)\n", "TP110", 1),
+        (f"[ $# -gt 0 ] || exit 1\n{MAIN} a=1\n", "TP111", 1),
+    ],
+)
+def test_diagnostics(text, code, line, tmp_path, monkeypatch):
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    found = [(d.code, d.where.line) for d in reading_of(text, tmp_path).diagnostics]
+    assert (code, line) in found
+
+
+def test_a_plain_script_has_no_diagnostics(tmp_path):
+    text = f"set -euxo pipefail\nN=${{N:-8}}\n{MAIN} \\\n  a.b=$N \\\n  c.d='x' \"$@\" 2>&1 | tee log\n"
+    assert reading_of(text, tmp_path).diagnostics == ()
+
+
+def test_what_cannot_be_known_never_ends_the_script(tmp_path):
+    text = f"""
+    set -e
+    [ -d /data/models ] || exit 1
+    if [ ! -f $MODEL/config.json ]; then echo missing; exit 1; fi
+    die() {{ echo "$1"; exit 2; }}
+    command -v nvidia-smi || die none
+    test "$(nvidia-smi -L | wc -l)" -ge 8 || die few
+    until ray status; do sleep 1; done
+    pip install x
+    {MAIN} a=1
+    """
+    assert len(reading_of(text, tmp_path).launches) == 1
+
+
+def test_an_argument_vector(tmp_path):
+    reading = read_argv(["python3", "-m", "verl.trainer.main_ppo", "a=$HOME", "b='x'"], env={"HOME": "/h"})
+    (launch,) = reading.launches
+    assert [(word.text, word.where.line) for word in launch.arguments] == [("a=$HOME", 3), ("b='x'", 4)]
+    assert str(launch.arguments[0].where) == "argv:3"
+
+
+def test_the_name_is_only_shown(tmp_path):
+    (tmp_path / "run.sh").write_text(f"{MAIN} zero=$0\n")
+    reading = read_script(tmp_path / "run.sh", cwd=tmp_path, name="shown.sh")
+    assert reading.launches[0].arguments[0].text == f"zero={tmp_path}/run.sh"
+    assert reading.launches[0].arguments[0].where.file == "shown.sh"
+
+
+def test_date_follows_the_epoch(tmp_path):
+    launch = launch_of(f"{MAIN} a=$(date +%Y%m%d)\n", tmp_path, env={"SOURCE_DATE_EPOCH": "1767323045"})
+    assert launch.arguments[0].text == "a=20260102"
+    assert not any(isinstance(part.source, Open) for part in launch.arguments[0].parts)
