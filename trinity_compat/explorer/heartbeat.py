@@ -25,7 +25,7 @@ class Heartbeat:
         self._name = name
         self._period = period_s
         self._stop = threading.Event()
-        self._gone: str | None = None
+        self._trouble: Exception | None = None
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -33,9 +33,9 @@ class Heartbeat:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises TrainerGone with the reason."""
-        if self._gone:
-            raise TrainerGone(self._gone)
+        """Raises TrainerGone with the reason, or what kept this thread from beating."""
+        if self._trouble:
+            raise self._trouble
 
     def stop(self, state: str, **detail: Any) -> None:
         """Report a last state and end the thread."""
@@ -45,15 +45,23 @@ class Heartbeat:
         self._thread.join(timeout=10.0)
 
     def _beat(self) -> None:
-        buffer = self._open()
         try:
-            while not self._stop.is_set():
-                buffer.beat("explorer", self._name, state=self.state, detail=self.detail)
-                self._gone = self._gone or trainer_trouble(buffer)
-                self._stop.wait(self._period)
+            buffer = self._open()
+            try:
+                self._beat_until_stopped(buffer)
+            finally:
+                buffer.close()
+        except Exception as error:
+            self._trouble = error
+
+    def _beat_until_stopped(self, buffer: Buffer) -> None:
+        while not self._stop.is_set():
             buffer.beat("explorer", self._name, state=self.state, detail=self.detail)
-        finally:
-            buffer.close()
+            reason = trainer_trouble(buffer)
+            if reason and not self._trouble:
+                self._trouble = TrainerGone(reason)
+            self._stop.wait(self._period)
+        buffer.beat("explorer", self._name, state=self.state, detail=self.detail)
 
 
 def trainer_trouble(buffer: Buffer) -> str | None:

@@ -20,7 +20,7 @@ from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
-PAUSE_S = 0.02  # between looks for new weights
+PAUSE_S = 0.03  # between looks for new weights
 IDLE_S = 0.1  # with all tasks made: only evaluations, or groups dropped as stale, can bring work
 
 

@@ -17,12 +17,14 @@ from trinity_compat.explorer.engine import (
     Completion,
     Engine,
     EngineConfig,
+    EngineDied,
     InProcessEngine,
     Request,
 )
 from trinity_compat.synchronizer.files import WeightFile
 
 SINGLE_TURN = "single_turn_agent"
+AGENT_TIMEOUT_S = 1800.0  # for a whole group: a tool that hangs must not hold the run for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,10 @@ class RolloutWorker:
 
             self._agents = AgentLoops(self._config, self._engine)
         try:
-            return Rollout(job.task_no, tuple(await self._agents.run(job)))
+            async with asyncio.timeout(AGENT_TIMEOUT_S):
+                return Rollout(job.task_no, tuple(await self._agents.run(job)))
+        except EngineDied:
+            raise
         except Exception as error:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
 

@@ -96,8 +96,9 @@ def _dataset(files: Any, data: Any, tokenizer: Any, processor: Any, *, train: bo
     from verl.trainer.ppo.utils import create_rl_dataset
 
     paths = [files] if isinstance(files, str) else list(files)
-    for path in paths:
-        _check_file(path, data.get("prompt_key", "prompt"))
+    if not data.custom_cls.get("path"):  # such a class reads what it likes
+        for path in paths:
+            _check_file(path, data.get("prompt_key", "prompt"))
     limit = data.get("train_max_samples" if train else "val_max_samples", -1)
     return create_rl_dataset(paths, data, tokenizer, processor, is_train=train, max_samples=limit)
 
