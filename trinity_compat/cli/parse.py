@@ -13,7 +13,7 @@ from trinity_compat.launch import EnvRef, Launch, Reading, Word, read_argv, read
 from trinity_compat.launch.values import Bit, open_source
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where bash would start.")

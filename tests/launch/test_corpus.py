@@ -1,0 +1,105 @@
+"""The public corpus: what real bash handed on for every veRL launch script of seven revisions.
+
+Needs ../shared/corpus/public.json and a git clone of volcengine/verl named by TC_VERL_GIT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import tarfile
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.launch import read_script, read_text
+
+CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "public.json"
+CLONE = os.environ.get("TC_VERL_GIT", "")
+ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"}
+
+pytestmark = pytest.mark.skipif(
+    not (CORPUS.is_file() and CLONE),
+    reason="needs ../shared/corpus and TC_VERL_GIT, a clone of volcengine/verl",
+)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    root = tmp_path_factory.mktemp("trees")
+    corpus = json.loads(CORPUS.read_text())
+    for tag in {entry["tag"] for entry in corpus["scripts"]}:
+        revision = corpus["head"] if tag == "HEAD" else tag
+        archive = subprocess.run(["git", "-C", CLONE, "archive", revision], capture_output=True, check=True)
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+            tar.extractall(root / tag, filter="data")
+    return root, corpus["scripts"]
+
+
+def blocks_of(path: Path) -> list[str]:
+    """Every piece of a document that could be a script."""
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"]]
+        found = [re.sub(r"(?m)^(!|%%bash\n)", "", cell) for cell in cells] + cells
+    elif path.suffix == ".yaml":
+        found = [value for value in yaml.safe_load(text).values() if isinstance(value, str)]
+    else:
+        found = re.findall(r"(?ms)^[ \t]*```\w*[ \t]*\n(.*?)^[ \t]*```", text)
+        found += re.findall(r"(?ms)\.\. code(?:-block)?:: \w+[^\n]*\n\n?((?:[ \t]+[^\n]*\n|\n)+)", text)
+    return [shape for block in found for shape in _shapes(block)]
+
+
+def _shapes(block: str) -> list[str]:
+    bare = textwrap.dedent(block).strip()
+    return [block, block.strip(), block.rstrip("\n"), bare, bare + "\n", block.strip() + "\n"]
+
+
+def expected(entry):
+    return [(launch["module"], launch["args"]) for launch in entry["launches"]]
+
+
+def found_in(reading, tree):
+    return [
+        (launch.module, [word.text.replace(str(tree), "/repo") for word in launch.arguments])
+        for launch in reading.launches
+    ]
+
+
+def options(entry, tree):
+    env = dict(ENV, **dict(pair.split("=", 1) for pair in entry["env"].split()))
+    return {"cwd": entry["cwd"].replace("/repo", str(tree), 1), "env": env, "args": entry["args"]}
+
+
+def test_every_script_equals_bash(trees):
+    root, entries = trees
+    wrong = []
+    for entry in (e for e in entries if e["kind"] == "file"):
+        tree = root / entry["tag"]
+        reading = read_script(tree / entry["path"], **options(entry, tree))
+        if found_in(reading, tree) != expected(entry):
+            wrong.append(f"{entry['tag']}:{entry['path']}")
+    assert wrong == []
+
+
+def test_scripts_in_documents_equal_bash(trees):
+    """Those whose text can be cut out of the document again; most can."""
+    root, entries = trees
+    wrong, compared = [], 0
+    for entry in (e for e in entries if e["kind"] == "doc"):
+        tree = root / entry["tag"]
+        blocks = blocks_of(tree / entry["path"].rsplit("__", 1)[0])
+        text = next((b for b in blocks if hashlib.sha256(b.encode()).hexdigest()[:16] == entry["sha"]), None)
+        if text is None:
+            continue
+        compared += 1
+        if found_in(read_text(text, name="doc.sh", **options(entry, tree)), tree) != expected(entry):
+            wrong.append(f"{entry['tag']}:{entry['path']}")
+    assert wrong == []
+    assert compared >= 10

@@ -1,0 +1,93 @@
+"""`trinity-compat parse`: its output, its exit codes, its messages."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from trinity_compat.cli import main
+
+MAIN = "python3 -m verl.trainer.main_ppo"
+
+
+def run(capsys, *argv):
+    with pytest.raises(SystemExit) as left:
+        main(["parse", *argv])
+    captured = capsys.readouterr()
+    return left.value.code, captured.out, captured.err
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(f'export A=1\n{MAIN} \\\n  a=$HOME/x \\\n  b=$(nvidia-smi) c=${{V:-d}} "$@"\n')
+    return path
+
+
+def test_json(capsys, script, tmp_path):
+    code, out, _ = run(capsys, str(script), "--format", "json", "--cwd", str(tmp_path), "--", "k=v", "-x")
+    assert code == 0
+    assert json.loads(out) == {
+        "launches": [
+            {
+                "module": "verl.trainer.main_ppo",
+                "args": ["a=/x", "b=", "c=d", "k=v", "-x"],
+                "line": 2,
+                "env": {"A": "1"},
+                "unresolved": [
+                    {"arg": 0, "expression": "${HOME}", "line": 3},
+                    {"arg": 1, "expression": "$(nvidia-smi)", "line": 4},
+                ],
+            }
+        ],
+        "diagnostics": [],
+    }
+
+
+def test_given_variables(capsys, script, tmp_path):
+    options = ["--cwd", str(tmp_path), "--env", "HOME=/h", "--env", "V=a=b", "--format", "json"]
+    _, out, _ = run(capsys, *options, str(script))
+    (launch,) = json.loads(out)["launches"]
+    assert launch["args"][:3] == ["a=/h/x", "b=", "c=a=b"]
+
+
+def test_text(capsys, script):
+    code, out, _ = run(capsys, str(script), "--env", "HOME=/h")
+    assert code == 0
+    assert f"{script}:2: verl.trainer.main_ppo" in out
+    assert "    3  a=/h/x" in out
+    assert "[open: $(nvidia-smi)]" in out
+
+
+def test_stdin(capsys, monkeypatch):
+    class Stdin:
+        class buffer:
+            @staticmethod
+            def read():
+                return f"{MAIN} a=1 $1\n".encode()
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    code, out, _ = run(capsys, "-", "--format", "json", "--", "b=2")
+    assert (code, json.loads(out)["launches"][0]["args"]) == (0, ["a=1", "b=2"])
+
+
+def test_argv(capsys):
+    code, out, _ = run(capsys, "--argv", "--format", "json", "--", *MAIN.split(), "a=$x", "+b=1")
+    assert (code, json.loads(out)["launches"][0]["args"]) == (0, ["a=$x", "+b=1"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "no script is given"),
+        (("nothing.sh",), "there is no script nothing.sh"),
+        (("--env", "X", "y.sh"), "--env X: not of the form NAME=VALUE"),
+        (("--argv",), "no command line is given"),
+    ],
+)
+def test_bad_input(capsys, argv, message):
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert message in err
