@@ -41,11 +41,19 @@ def apply_overrides(tree: dict[str, Any], overrides: tuple[Given, ...], release:
     done = Applied(tree)
     for given in overrides:
         _note_repeat(done, given)
-        if given.override.op == DELETE:
-            _delete(done, given)
-        else:
-            _set(done, given, release)
+        try:
+            _apply(done, given, release)
+        except RecursionError:
+            message = f"Hydra would refuse '{given.override.line}': it leads through a reference to itself"
+            done.refuse("TP211", given, message)
     return done
+
+
+def _apply(done: Applied, given: Given, release: str) -> None:
+    if given.override.op == DELETE:
+        _delete(done, given)
+    else:
+        _set(done, given, release)
 
 
 def _note_repeat(done: Applied, given: Given) -> None:

@@ -59,6 +59,9 @@ class Resolver:
         except InterpolationError as error:
             self.errors[path] = str(error)
             return value
+        except RecursionError:
+            self.errors[path] = f"'{value}' refers to itself"
+            return value
 
     def value(self, path: Path, raw: Any) -> Any:
         """The resolved value of the node ``raw`` at ``path``. Raises InterpolationError."""
