@@ -26,7 +26,7 @@ python3 -m verl.trainer.main_ppo \
     data.seed=1 \
     actor_rollout_ref.model.path="$TOY_DIR/model" \
     actor_rollout_ref.model.use_remove_padding=True \
-    actor_rollout_ref.actor.optim.lr=2e-4 \
+    actor_rollout_ref.actor.optim.lr=3e-4 \
     actor_rollout_ref.actor.ppo_mini_batch_size=$mini_prompts \
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$micro_batch \
     actor_rollout_ref.actor.use_kl_loss=False \
@@ -46,5 +46,5 @@ python3 -m verl.trainer.main_ppo \
     trainer.val_before_train=True \
     trainer.test_freq=20 \
     trainer.save_freq=20 \
-    trainer.total_training_steps=40 \
+    trainer.total_training_steps=60 \
     trainer.total_epochs=1 "$@"
