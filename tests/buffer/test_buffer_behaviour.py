@@ -309,6 +309,7 @@ def three_steps(buffer):
         buffer.log_metrics("trainer", step, {"step": step})
         train(buffer, 2, step)
     buffer.put_groups(groups(2, first=6, version=1))
+    assert buffer.missing_tasks(upto=8, limit=9) == []
 
 
 def test_resume_returns_what_the_checkpoint_lacks_and_voids_what_lost_weights_made(buffer, sql):
