@@ -88,9 +88,7 @@ def _fill_table(sh: Shell, node: Node, table: dict[Any, Value]) -> None:
     for element in node.get("Elems") or []:
         value = words.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
         if element.get("Index"):
-            index = element["Index"]
-            key = words.expand_single(sh, sh.unit, index) if index.get("Type") == "Word" else None
-            table[text_of(key) if key is not None else sh.unit.text(index)] = value
+            table[parameters.table_key(sh, sh.unit, element["Index"])] = value
         elif pending is None:
             pending = text_of(value)
         else:

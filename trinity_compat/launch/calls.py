@@ -21,6 +21,7 @@ def run(sh: Shell, node: Node) -> int:
     """One simple command of the tree."""
     sh.doubt = None
     sh.substitution_status = None
+    sh.vanished = None
     args = node.get("Args") or []
     fields = words.expand_words(sh, sh.unit, args)
     sh.literal_argument = len(args) > 1 and _is_written_out(args[1].get("Parts") or [])
@@ -34,7 +35,10 @@ def run(sh: Shell, node: Node) -> int:
         for item in node.get("Assigns") or []
         if item.get("Name") and "Array" not in item
     }
-    return dispatch(sh, fields, prefix)
+    status = dispatch(sh, fields, prefix)
+    if sh.vanished is not None and text_of(fields[0]) in ("[", "test"):
+        sh.doubt = sh.doubt or sh.vanished
+    return status
 
 
 def _is_written_out(parts: list[Node]) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from trinity_compat.launch import code, mains, tools, wrappers
+from trinity_compat.launch import calculator, code, mains, tools, wrappers
 from trinity_compat.launch.model import Launch, Open
 from trinity_compat.launch.segments import place_of
 from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, doubt_in, literal, text_of, to_word
+from trinity_compat.launch.values import Value, derived, doubt_in, literal, text_of, to_word
 
 Prefix = dict[str, Value]
 SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
@@ -27,6 +27,11 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     found = mains.find(texts, text_of(sh.cwd))
     if found is not None:
         return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found)
+    if mains.PYTHON.fullmatch(name) and texts[1:2] == ["-c"] and len(texts) == 3:
+        printed = calculator.python(texts[2])
+        if printed is not None:
+            sh.write(derived(printed, fields[2:], sh.capturing or texts[2], sh.where))
+            return 0
     if name in SHELLS:
         return _shell(_within(sh, wrapper), fields, prefix, name)
     if name in tools.TABLE:

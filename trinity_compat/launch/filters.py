@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trinity_compat.launch import ere, streams
+from trinity_compat.launch import calculator, ere, streams
 from trinity_compat.launch.matching import CLASSES, Chars, chars_of
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.quoting import ansi_c
@@ -306,11 +306,26 @@ def _awk(sh: Shell, args: Args) -> int | None:
     options, operands = _split_args(args, "Fv")
     if set(options) - {"F"} or not operands:
         return None
+    if (constant := calculator.awk(text_of(operands[0]))) is not None:
+        _emit(sh, constant, operands, "awk")
+        return 0
     values = inputs(sh, operands[1:])
     text = streams.awk("".join(text_of(v) for v in values), text_of(operands[0]), options.get("F"))
     if text is None:
         return None
     _emit(sh, text, values, "awk")
+    return 0
+
+
+def _bc(sh: Shell, args: Args) -> int | None:
+    options, files = _split_args(args, "")
+    if files or set(options) - {"l", "q"}:
+        return None
+    values = inputs(sh, [])
+    text = calculator.bc(text_of(values[0]), library="l" in options)
+    if text is None:
+        return None
+    _emit(sh, text, values, "bc")
     return 0
 
 
@@ -329,6 +344,7 @@ TABLE: dict[str, Callable[[Shell, Args], int | None]] = {
     "fgrep": lambda sh, args: _grep(sh, [*_option("-F", args), *args]),
     "sed": _sed,
     "awk": _awk,
+    "bc": _bc,
 }
 
 

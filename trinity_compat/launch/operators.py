@@ -104,7 +104,7 @@ def prefix_end(text: str, pattern: Chars, *, longest: bool, budget: Budget, reve
 
 def _replace(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
     spec = part["Repl"]
-    orig, everywhere, anchor = dict(spec["Orig"]), bool(spec.get("All")), ""
+    orig, everywhere, anchor = dict(spec.get("Orig") or {}), bool(spec.get("All")), ""
     parts = list(orig.get("Parts") or [])
     if parts and parts[0]["Type"] == "Lit" and parts[0]["Value"][:1] in "#%" and not everywhere:
         anchor = parts[0]["Value"][0]

@@ -36,6 +36,7 @@ SHELL_FACTS = {
     "UID": "0",
     "EUID": "0",
 }
+SHELL_ARRAYS = ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS", "BASH_VERSINFO")
 VERSION_PARTS = ("5", "2", "15", "1", "release", "x86_64-pc-linux-gnu")
 
 
@@ -115,7 +116,7 @@ def join(values: list[Value], separator: str, where: Where) -> Value:
 
 def elements(sh: Shell, name: str, where: Where) -> dict[Any, Value]:
     """All elements of an array; a scalar is an array of one."""
-    if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS", "BASH_VERSINFO") and name not in sh.touched:
+    if name in SHELL_ARRAYS and name not in sh.touched:
         return dict(enumerate(_shell_array(sh, name, where)))
     variable = sh.get(name)
     if variable is None:
@@ -157,13 +158,23 @@ def element(sh: Shell, name: str, index: str | None, where: Where) -> Value:
     return found.get(key, EMPTY)
 
 
+def _is_plain(index: Node) -> bool:
+    """A key written out: taken from the source, where the parser may have been given another text."""
+    return all(part["Type"] == "Lit" and "\\" not in part["Value"] for part in index.get("Parts") or [])
+
+
+def table_key(sh: Shell, unit: Unit, index: Node) -> str:
+    """The key of an element of an associative array."""
+    if index.get("Type") != "Word" or _is_plain(index):
+        return unit.text(index)
+    return text_of(words.expand_single(sh, unit, index))
+
+
 def index_key(sh: Shell, unit: Unit, name: str, index: Node) -> str | int:
     """The key of ``name[index]``, from the tree."""
     variable = sh.get(name)
     if variable is not None and variable.is_table:
-        if index.get("Type") == "Word":
-            return text_of(words.expand_single(sh, unit, index))
-        return unit.text(index)
+        return table_key(sh, unit, index)
     try:
         return words.evaluate(sh, unit, index)[0]
     except BadArithmetic as error:
@@ -196,14 +207,14 @@ def _unknown_array(sh: Shell, name: str, values: list[Value]) -> bool:
 def _one(sh: Shell, unit: Unit, part: Node, name: str, where: Where) -> Value | None:
     index = part.get("Index")
     if not index:
-        if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS", "BASH_VERSINFO") and name not in sh.touched:
+        if name in SHELL_ARRAYS and name not in sh.touched:
             return next(iter(elements(sh, name, where).values()), None)
         return lookup(sh, name, where)
     found = elements(sh, name, where)
     key = index_key(sh, unit, name, index)
     if isinstance(key, int) and key < 0:
         key += max(found, default=-1) + 1
-    if sh.get(name) is None and key == 0 and name not in ("BASH_SOURCE", "FUNCNAME", "BASH_VERSINFO"):
+    if sh.get(name) is None and key == 0 and name not in SHELL_ARRAYS:
         return lookup(sh, name, where)
     return found.get(key)
 
@@ -231,9 +242,8 @@ def _indirect(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str) -> Seg
 
 
 def _ordered(sh: Shell, name: str, where: Where) -> list[Any]:
-    found = elements(sh, name, where)
     variable = sh.get(name)
-    return list(found) if variable is not None and variable.is_table else sorted(found)
+    return sorted(elements(sh, name, where)) if variable is None else sh.keys(variable)
 
 
 def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where) -> Segs:
@@ -253,8 +263,8 @@ def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where
 def _expand_list(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str, values: list[Value]) -> Segs:
     where, name = unit.where(part), part["Param"]["Value"]
     variable = sh.get(name)
-    if variable is not None and variable.array is not None and not variable.is_table:
-        values = [variable.array[key] for key in sorted(variable.array)]
+    if variable is not None and variable.array is not None:
+        values = [variable.array[key] for key in sh.keys(variable)]
     if part.get("Length"):
         return segs_of(literal(str(len(values)), where), quoted=quoted, where=where)
     if part.get("Slice"):

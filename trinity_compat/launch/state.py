@@ -66,6 +66,17 @@ class Variable:
         return "A" in self.attributes
 
 
+def _bucket(key: str) -> int:
+    """The bucket of bash's table that a key falls into: FNV-1 over its bytes, 1024 buckets.
+
+    Tables of more than 2048 entries, where bash grows it, aren't followed.
+    """
+    value = 2166136261
+    for byte in key.encode(errors="surrogateescape"):
+        value = (value * 16777619 & 0xFFFFFFFF) ^ byte
+    return value & 1023
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A shell function and the text that it was written in."""
@@ -128,6 +139,7 @@ class Shell:
     scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
     frames: list[str] = field(default_factory=list)  # FUNCNAME
     getopts_at: tuple[int, int] = (1, 0)
+    vanished: Open | EnvRef | None = None  # what took a word of this command with it
     ended_at: Where | None = None
     wrapper: tuple[str, ...] = ()  # the programs that started this shell
     literal_argument: bool = False  # the command's first argument is written out, nothing expanded
@@ -221,6 +233,14 @@ class Shell:
         if variable.array is not None:
             return variable.array
         return {0: variable.value} if variable.value is not None else {}
+
+    def keys(self, variable: Variable) -> list[Any]:
+        """The keys of an array in the order in which bash goes through them."""
+        keys = list(self.as_array(variable))
+        if not variable.is_table:
+            return sorted(keys)
+        keys.reverse()  # within a bucket the newest comes first
+        return sorted(keys, key=_bucket)
 
     def unset(self, name: str) -> None:
         """``unset name``."""

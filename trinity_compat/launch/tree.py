@@ -88,6 +88,9 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     text, problem = source.replace(b"\0", b" "), None
     for _ in range(8):
         output, error = _run_shfmt(text, budget)
+        if error is not None and (patched_line := _with_plain_subscripts(text, error)) is not None:
+            text = patched_line
+            continue
         if error is not None:
             problem = problem or error
             text = b"".join(text.splitlines(keepends=True)[: max(0, error.line - 1)])
@@ -101,6 +104,25 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
             patched[place] = 0x20
         text = bytes(patched)
     return [], problem
+
+
+SUBSCRIPT = re.compile(rb"(?<=\[)[A-Za-z_][\w.@:/ -]*(?=\])")
+
+
+def _with_plain_subscripts(text: bytes, error: SyntaxProblem) -> bytes | None:
+    """The text with keys like ``[data.train_files]`` made names, on the line of the error.
+
+    shfmt reads every subscript as arithmetic. The text keeps its length, and the evaluator takes the
+    key of an associative array from the source as it was written.
+    """
+    if not any(word in error.message for word in ("arithmetic", "subscript", "index", "[")):
+        return None
+    lines = text.splitlines(keepends=True)
+    if not 0 < error.line <= len(lines):
+        return None
+    before = lines[error.line - 1]
+    lines[error.line - 1] = SUBSCRIPT.sub(lambda match: re.sub(rb"\W", b"_", match[0]), before)
+    return None if lines[error.line - 1] == before else b"".join(lines)
 
 
 def _continued_comments(node: object, text: bytes) -> Iterator[int]:

@@ -68,6 +68,7 @@ def _note_vanished(sh: Shell, segs: Segs, where: Where) -> None:
     source = next((seg.source for seg in segs if seg.source is not None), None)
     if source is not None:
         shown = f"${source.name}" if isinstance(source, EnvRef) else source.expression
+        sh.vanished = source
         sh.warn("TP105", f"{shown} is not set; unquoted, it becomes no argument at all", where)
 
 
