@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import translated
 from trinity_compat.errors import UserError
 from trinity_compat.translate.apply import value_at
+
+from .helpers import translated
 
 CASES = Path(__file__).parent / "cases"
 

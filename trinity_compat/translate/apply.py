@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.errors import UserError
-from trinity_compat.launch.model import EnvRef
 from trinity_compat.translate.derivations import NAMES
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.pinned import pinned_defaults
@@ -165,18 +163,7 @@ def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False)
         setting = view.config.settings.get(key)
         if free or setting is None or setting.word is None or _texts(view.text(key)):
             continue
-        for part in setting.word.parts:
-            name = part.source.name if isinstance(part.source, EnvRef) else None
-            unknown = part.source is not None and not part.text
-            if unknown and not (isinstance(part.source, EnvRef) and part.source.default == ""):
-                raise UserError(
-                    f"{setting.spelling or key}={setting.word.text} depends on "
-                    f"{'$' + name if name else getattr(part.source, 'expression', '?')}, which is not known",
-                    where=setting.where,
-                    hint=f"give it: --env {name}=…"
-                    if name
-                    else "write the value into the script, or append KEY=VALUE after --",
-                )
+        view.demand_known(key)
 
 
 def _texts(value: Any) -> bool:

@@ -90,10 +90,7 @@ def _resolved(word: Word, env: Mapping[str, str]) -> Word:
 def _filled(part: Part, where: Where, env: Mapping[str, str]) -> Part:
     source = part.source
     if isinstance(source, EnvRef):
-        value = env.get(source.name, part.text or source.default)
-        if value is None:
-            raise UserError(f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…")
-        return Part(value)
+        return Part(_variable(source, part.text, where, env))
     if isinstance(source, Open) and not part.text:
         raise UserError(
             f"{source.expression} can only be known by running the script",
@@ -101,6 +98,18 @@ def _filled(part: Part, where: Where, env: Mapping[str, str]) -> Part:
             hint=_how_to_give(source),
         )
     return Part(part.text)
+
+
+def _variable(source: EnvRef, known: str, where: Where, env: Mapping[str, str]) -> str:
+    """The value of a variable: given, else its default (whose own pieces are filled in too)."""
+    if source.name in env:
+        return env[source.name]
+    if source.parts:
+        return "".join(_filled(part, where, env).text for part in source.parts)
+    value = known or source.default
+    if value is None:
+        raise UserError(f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…")
+    return value
 
 
 def _how_to_give(source: Open) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch.model import Launch
+from trinity_compat.launch.model import EnvRef, Launch, Open
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import Symbols
@@ -76,8 +76,24 @@ class View:
             return real
         return setting.value
 
+    def demand_known(self, key: str) -> None:
+        """Raise UserError when ``key`` depends on something that is not known here."""
+        setting = self.config.settings.get(key)
+        for part in setting.word.parts if setting and setting.word else ():
+            source = part.source
+            if part.text or source is None or (isinstance(source, EnvRef) and source.default == ""):
+                continue
+            name = source.name if isinstance(source, EnvRef) else None
+            shown = source.expression if isinstance(source, Open) else ""
+            raise UserError(
+                f"{self.spelling(key)} depends on {'$' + name if name else shown}, which is not known",
+                where=self.where(key),
+                hint=f"give it: --env {name}=…" if name else "append KEY=VALUE after --",
+            )
+
     def integer(self, key: str, default: int | None = None) -> int:
         """The value of ``key`` as an int. Raises UserError naming the place and the spelling."""
+        self.demand_known(key)
         value = self.value(key, default)
         if value is False:  # veRL compares it with numbers: test_freq=False is off
             return 0
@@ -87,6 +103,7 @@ class View:
 
     def number(self, key: str, default: float | None = None) -> float:
         """The value of ``key`` as a number. Raises UserError naming the place and the spelling."""
+        self.demand_known(key)
         value = self.value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UserError(f"{self.spelling(key)}={value!r} should be a number", where=self.where(key))
@@ -94,6 +111,7 @@ class View:
 
     def flag(self, key: str, default: bool = False) -> bool:
         """The value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
+        self.demand_known(key)
         value = self.value(key, default)
         if isinstance(value, str) and value.lower() in ("true", "false", ""):
             return value.lower() == "true"  # an empty text is false to Python

@@ -1,0 +1,17 @@
+"""The generated pages are current."""
+
+from pathlib import Path
+
+from trinity_compat.translate.reference import code_pages, mapping_page
+from trinity_compat.translate.rows import load_rows
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_mapping_page_is_current():
+    assert (DOCS / "reference" / "mapping.md").read_text() == mapping_page(load_rows())
+
+
+def test_code_pages_are_current():
+    pages = code_pages(load_rows())
+    assert {path.name: path.read_text() for path in (DOCS / "findings").glob("*.md")} == pages

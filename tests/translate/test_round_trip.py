@@ -1,0 +1,105 @@
+"""launch → YAML → the veRL configuration of our trainer: the same on every trainer-side key."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate import (
+    Options,
+    flavour_of,
+    is_translated,
+    sync_of,
+    to_verl,
+    total_steps_of,
+    translate_config,
+    updates_per_step,
+)
+from trinity_compat.translate.meaningless import means_nothing
+from trinity_compat.translate.pinned import same
+from trinity_compat.trinity_config import validate
+from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
+
+from .helpers import flat, launch_of, translated
+
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "public.json"
+EVERY = int(os.environ.get("TRINITY_COMPAT_CORPUS_EVERY", "8"))  # 1: all of them, a minute
+
+
+def public_launches():
+    if not CORPUS.exists():
+        return []
+    scripts = json.loads(CORPUS.read_text())["scripts"]
+    found = [(entry["path"], launch) for entry in scripts for launch in entry["launches"]]
+    return [(path, launch) for path, launch in found if is_translated(launch["module"])]
+
+
+def differences(effective, config):
+    """Keys of the launch, carried to the pinned veRL, that the way back tells otherwise."""
+    back = compose_pinned(to_verl(config), flavour_of(config))
+    told = flat(back)
+    for key, setting in upgrade(effective).config.settings.items():
+        if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
+            continue
+        wanted = flat({key: setting.value}) if isinstance(setting.value, dict) else {key: setting.value}
+        for path, value in wanted.items():
+            if not (path in told and same(told[path], value)) and not (value == {} and path not in told):
+                yield path, value, told.get(path)
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="../shared/corpus is not here")
+@pytest.mark.parametrize("target", ["0.6.0", "0.4.1"])
+def test_public_launches_come_back_exactly(target):
+    launches = public_launches()[::EVERY]
+    done = 0
+    for path, given in launches:
+        launch = launch_of(given["args"], given["module"], path)
+        try:
+            effective = effective_config(launch)
+            translation, text = translate_config(effective, Options(target=target))
+        except UserError:
+            continue
+        config = yaml.safe_load(text)
+        assert list(differences(effective, config)) == [], path
+        assert validate(config, target) == [], path
+        own = [finding.key for finding in translation.findings if finding.where is not None]
+        assert own == list(dict.fromkeys(effective.set_keys)), path
+        done += 1
+    assert done >= 0.9 * len(launches)
+
+
+def test_an_edit_of_the_yaml_wins_over_what_was_carried():
+    _, config = translated("algorithm.adv_estimator=remax")
+    assert to_verl(config)["algorithm.adv_estimator"] == "remax"
+    config["algorithm"]["algorithm_type"] = "rloo"
+    config["algorithm"]["optimizer"]["lr"] = 3e-6
+    assert to_verl(config)["algorithm.adv_estimator"] == "rloo"
+    assert to_verl(config)["actor_rollout_ref.actor.optim.lr"] == 3e-6
+
+
+def test_steps_are_divided_by_r_on_the_way_back():
+    _, config = translated(
+        "data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=16", "trainer.save_freq=20",
+        "trainer.total_training_steps=7", sync_offset=2,
+    )  # fmt: skip
+    assert to_verl(config)["trainer.save_freq"] == 20
+    assert to_verl(config)["data.train_batch_size"] == 64
+    assert total_steps_of(config) == 7
+    assert (sync_of(config).interval, sync_of(config).offset) == (1, 2)
+
+
+def test_r_is_taken_from_sync_interval_when_nothing_else_tells():
+    config = {"synchronizer": {"sync_interval": 4}, "buffer": {"batch_size": 8}}
+    r, why = updates_per_step(config)
+    assert r == 4 and "sync_interval" in why
+    assert to_verl(config)["data.train_batch_size"] == 32
+
+
+def test_a_count_that_r_does_not_divide_is_refused_with_one_that_it_does():
+    config = {"synchronizer": {"sync_interval": 4}, "trainer": {"save_interval": 10}}
+    with pytest.raises(UserError) as error:
+        to_verl(config)
+    assert "write 8" in str(error.value)

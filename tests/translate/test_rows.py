@@ -1,0 +1,64 @@
+"""The rows themselves: complete, pointing at fields that exist, explained."""
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate.derivations import NAMES
+from trinity_compat.translate.explain import all_keys, codes, explain
+from trinity_compat.translate.rows import load_rows
+from trinity_compat.trinity_config import schema
+
+ROWS = load_rows()
+
+
+def test_every_key_of_every_release_has_a_row():
+    assert [key for key in all_keys() if ROWS.find(key) is None] == []
+    assert len(all_keys()) > 1200
+
+
+@pytest.mark.parametrize("row", ROWS.all(), ids=lambda row: row.key)
+def test_row_is_whole(row):
+    assert row.why and row.code in codes()
+    assert row.how != "derive" or row.by in NAMES
+    assert row.how not in ("copy", "scale") or row.to
+    for target in ("0.6.0", "0.4.1"):
+        known = [schema(target).find(path) is not None for path in row.paths(target)]
+        assert all(known) or target == "0.4.1"
+
+
+def test_exact_name_wins_over_rule_and_longer_rule_over_shorter():
+    assert ROWS.find("critic.optim.lr_warmup_steps").how == "derive"
+    assert ROWS.find("critic.optim.lr").key == "critic.optim.*"
+    assert ROWS.find("critic.cliprange_value").key == "critic.*"
+    assert ROWS.find("actor_rollout_ref.actor.optim._target_").how == "drop"
+
+
+def test_user_rules_lie_over_the_shipped_ones(tmp_path):
+    rules = tmp_path / "my.yaml"
+    rules.write_text("trainer.my_flag: {how: copy, to: trainer.enable_preview, why: our fork}\n")
+    row = load_rows(str(rules)).find("trainer.my_flag")
+    assert (row.how, row.to, row.code) == ("copy", ("trainer.enable_preview",), "TC002")
+
+
+@pytest.mark.parametrize(
+    "text", ["a.b: {how: guess}", "a.b: {how: copy}", "- x", "a.b: {how: derive, by: no}"]
+)
+def test_a_bad_rule_is_named(tmp_path, text):
+    rules = tmp_path / "my.yaml"
+    rules.write_text(text)
+    with pytest.raises(UserError) as error:
+        load_rows(str(rules))
+    assert "my.yaml" in str(error.value)
+
+
+def test_explain_a_key_a_path_a_code_and_an_old_name():
+    assert "synchronizer.sync_interval" in explain("data.train_batch_size", ROWS)
+    assert "data.train_batch_size" in explain("synchronizer.sync_interval", ROWS)
+    assert "learning rate" in explain("TW003", ROWS)
+    assert "reward.reward_manager.name" in explain("reward_model.reward_manager", ROWS)
+
+
+def test_explain_suggests_the_nearest_key():
+    with pytest.raises(UserError) as error:
+        explain("dta.train_batch_sise", ROWS)
+    assert "data.train_batch_size" in str(error.value)

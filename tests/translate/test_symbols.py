@@ -1,0 +1,70 @@
+"""Environment variables stay symbolic, unless they feed a number or --resolve fills them in."""
+
+import pytest
+import yaml
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate import Options, translate_launch
+
+from .helpers import script
+
+SCRIPT = """
+export HF_TOKEN=abc
+export NCCL_DEBUG=WARN
+MODEL=${MODEL:-$HOME/models/x}
+python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=$MODEL \\
+  data.train_files="['$HOME/a/train.parquet','$HOME/b/train.parquet']" data.val_files=$HOME/a/test.parquet \\
+  actor_rollout_ref.rollout.name=vllm trainer.experiment_name=run_$USER trainer.nnodes=${NNODES:-2} \\
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+"""
+
+
+def yaml_of(text=SCRIPT, env=None, **options):
+    launch = script(text, env=env or {})
+    return yaml.safe_load(translate_launch(launch, Options(**options))[1])
+
+
+def test_paths_and_names_keep_their_variables():
+    config = yaml_of()
+    assert config["model"]["model_path"] == "${oc.env:MODEL,${oc.env:HOME}/models/x}"
+    assert config["name"] == "run_${oc.env:USER}"
+    files = config["buffer"]["explorer_input"]["tasksets"][0]["workflow_args"]["files"]
+    assert files == ["${oc.env:HOME}/a/train.parquet", "${oc.env:HOME}/b/train.parquet"]
+
+
+def test_a_number_takes_the_default():
+    assert yaml_of()["cluster"]["node_num"] == 2
+
+
+def test_a_number_without_a_value_is_refused_by_name():
+    with pytest.raises(UserError) as error:
+        yaml_of(SCRIPT.replace("${NNODES:-2}", "$NNODES"))
+    assert "--env NNODES=" in str(error.value)
+
+
+def test_resolve_fills_in_from_what_is_given():
+    config = yaml_of(resolve=True, env={}, environ={"HOME": "/home/u", "USER": "u"})
+    assert config["model"]["model_path"] == "/home/u/models/x"
+    assert config["name"] == "run_u"
+    assert "oc.env" not in str(config)
+
+
+def test_resolve_names_what_is_missing():
+    with pytest.raises(UserError) as error:
+        yaml_of(resolve=True, environ={"HOME": "/home/u"})
+    assert "--env USER=" in str(error.value)
+
+
+def test_exports_go_to_the_explorer_and_secrets_do_not():
+    launch = script(SCRIPT)
+    translation, text = translate_launch(launch, Options())
+    assert yaml.safe_load(text)["explorer"]["env_vars"] == {"NCCL_DEBUG": "WARN"}
+    assert "abc" not in text
+    assert any(caution.code == "TW012" and "HF_TOKEN" in caution.message for caution in translation.warnings)
+
+
+def test_an_open_value_in_free_text_is_kept_and_told():
+    launch = script(SCRIPT.replace("run_$USER", "run_$(hostname)"))
+    translation, text = translate_launch(launch, Options())
+    assert yaml.safe_load(text)["name"] == "run_$(hostname)"
+    assert any(caution.code == "TW013" for caution in translation.warnings)
