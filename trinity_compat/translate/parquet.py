@@ -72,7 +72,8 @@ class _Footer:
         elif kind in _VARINT:
             self._varint()
         elif kind == _BINARY:
-            self._at += self._varint()
+            length = self._varint()  # first: it moves on itself
+            self._at += length
         elif kind in (_LIST, _SET):
             self._skip_list()
         elif kind == _STRUCT:
@@ -83,6 +84,8 @@ class _Footer:
     def _skip_list(self) -> None:
         head = self._byte()
         size = head >> 4 if head >> 4 != 15 else self._varint()
+        if size > len(self._data):
+            raise ValueError("a list longer than the footer")
         for _ in range(size):
             self._skip(head & 15, element=True)
 

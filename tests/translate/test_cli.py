@@ -1,0 +1,90 @@
+"""The command: YAML on stdout, everything else on stderr, exit codes."""
+
+import sys
+
+import pytest
+import yaml
+
+from trinity_compat.cli import main
+from trinity_compat.launch import read_script
+from trinity_compat.translate import Options, translate_launch
+
+SCRIPT = """python3 -m verl.trainer.main_ppo \\
+  data.train_files=/d/train.parquet data.val_files=/d/test.parquet \\
+  actor_rollout_ref.rollout.name=vllm \\
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 {more} "$@"
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    def call(*arguments, more="", script=None):
+        (tmp_path / "run.sh").write_text(script or SCRIPT.format(more=more))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["trinity-compat", "translate", "run.sh", *arguments])
+        with pytest.raises(SystemExit) as done:
+            main()
+        told = capsys.readouterr()
+        return done.value.code, told.out, told.err
+
+    return call
+
+
+def test_stdout_is_yaml_and_stderr_is_not(run):
+    code, out, err = run()
+    assert code == 0
+    assert yaml.safe_load(out)["synchronizer"]["sync_interval"] == 4
+    assert out.startswith("# Written by: trinity-compat translate run.sh\n")
+    assert "keys:" in err and "TW001" in err
+
+
+def test_arguments_after_the_dashes_are_the_scripts_own(run):
+    _, out, _ = run("--", "trainer.save_freq=3")
+    assert yaml.safe_load(out)["trainer"]["save_interval"] == 12
+
+
+def test_fail_on(run):
+    assert run("--fail-on", "unknown")[0] == 0
+    assert run("--fail-on", "unsupported_upstream", more="algorithm.adv_estimator=remax")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("data.train_batch_size=10 actor_rollout_ref.actor.ppo_mini_batch_size=4", "not divisible"),
+        ("trainer.nnodes=$NODES", "--env NODES="),
+        ("trainer.nodes=2", "trainer.nnodes"),
+    ],
+)
+def test_what_cannot_be_translated_exits_2_with_the_reason(run, more, told):
+    code, out, err = run(more=more)
+    assert code == 2 and out == "" and told in err and "run.sh:" in err
+
+
+def test_another_main_is_refused_with_the_reason(run):
+    code, out, err = run(script="python3 -m verl.trainer.fsdp_sft_trainer a=1\n")
+    assert code == 2 and out == "" and "rollout" in err
+
+
+def test_set_and_no_comments(run):
+    _, out, _ = run("--set", "explorer.runner_per_model=3", "--no-comments")
+    assert yaml.safe_load(out)["explorer"]["runner_per_model"] == 3
+    assert "#" not in out
+
+
+def test_set_of_a_field_that_trinity_lacks_is_refused(run):
+    code, _, err = run("--set", "explorer.runer=3")
+    assert code == 2 and "explorer.runer" in err
+
+
+def test_output_goes_to_the_file(run, tmp_path):
+    code, out, _ = run("-o", "out.yaml")
+    assert code == 0 and out == ""
+    assert "-o" not in (tmp_path / "out.yaml").read_text().splitlines()[0]
+
+
+def test_the_api_gives_the_same_bytes(run, tmp_path):
+    _, out, _ = run("--resolve")
+    launch = read_script(tmp_path / "run.sh", name="run.sh").launches[0]
+    options = Options(resolve=True, command="trinity-compat translate run.sh --resolve")
+    assert translate_launch(launch, options)[1] == out

@@ -1,0 +1,67 @@
+"""Rows of a parquet file without a library; GPU splits that can run."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate.parquet import count_rows
+from trinity_compat.translate.sections.gpus import Machine
+
+from .helpers import translated
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_rows_as_pyarrow_counts_them(tmp_path, rows):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table(
+        {"prompt": [[{"role": "user", "content": str(i)}] for i in range(rows)], "n": list(range(rows))}
+    )
+    pq.write_table(table, tmp_path / "train.parquet", row_group_size=64)
+    assert count_rows(str(tmp_path / "train.parquet")) == rows
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_counted_or_none(tmp_path_factory, data):
+    file = tmp_path_factory.mktemp("p") / "x.parquet"
+    file.write_bytes(data + len(data).to_bytes(4, "little") + b"PAR1")
+    assert count_rows(str(file)) is None or isinstance(count_rows(str(file)), int)
+
+
+def test_total_steps_from_the_files(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": list(range(100))}), tmp_path / "train.parquet")
+    _, config = translated(
+        f"data.train_files={tmp_path}/train.parquet", "data.train_batch_size=32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=16", "trainer.total_epochs=5",
+    )  # fmt: skip
+    assert config["trainer"]["total_steps"] == 3 * 5 * 2  # drop_last, epochs, r
+
+
+machines = st.builds(
+    Machine,
+    nodes=st.integers(1, 4), per_node=st.integers(1, 8), engine=st.sampled_from([1, 2, 4, 8]),
+    auxiliary=st.integers(0, 2), experiences=st.integers(1, 4096), sequence=st.sampled_from([1, 2, 4]),
+)  # fmt: skip
+
+
+@given(machines)
+def test_every_offered_split_is_one_that_upstream_takes(machine):
+    for rollout in machine.choices():
+        trainer = machine.total - rollout - machine.auxiliary
+        assert rollout % machine.engine == 0 and trainer >= 1
+        assert machine.experiences % (trainer // machine.sequence) == 0
+        assert trainer <= machine.per_node or trainer % machine.per_node == 0
+
+
+def test_a_split_that_cannot_run_is_refused_with_those_that_can():
+    with pytest.raises(UserError) as error:
+        translated("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+                   rollout_gpus=2)  # fmt: skip
+    assert "2048 does not divide" in str(error.value)
+    assert "numbers that can run here: 4, 6" in str(error.value)
