@@ -37,7 +37,10 @@ def command(
         reading = read_text(text, name="<stdin>", cwd=cwd, env=environment, args=args)
     else:
         reading = read_script(script, cwd=cwd, env=environment, args=args)
-    click.echo(json.dumps(as_json(reading), ensure_ascii=True) if form == "json" else as_text(reading))
+    if form == "json":
+        click.echo(json.dumps(as_json(reading)))
+    else:  # a script may hold bytes that are no UTF-8
+        click.echo(as_text(reading).encode(errors="backslashreplace").decode())
 
 
 def _pair(text: str) -> tuple[str, str]:
