@@ -68,7 +68,7 @@ def test_public_launches_come_back_exactly(target):
         own = [finding.key for finding in translation.findings if finding.where is not None]
         assert own == list(dict.fromkeys(effective.set_keys)), path
         done += 1
-    assert done >= 0.9 * len(launches)
+    assert done >= (0.9 if EVERY == 1 else 0.8) * len(launches)  # the others are refused, each with a reason
 
 
 def test_an_edit_of_the_yaml_wins_over_what_was_carried():
