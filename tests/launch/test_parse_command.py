@@ -64,8 +64,8 @@ def test_text(capsys, script):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_bytes_that_are_no_text(capsys, tmp_path, form):
     path = tmp_path / "run.sh"
-    path.write_bytes(MAIN.encode() + b" a=\xff b=1 c=$X\n")
-    code, out, _ = run(capsys, str(path), "--format", form, "--env", "X=\udcff")
+    path.write_bytes(MAIN.encode() + b" a=\xff b=1\n")
+    code, out, _ = run(capsys, str(path), "--format", form)
     assert code == 0
     assert "b=1" in out and "udcff" in out
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from trinity_compat.errors import Where
 from trinity_compat.launch import tree
 from trinity_compat.launch.state import Discard, Exit, Return, Shell
 from trinity_compat.launch.tree import Unit
 from trinity_compat.launch.values import Bit, Value, open_source, text_of
 
-HOLES = range(0xE000, 0xF8FF)
+HOLES = range(0xE000, 0xF700)
+BAD_BYTE = re.compile("[\udc80-\udcff]")
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")
 
 
@@ -30,7 +33,17 @@ def unit_of(value: Value, fallback: Where) -> Unit:
                 lines.append(Where(where.file, where.line + index))
             text += ("\n" if index else "") + line
     lines = lines or [fallback]
+    text = without_bad_bytes(text, holes, lines[0])
     return Unit(lines[0].file, text.encode(errors="surrogateescape"), tuple(lines), holes)
+
+
+def without_bad_bytes(text: str, holes: dict[str, Bit], where: Where) -> str:
+    """Bytes that are no UTF-8 become holes: the parser refuses them, bash doesn't mind."""
+    for char in set(BAD_BYTE.findall(text)):
+        hole = chr(ord(char) - 0xDC00 + 0xF700)
+        holes[hole] = Bit(char, where)
+        text = text.replace(char, hole)
+    return text
 
 
 def run_unit(sh: Shell, unit: Unit) -> int:

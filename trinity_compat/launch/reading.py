@@ -66,9 +66,10 @@ def _read(shell: Shell, text: str) -> Reading:
         raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
-    source = text.encode(errors="surrogateescape")
+    holes: dict[str, Bit] = {}
+    source = code.without_bad_bytes(text, holes, Where(name, 1)).encode(errors="surrogateescape")
     with _bounded(shell):
-        code.run_script_unit(shell, Unit(name, source))
+        code.run_script_unit(shell, Unit(name, source, holes=holes))
     return _reading(name, shell)
 
 
