@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 VERDICTS = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.environ["HF_HUB_OFFLINE"] = "1"  # it looks for the model's tokenizer, and waits long for a hub
 os.dup2(2, 1)  # trinity logs to stdout, through a handler that it makes on import
 
 import trinity  # noqa: E402
@@ -93,9 +94,11 @@ def worker(_path, state, _scratch):
 
 
 def critic(_path, state, _scratch):
+    """As trinity's VERLTrainer makes it: only for an algorithm that has a critic."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    omega_conf_to_dataclass(state["verl"].critic)
+    if state["verl"].critic.enable:
+        omega_conf_to_dataclass(state["verl"].critic)
 
 
 STAGES = [schema, check_and_update]

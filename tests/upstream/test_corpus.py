@@ -1,0 +1,70 @@
+"""Translations of veRL's own launches are accepted by the real trinity-rft.
+
+A sample here; scripts/accept_corpus.py does all of them.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_argv, read_script
+from trinity_compat.translate import Options, is_translated, translate_launch
+from trinity_compat.trinity_config import TARGETS
+
+from .conftest import ROOT
+
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1200)]
+
+CORPUS = ROOT.parent / "shared" / "corpus" / "public.json"
+EVERY = 12  # of the corpus: some thirty launches
+
+
+def texts(launches, target):
+    """The YAML of every launch that is translated."""
+    found = {}
+    for name, launch in launches:
+        try:
+            found[name] = translate_launch(launch, Options(target=target), root=Path(__file__).parent)[1]
+        except UserError:
+            continue
+    return found
+
+
+def seeds():
+    """Launches of our own, so that a checkout without ../shared is tested too."""
+    scripts = [
+        *(ROOT / "tests" / "fuzz" / "seeds").glob("*.sh"),
+        ROOT / "examples/verl_scripts/run_toy_grpo.sh",
+    ]
+    for script in scripts:
+        for number, launch in enumerate(read_script(script, env={"HOME": "/home/u", "USER": "u"}).launches):
+            if is_translated(launch.module):
+                yield f"{script.name}#{number}", launch
+
+
+def published():
+    argvs = [
+        (f"{script['path']}#{number}", ["python3", "-m", launch["module"], *launch["args"]])
+        for script in json.loads(CORPUS.read_text())["scripts"]
+        for number, launch in enumerate(script.get("launches", []))
+        if launch["module"] == "verl.trainer.main_ppo"
+    ]
+    for name, argv in argvs[::EVERY]:
+        yield name, read_argv(argv).launches[0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_our_own_launches(accept, target):
+    made = texts(seeds(), target)
+    assert len(made) == 4
+    assert {name: verdict for name, verdict in accept(made, target).items() if verdict[0]} == {}
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="../shared/corpus is not here")
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sample_of_the_public_launches(accept, target):
+    made = texts(published(), target)
+    assert len(made) >= 20
+    assert {name: verdict for name, verdict in accept(made, target).items() if verdict[0]} == {}
