@@ -78,3 +78,11 @@ def test_an_unreadable_database_does_not_end_the_run(spec):
 @pytest.mark.parametrize(("seconds", "text"), [(7, "7 s"), (200, "3 min"), (9000, "2 h")])
 def test_ages(seconds, text):
     assert board.age(seconds) == text
+
+
+def test_a_new_start_forgets_what_an_earlier_one_said_last(spec, buffer):
+    buffer.beat("trainer", "host-12", state="failed", detail={"reason": "killed"})
+    buffer.forget_participants()
+    assert buffer.participants() == []
+    buffer.beat("trainer", "host-13", state="running")
+    assert [who.name for who in buffer.participants()] == ["host-13"]

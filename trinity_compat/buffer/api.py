@@ -108,6 +108,10 @@ class Buffer(Protocol):
     def participants(self) -> list[Participant]:
         """Everybody who ever beat in the current history."""
 
+    def forget_participants(self) -> None:
+        """Drop everybody who ever beat: a job starts again, and nobody of an earlier start lives.
+        Whoever does live after all is back with its next beat."""
+
     def set_state(self, key: str, value: Any) -> None:
         """Store a JSON value under ``key``."""
 

@@ -137,6 +137,7 @@ ON CONFLICT (role, name) DO UPDATE SET pid = excluded.pid, host = excluded.host,
     detail = excluded.detail, history_id = excluded.history_id, beat_at = excluded.beat_at"""
 PARTICIPANTS = """SELECT role, name, pid, host, state, :now - beat_at, CAST(detail AS TEXT)
 FROM participants WHERE history_id = :history ORDER BY role, name"""
+FORGET_PARTICIPANTS = "DELETE FROM participants"
 SET_STATE = """INSERT INTO job_state (key, value) VALUES (:key, :value)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
 GET_STATE = "SELECT CAST(value AS TEXT) FROM job_state WHERE key = :key"

@@ -220,6 +220,12 @@ class SqlBuffer:
 
         return self._read(work)
 
+    def forget_participants(self) -> None:
+        def work(conn: sa.Connection) -> None:
+            conn.execute(query(queries.FORGET_PARTICIPANTS))
+
+        self._db.run(work)
+
     def set_state(self, key: str, value: Any) -> None:
         bind = {"key": key, "value": codec.to_json(value)}
         self._db.run(lambda conn: conn.execute(query(queries.SET_STATE), bind))

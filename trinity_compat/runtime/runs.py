@@ -48,9 +48,22 @@ def run_source(source: Source, options: Options) -> Ended:
     preflight.check(made)
     with catch_signals() as stop, jobdir.locked(made.job, options.mode) as joined:
         made = _prepare(made, source, options, joined=joined)
+        if not joined:
+            _forget_participants(made)
         outcome = _run_processes(made, options, stop)
         _forget_weights(made)
     return _tell(made, outcome)
+
+
+def _forget_participants(made: Plan) -> None:
+    """What an earlier start's sides said last ("failed") must not be taken for this one's."""
+    from trinity_compat.buffer import open_buffer
+
+    buffer = open_buffer(made.spec.database_url)
+    try:
+        buffer.forget_participants()
+    finally:
+        buffer.close()
 
 
 def _forget_weights(made: Plan) -> None:
