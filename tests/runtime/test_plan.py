@@ -38,7 +38,7 @@ def planned(*arguments, sets=(), device="cpu", **options):
 
 
 def test_steps_are_verl_s_inside_and_shown_in_both_units():
-    made = planned()
+    made = planned("trainer.total_training_steps=40")
     assert (made.spec.updates_per_step, made.spec.total_steps) == (2, 40)
     assert (made.spec.sync.interval, made.spec.sync.offset) == (1, 0)
     assert "steps     40 veRL steps = 80 Trinity steps (optimizer updates)" in describe(made)
@@ -53,7 +53,7 @@ def test_the_job_lies_where_trinity_puts_it_and_the_trainer_writes_there():
 
 def test_the_way_back_gives_what_the_script_said():
     verl = planned(device="cuda").spec.verl
-    assert verl["actor_rollout_ref"]["actor"]["optim"]["lr"] == 2e-4
+    assert verl["actor_rollout_ref"]["actor"]["optim"]["lr"] == 3e-4
     assert verl["data"]["train_files"] == "/toy/data/train.parquet"
     assert verl["reward"]["custom_reward_function"]["path"].endswith("toy_reward.py")
     assert verl["trainer"]["save_freq"] == 20
@@ -85,7 +85,8 @@ def test_a_set_that_nobody_knows_names_the_nearest_key():
 
 
 def test_no_checkpoints_is_warned_about_with_an_offer():
-    assert any("--set trainer.save_freq=4" in line for line in planned("trainer.save_freq=-1").notes)
+    made = planned("trainer.save_freq=-1", "trainer.total_training_steps=40")
+    assert any("--set trainer.save_freq=4" in line for line in made.notes)
     assert not any("save_freq" in line for line in planned().notes)
 
 
