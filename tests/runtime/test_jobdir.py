@@ -1,11 +1,11 @@
-"""The job directory: who holds it, what becomes of an earlier one, where the script finds its checkpoints."""
+"""The job directory: who holds it, what becomes of an earlier one."""
 
 import time
 
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.jobdir import JobDir, link_checkpoints, locked, set_aside
+from trinity_compat.runtime.jobdir import JobDir, locked, set_aside
 
 
 @pytest.fixture
@@ -43,26 +43,6 @@ def test_an_earlier_job_is_renamed_whole(job):
     assert not job.root.exists()
     job.create()
     assert set_aside(job, now=moment).name == "name_20260102030405_1"
-
-
-def test_the_script_s_checkpoint_folder_becomes_a_link(job, tmp_path):
-    said = link_checkpoints(job, "ckpts/run1", cwd=tmp_path)
-    assert (tmp_path / "ckpts" / "run1").resolve() == job.root
-    assert "ckpts/run1" in said
-    link_checkpoints(job, "ckpts/run1", cwd=tmp_path)
-    assert (tmp_path / "ckpts" / "run1").resolve() == job.root
-
-
-def test_somebody_s_checkpoints_are_left_alone(job, tmp_path):
-    (tmp_path / "ckpts" / "global_step_7").mkdir(parents=True)
-    said = link_checkpoints(job, "ckpts", cwd=tmp_path)
-    assert "not empty" in said
-    assert (tmp_path / "ckpts" / "global_step_7").is_dir() and not (tmp_path / "ckpts").is_symlink()
-
-
-@pytest.mark.parametrize("wanted", [None, "hdfs://cluster/ckpts", "project/name"])
-def test_folders_that_need_no_link(job, tmp_path, wanted):
-    assert link_checkpoints(job, wanted, cwd=tmp_path) is None
 
 
 def test_the_latest_checkpoint_is_the_marker_s(job):

@@ -18,6 +18,7 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.spec import RunSpec
 
+MARKER = "latest_checkpointed_iteration.txt"
 _SIDES = {"train": ("train",), "explore": ("explore",)}
 
 
@@ -48,7 +49,7 @@ class JobDir:
     @property
     def latest_checkpoint(self) -> int | None:
         """The veRL step of the checkpoint that a resume continues from; None without one."""
-        marker = self.root / "latest_checkpointed_iteration.txt"
+        marker = self.root / MARKER
         try:
             return int(marker.read_text().strip())
         except (OSError, ValueError):
@@ -137,25 +138,3 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(handle)
     return False
-
-
-def link_checkpoints(job: JobDir, wanted: str | None, *, cwd: Path) -> str | None:
-    """Make the script's ``trainer.default_local_dir`` show the job's checkpoints.
-
-    Returns a sentence for the user, or None when there is nothing to say. A folder with something
-    in it is left alone: its checkpoints are somebody's.
-    """
-    if not wanted or "://" in wanted:
-        return None
-    path = Path(wanted) if Path(wanted).is_absolute() else cwd / wanted
-    if path.resolve() == job.root.resolve():
-        return None
-    if path.is_symlink():
-        path.unlink()
-    elif path.is_dir() and not any(path.iterdir()):
-        path.rmdir()
-    elif path.exists():
-        return f"{path} exists and is not empty: checkpoints go to {job.root} only"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(job.root.resolve(), target_is_directory=True)
-    return f"{path} → {job.root}"

@@ -13,6 +13,7 @@ from trinity_compat.runtime import checkout, hydra_flags, jobdir, plan, prefligh
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
+from trinity_compat.runtime.links import CheckpointLinks
 from trinity_compat.runtime.plan import Options, Plan
 from trinity_compat.runtime.processes import Command, sweep
 from trinity_compat.runtime.progress import Progress, say
@@ -90,8 +91,6 @@ def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> P
         )
     job.create()
     job.write_config(_config_files(made, source, options))
-    if sentence := jobdir.link_checkpoints(job, made.local_dir, cwd=made.cwd):
-        say(f"checkpoints: {sentence}")
     return made
 
 
@@ -139,10 +138,19 @@ def _supervised(made: Plan, options: Options, stop: Stop, cluster: Cluster) -> O
     from trinity_compat.buffer import open_buffer
 
     commands = commands_of(made, cluster.address)
+    links = CheckpointLinks(made.job, made.local_dir, cwd=made.cwd, say=say)
+    links.begin()
     with Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress:
         return supervise(
             commands,
-            Supervision(progress, stop, also_dead=cluster.dead, say=say, restarts=options.restarts),
+            Supervision(
+                progress,
+                stop,
+                also_dead=cluster.dead,
+                each_poll=links.update,
+                say=say,
+                restarts=options.restarts,
+            ),
         )
 
 

@@ -71,13 +71,15 @@ def catch_signals() -> Iterator[Stop]:
 class Supervision:
     """What ``supervise`` is given besides the commands.
 
-    ``also_dead`` tells why something else that the run needs is gone (Ray). ``restarts`` counts how
-    often a dead explorer may be started again; a dead trainer is not: its rerun is a resume.
+    ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
+    every poll and at the end. ``restarts`` counts how often a dead explorer may be started again; a dead
+    trainer is not: its rerun is a resume.
     """
 
     watch: Watch
     stop: Stop
     also_dead: Callable[[], str | None] = lambda: None
+    each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
     grace_s: float = 10.0
@@ -96,10 +98,12 @@ def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
         while outcome is None:
             time.sleep(POLL_S)
             by.watch.update()
+            by.each_poll()
             outcome = _judge(children, by)
     finally:
         processes.end(children, grace_s=by.grace_s)
     by.watch.update()
+    by.each_poll()
     return outcome
 
 
