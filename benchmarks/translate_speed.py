@@ -95,9 +95,7 @@ def main() -> int:
             [sys.executable, "-m", "verl.trainer.main_ppo", "--cfg", "job", *OVERRIDES], min(runs, 2), folder
         )
     ratio = theirs / ours
-    print(
-        f"{len(OVERRIDES)} overrides: {ours:.3f} s, verl --cfg job {theirs:.2f} s, ratio {ratio:.0f}"
-    )
+    print(f"{len(OVERRIDES)} overrides: {ours:.3f} s, verl --cfg job {theirs:.2f} s, ratio {ratio:.0f}")
     return int(ours > LIMIT_S or ratio < RATIO)
 
 

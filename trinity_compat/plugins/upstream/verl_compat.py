@@ -143,7 +143,7 @@ def _batch(experiences: Sequence[Experience], row: Mapping[str, Any], tokenizer:
     )
 
 
-class VerlWorkflow(Workflow):  # type: ignore[misc]
+class VerlWorkflow(Workflow):
     """Hands a row's chat to the model as it stands and scores the answers as veRL does."""
 
     can_reset = True
@@ -231,7 +231,7 @@ def rows_of(config: Any) -> Any:
     ).dataframe
 
 
-class VerlTaskReader(file_reader.TaskFileReader):  # type: ignore[misc]
+class VerlTaskReader(file_reader.TaskFileReader):
     """Upstream's reader of task files, which also takes the very files that a veRL launch names.
 
     Upstream hands ``path`` to ``datasets.load_dataset``: a folder, of which every file with the split in
