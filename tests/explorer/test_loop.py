@@ -210,7 +210,8 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
 
 
 @pytest.mark.parametrize(
-    ("state", "age", "gone"), [("done", 60, False), ("running", 5, False), ("failed", 1, True)]
+    ("state", "age", "gone"),
+    [("done", 60, False), ("running", 5, False), ("failed", 1, True), ("stopped", 1, True)],
 )
 def test_when_a_trainer_counts_as_gone(tmp_path, toy, state, age, gone):
     from trinity_compat.explorer.heartbeat import trainer_trouble

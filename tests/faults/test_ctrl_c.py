@@ -49,4 +49,6 @@ def test_while_it_trains(run):
     one.ctrl_c()
     check(one)
     assert "continues from step" in one.out
+    said = {tuple(row) for row in one.sql("select role, state from participants")}
+    assert said == {("trainer", "stopped"), ("explorer", "stopped")}
     one.nothing_is_left_and_nothing_lost()

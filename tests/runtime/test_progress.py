@@ -2,12 +2,14 @@
 
 import io
 import os
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime import board
+from trinity_compat.runtime import board, status
+from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.progress import Progress, panel
 from trinity_compat.spec import RunSpec, SyncSpec
 
@@ -86,3 +88,16 @@ def test_a_new_start_forgets_what_an_earlier_one_said_last(spec, buffer):
     assert buffer.participants() == []
     buffer.beat("trainer", "host-13", state="running")
     assert [who.name for who in buffer.participants()] == ["host-13"]
+
+
+def test_a_side_that_a_signal_ended_is_stopped_and_not_missing(spec):
+    now = [100.0]
+    buffer = open_buffer(spec.database_url, clock=lambda: now[0])
+    buffer.beat("trainer", "host-12", state="stopped", detail={"reason": "by a signal"})
+    buffer.beat("explorer", "explorer", state="running")
+    now[0] += 60
+    told = list(status.lines(JobDir(Path(spec.job_dir)), board.read(buffer, spec)))
+    (trainer,) = [line for line in told if line.startswith("trainer ")]
+    (explorer,) = [line for line in told if line.startswith("explorer ")]
+    assert "stopped: by a signal" in trainer and "(gone?)" not in trainer
+    assert "(gone?)" in explorer

@@ -131,6 +131,7 @@ def test_without_any_explorer_the_wait_ends(make):
     [
         ("failed", {"reason": "vLLM died"}, "explorer e0 failed: vLLM died"),
         ("done", {}, "explorer e0 is done"),
+        ("stopped", {"reason": "by a signal"}, "explorer e0 was stopped: by a signal"),
     ],
 )
 def test_an_explorer_that_ended_ends_the_wait_with_its_reason(buffer, make, state, detail, said):

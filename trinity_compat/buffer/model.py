@@ -87,7 +87,7 @@ class Participant:
     name: str
     pid: int
     host: str
-    state: str  # starting | running | waiting | done | failed
+    state: str  # starting | running | waiting | done | failed | stopped
     age_s: float
     detail: Mapping[str, Any] = field(default_factory=dict)
 

@@ -70,6 +70,8 @@ def trainer_trouble(buffer: Buffer) -> str | None:
     for trainer in trainers:
         if trainer.state == "failed":
             return f"the trainer failed: {trainer.detail.get('reason', 'see its log')}"
+        if trainer.state == "stopped":
+            return "the trainer was stopped by a signal"
         if trainer.state != "done" and trainer.age_s > SILENCE_S:
             return (
                 f"the trainer (pid {trainer.pid} on {trainer.host}) has been silent for {trainer.age_s:.0f} s"

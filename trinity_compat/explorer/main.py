@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Coroutine
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from trinity_compat.buffer import open_buffer
@@ -25,24 +26,27 @@ from trinity_compat.explorer.workers import Workers
 from trinity_compat.spec import RunSpec
 
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
+STOPPED = 128 + signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
     """``python -m trinity_compat.explorer JOB_DIR [--index I]``; returns the exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
     job_dir = Path(argv[0])
     index = int(argv[argv.index("--index") + 1]) if "--index" in argv else 0
     return run(RunSpec.load(job_dir / "config" / "run.json"), index)
 
 
 def run(spec: RunSpec, index: int = 0) -> int:
-    """Explore until the run is finished. 0 done, 1 failed, 2 bad input, 3 the trainer died."""
+    """Explore until the run is finished. 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped."""
     name = "explorer" if spec.explorers == 1 else f"explorer_{index}"
     heart = Heartbeat(lambda: open_buffer(spec.database_url), name)
     heart.start()
     code, reason = _explore(spec, index, name, heart)
-    heart.stop("done" if code == DONE else "failed", **({"reason": reason} if reason else {}))
+    state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
+    heart.stop(state, **({"reason": reason} if reason else {}))
     if reason:
-        print(f"error: {reason}", file=sys.stderr, flush=True)
+        print(f"{'stopped' if code == STOPPED else 'error:'} {reason}", file=sys.stderr, flush=True)
     return code
 
 
@@ -56,7 +60,7 @@ def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[in
     except RunError as error:
         return FAILED, str(error)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return FAILED, "stopped by a signal"
+        return STOPPED, "by a signal"
     except Exception as error:
         traceback.print_exc()
         return FAILED, f"{type(error).__name__}: {error}"
@@ -66,14 +70,24 @@ def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[in
 async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """SIGTERM cancels, so that engines and connections are given back."""
     task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _cancel_on_sigterm(task)
     await task
+
+
+def _cancel_on_sigterm(task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
     config, tokenizer, processor = _configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
     _join_ray()
+    _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
     buffer = open_buffer(spec.database_url)
     report = Report(buffer, name)
     workers = Workers(spec.verl, spec.device, spec.env)

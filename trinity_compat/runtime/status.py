@@ -12,6 +12,7 @@ from trinity_compat.runtime.board import Snapshot
 from trinity_compat.runtime.jobdir import JobDir
 
 _LOST_S = 30.0  # a participant that has not beaten for this long is not there any more
+_ENDED = ("done", "failed", "stopped")
 
 
 def read_job(root: Path) -> tuple[JobDir, Snapshot]:
@@ -35,7 +36,7 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
     yield f"history    {snapshot.history}" + (" (resumed)" if snapshot.history > 1 else "")
     yield board.now_line(snapshot)
     for who in snapshot.participants:
-        lost = " (gone?)" if who.age_s > _LOST_S and who.state not in ("done", "failed") else ""
+        lost = " (gone?)" if who.age_s > _LOST_S and who.state not in _ENDED else ""
         reason = f": {who.detail['reason']}" if who.detail.get("reason") else ""
         seen = f"pid {who.pid} on {who.host}, seen {board.age(who.age_s)} ago{lost}"
         yield f"{board.label(who):10} {who.state}{reason}, {seen}"

@@ -38,7 +38,8 @@ def run(spec: RunSpec) -> None:
         try:
             _train(spec, buffer, heart)
         except BaseException as error:
-            heart.say("failed", reason=_reason(error))
+            stopped = _is_stop(error)
+            heart.say("stopped" if stopped else "failed", reason="by a signal" if stopped else _reason(error))
             raise
         heart.say("done")
 
@@ -94,6 +95,13 @@ def _on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _is_stop(error: BaseException) -> bool:
+    """Whether a signal asked for the end. Ray replaces our handler of SIGTERM by one that exits with 15."""
+    if isinstance(error, SystemExit):
+        return error.code in (signal.SIGTERM, 128 + signal.SIGTERM)
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _reason(error: BaseException) -> str:

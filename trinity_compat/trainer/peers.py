@@ -38,7 +38,7 @@ class ExplorerWatch:
         return None
 
     def _lives(self, explorer: Participant) -> bool:
-        return explorer.state not in ("done", "failed") and explorer.age_s <= self._silent_s
+        return explorer.state not in ("done", "failed", "stopped") and explorer.age_s <= self._silent_s
 
 
 def _fates(explorers: list[Participant]) -> str:
@@ -48,6 +48,8 @@ def _fates(explorers: list[Participant]) -> str:
 def _fate(explorer: Participant) -> str:
     if explorer.state == "failed":
         return f"failed: {explorer.detail.get('reason', 'no reason given')}"
+    if explorer.state == "stopped":
+        return f"was stopped: {explorer.detail.get('reason', 'by a signal')}"
     if explorer.state == "done":
         return "is done"
     return f"was last heard of {explorer.age_s:.0f} s ago"
