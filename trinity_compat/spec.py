@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Mode = Literal["both", "train", "explore", "bench", "colocate"]
+_PASSWORD = re.compile(r"(://[^:@/\s]*):\S*@")
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 
@@ -42,8 +44,10 @@ class RunSpec:
     resume: bool = True
 
     def save(self, path: Path) -> None:
-        """Write beside, then rename."""
+        """Write beside, then rename. For this user's eyes: the database's URL may hold a password."""
         part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
         part.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
         part.replace(path)
 
@@ -52,3 +56,8 @@ class RunSpec:
         """Read what ``save`` wrote."""
         data = json.loads(path.read_text())
         return cls(**{**data, "sync": SyncSpec(**data["sync"])})
+
+
+def without_passwords(text: str) -> str:
+    """``text`` with ``***`` in place of the password of every URL in it."""
+    return _PASSWORD.sub(r"\1:***@", text)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
@@ -152,10 +151,27 @@ def test_an_rl_run_without_a_device_is_a_cpu_run(monkeypatch):
     assert plan.detect_device() == "cpu"
 
 
-def test_a_password_is_not_shown():
-    made = planned(database="postgresql+psycopg://me:secret@db/x")
-    assert "secret" not in "\n".join(describe(made))
-    assert yaml.safe_load(yaml.safe_dump(made.spec.database_url)) == "postgresql+psycopg://me:secret@db/x"
+@pytest.mark.parametrize("password", ["secret", "sec@ret", "sec/ret:"])
+def test_a_password_is_used_but_not_shown_and_not_readable_by_others(tmp_path, password):
+    url = f"postgresql+psycopg://me:{password}@db/x"
+    path = f"buffer.trainer_input.experience_buffer.path={url}"
+    options = Options(database=url, job=str(tmp_path / "job"), sets=(path,))
+    made = make_plan(source()[0].config, options, cwd=tmp_path, device="cpu")
+    shown = [*describe(made), *made.notes, json.dumps(plan.as_record(made, options))]
+    assert password not in "\n".join(shown)
+    assert "postgresql+psycopg://me:***@db/x" in "\n".join(shown)
+    made.job.create()
+    made.spec.save(made.job.spec_path)
+    made.job.write_config({"trinity.yaml": f"path: {url}\n", "launch.json": "{}\n"})
+    assert made.job.load_spec().database_url == url
+    others = {path.name: path.stat().st_mode & 0o077 for path in (made.job.root / "config").iterdir()}
+    assert others["run.json"] == others["trinity.yaml"] == 0 and others["launch.json"] != 0
+
+
+def test_a_url_without_a_password_is_shown_whole():
+    assert "database  postgresql+psycopg://me@db/x" in describe(
+        planned(database="postgresql+psycopg://me@db/x")
+    )
 
 
 def test_a_verl_checkout_in_the_working_directory_is_not_what_runs(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from trinity_compat.buffer.errors import BufferError, BufferFull
 from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
 from trinity_compat.errors import UserError
+from trinity_compat.spec import without_passwords
 
 T = TypeVar("T")
 
@@ -192,7 +193,7 @@ def _parse(url: str) -> sa.URL:
         parsed = sa.make_url(url)
     except ArgumentError as error:
         raise UserError(
-            f"{url!r} is not a database URL",
+            f"{without_passwords(url)!r} is not a database URL",
             hint="sqlite:////abs/path.db or postgresql+psycopg://user@host/db",
         ) from error
     if parsed.get_backend_name() == "sqlite":

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat.errors import UserError
-from trinity_compat.spec import RunSpec
+from trinity_compat.spec import RunSpec, without_passwords
 
 MARKER = "latest_checkpointed_iteration.txt"
 _SIDES = {"train": ("train",), "explore": ("explore",)}
@@ -65,9 +65,12 @@ class JobDir:
         return self.spec_path.exists() or (self.root / "buffer").exists()
 
     def write_config(self, texts: Mapping[str, str]) -> None:
-        """Write ``config/NAME`` for every entry, beside and renamed."""
+        """Write ``config/NAME`` for every entry, beside and renamed; a text with a password in a URL for
+        this user's eyes only."""
         for name, text in texts.items():
             part = self.root / "config" / f"{name}.part"
+            part.unlink(missing_ok=True)
+            part.touch(mode=0o666 if without_passwords(text) == text else 0o600)
             part.write_text(text)
             part.replace(part.with_suffix(""))
 

@@ -18,7 +18,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime import checkout, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
-from trinity_compat.spec import Mode, RunSpec, SyncSpec
+from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
 from trinity_compat.translate import inverse
 from trinity_compat.verl_config.pinned import compose_pinned
 
@@ -209,7 +209,7 @@ def describe(plan: Plan) -> list[str]:
         f"steps     {total}",
         f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
         f" offset {_both(spec.sync.offset, r)}, by {spec.sync.method}",
-        f"database  {_without_password(spec.database_url)}",
+        f"database  {without_passwords(spec.database_url)}",
     ]
 
 
@@ -217,11 +217,8 @@ def _both(steps: int, r: int) -> str:
     return f"{steps} veRL steps = {steps * r} Trinity steps (optimizer updates)"
 
 
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.rpartition(':')[0]}:***@{tail}" if at else url
-
-
 def as_record(plan: Plan, options: Options) -> dict[str, Any]:
     """What ``config/launch.json`` says of the options."""
-    return {"options": asdict(options), "notes": list(plan.notes)}
+    told = {**asdict(options), "database": options.database and without_passwords(options.database)}
+    told["sets"] = [without_passwords(text) for text in options.sets]
+    return {"options": told, "notes": list(plan.notes)}

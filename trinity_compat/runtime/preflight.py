@@ -16,6 +16,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import Plan
+from trinity_compat.spec import without_passwords
 
 _MIN_FREE = 256 * 2**20  # bytes
 _NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy")
@@ -199,7 +200,8 @@ def check_database(url: str) -> None:
         return
     if not url.startswith("postgresql"):
         raise UserError(
-            f"--database {url}: no such kind of database", hint="sqlite:///FILE or postgresql://…"
+            f"--database {without_passwords(url)}: no such kind of database",
+            hint="sqlite:///FILE or postgresql://…",
         )
     try:
         importlib.metadata.version("psycopg")
