@@ -98,6 +98,53 @@ def test_a_yaml_gives_the_same_plan_as_the_script_it_came_from(tmp_path):
     assert again.spec == planned().spec
 
 
+def length_of(config, *sets):
+    made = make_plan(config, Options(sets=sets), cwd=Path("/work"), device="cpu")
+    return made.spec.total_steps, made.spec.verl["trainer"]["total_epochs"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "length"),
+    [
+        (("trainer.total_training_steps=7",), (7, 1)),
+        (("trainer.total_steps=10",), (5, 1)),
+        (("buffer.total_steps=10",), (5, 1)),
+        (("trainer.total_training_steps=null", "trainer.total_epochs=3"), (None, 3)),
+    ],
+)
+def test_a_set_of_the_length_takes_effect_on_a_yaml(sets, length):
+    assert length_of(source("trainer.total_training_steps=40")[0].config, *sets) == length
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (("trainer.total_epochs=3",), "the run ends after 40 veRL steps"),
+        (("buffer.total_epochs=3",), "the run ends after 40 veRL steps"),
+        (("trainer.total_steps=200",), "buffer.total_steps=80 ends the run before"),
+        (("trainer.total_steps=11",), "no whole number of veRL steps of 2 updates"),
+    ],
+)
+def test_a_set_of_the_length_that_would_do_nothing_is_refused(sets, said):
+    with pytest.raises(UserError, match=said):
+        length_of(source("trainer.total_training_steps=40")[0].config, *sets)
+
+
+def test_so_is_one_over_a_script_that_counts_its_steps():
+    with pytest.raises(UserError, match=r"the run ends after 40 veRL steps"):
+        source("trainer.total_training_steps=40", sets=("trainer.total_epochs=3",))
+    planned("trainer.total_training_steps=null", sets=("trainer.total_epochs=3",))
+
+
+def test_the_trainer_s_total_steps_of_a_yaml_that_nobody_translated_limits_the_run():
+    config = json.loads(json.dumps(source("trainer.total_training_steps=null")[0].config))
+    config["trainer"]["total_steps"] = 20
+    assert length_of(config) == (None, 1)  # translate's count of the epochs' steps
+    del config["trainer"]["trainer_config"]["trinity_compat"]
+    config["synchronizer"]["sync_interval"] = 2
+    assert length_of(config) == (10, 1)
+
+
 def test_the_smoke_profile_lies_over_the_script():
     assert planned(profiles=("smoke",)).spec.total_steps == 2
 

@@ -15,11 +15,13 @@ from trinity_compat.audit import Request as AuditRequest
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
+from trinity_compat.runtime import length
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.overlay import is_trinity_only
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request
 from trinity_compat.runtime.source import Source
+from trinity_compat.translate import inverse
 from trinity_compat.translate.model import Status, Translation
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
@@ -35,6 +37,7 @@ def source_of(found: Invocation, request: Request, options: Options) -> tuple[So
     launch, environ = launch_of(replace(found, arguments=(*found.arguments, *words)), request)
     asked = TranslateOptions(resolve=True, environ=environ, command=_command(request))
     translation, text = translate_launch(launch, asked)
+    length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))
     rest = tuple(item for item in options.sets if item not in words)
     source = Source(
         translation.config,

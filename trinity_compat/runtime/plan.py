@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import checkout, profiles
+from trinity_compat.runtime import checkout, length, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
@@ -62,7 +62,9 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     overlays = _overlays(options, device)
     config = _with_trinity_sets(config, overlays)
     r, how = inverse.updates_per_step(config)
-    verl = compose_pinned(_laid_over(inverse.to_verl(config), overlays), inverse.flavour_of(config))
+    told = inverse.to_verl(config) | length.steps_of(config, options.sets)
+    verl = compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config))
+    length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
     notes += [line for overlay in overlays for line in overlay.lines]
     job = JobDir(_job_root(config, options, cwd))

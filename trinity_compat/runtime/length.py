@@ -1,0 +1,59 @@
+"""How long a run is, where the YAML and ``--set`` say it in more than one way.
+
+veRL: ``trainer.total_training_steps`` decides over ``trainer.total_epochs``. Trinity: the explorer ends at
+``buffer.total_steps``, the trainer at ``trainer.total_steps``, whichever comes first. translate writes
+``trainer.total_steps`` also where the epochs decide; it is a count then, not a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate import inverse
+
+STEPS = "trainer.total_training_steps"
+_EPOCHS = ("trainer.total_epochs", "buffer.total_epochs")
+_TRAINER = "trainer.total_steps"
+
+
+def steps_of(config: Mapping[str, Any], sets: Sequence[str]) -> dict[str, int]:
+    """``total_training_steps`` (veRL steps) where ``trainer.total_steps`` limits the run, else nothing.
+
+    ``config`` is the Trinity configuration with the sets in it. Raises UserError for a limit that a
+    lower ``buffer.total_steps`` makes idle, and for one that r doesn't divide.
+    """
+    is_set = _TRAINER in _keys(sets)
+    compat = inverse.compat_of(config)
+    limit = (config.get("trainer") or {}).get("total_steps")
+    bound = (config.get("buffer") or {}).get("total_steps")
+    if limit is None or not (is_set or not compat):
+        return {}
+    if is_set and bound is not None and bound < limit:
+        raise UserError(
+            f"--set {_TRAINER}={limit} changes nothing: buffer.total_steps={bound} ends the run before",
+            hint=f"add --set buffer.total_steps={limit}, or write --set {STEPS}=N (veRL steps)",
+        )
+    r = 1 if compat.get("steps") == "verl" else inverse.updates_per_step(config)[0]
+    if limit % r:
+        raise UserError(
+            f"{_TRAINER}={limit} optimizer updates are no whole number of veRL steps of {r} updates each",
+            hint=f"write {limit // r * r or r} or {(limit // r + 1) * r}",
+        )
+    return {STEPS: min(limit, bound or limit) // r}
+
+
+def refuse_idle_epochs(sets: Sequence[str], total: int | None) -> None:
+    """A ``--set`` of the epochs does nothing where a number of steps decides. Raises UserError."""
+    keys = _keys(sets)
+    idle = [key for key in keys if key in _EPOCHS]
+    if total is not None and idle and STEPS not in keys:
+        raise UserError(
+            f"--set {idle[0]}=… changes nothing: the run ends after {total} veRL steps ({STEPS})",
+            hint=f"write --set {STEPS}=N, or add --set {STEPS}=null to let the epochs decide",
+        )
+
+
+def _keys(sets: Sequence[str]) -> list[str]:
+    return [text.partition("=")[0].lstrip("+") for text in sets]
