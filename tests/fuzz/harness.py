@@ -35,7 +35,11 @@ SPITE = [
     "actor_rollout_ref.actor.strategy=nonsense", "actor_rollout_ref.rollout.name=hf", "trainer=ppo_trainer",
     "actor@actor_rollout_ref.actor=dp_actor", "model_engine=megatron", "trainer.save_freq=9" * 30,
     "algorithm.adv_estimator=[gae]", "algorithm.kl_ctrl=fixed", "data.max_prompt_length=-5", "a,b=1",
-    "a=1,2",
+    "a=1,2", "data.train_files=1e-6", "data.val_files=[1.5]", "data.train_batch_size=inf",
+    "trainer.total_epochs=nan", "actor_rollout_ref.actor.optim.lr=[1]", "data.max_prompt_length=abc",
+    "actor_rollout_ref.rollout.gpu_memory_utilization={a:1}", "data.train_max_samples=x",
+    "actor_rollout_ref.rollout.expert_parallel_size=x", "trainer.save_freq=-inf",
+    "++actor_rollout_ref.model.lora_rank=8", "++actor_rollout_ref.model.target_modules=5",
 ]  # fmt: skip
 
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.errors import UserError
 from trinity_compat.translate.derivations import NAMES
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.pinned import pinned_defaults
 from trinity_compat.translate.rows import Row, Rows
 from trinity_compat.translate.trainer_config import TrainerConfig, trainer_config
-from trinity_compat.translate.view import Put, Verdict, View
+from trinity_compat.translate.view import Put, Verdict, View, is_finite
 from trinity_compat.trinity_config import schema
+from trinity_compat.trinity_config.validate import problems_at
 
 _TC = "trainer.trainer_config"
 _NAMELESS = ("actor_rollout_ref.",)
@@ -91,6 +93,7 @@ def _take(view: View, draft: Draft, said: Put | Verdict | Caution) -> None:
         _no_such_field(view, draft, said.path, said.sources)
     else:
         _refuse_open_numbers(view, said.sources)
+        _refuse_wrong_kind(view, said.path, said.value, said.sources)
         note = said.note or _note(view, said.sources, said.join)
         draft.put(said.path, said.value, note, said.sources)
 
@@ -108,6 +111,7 @@ def _copy(view: View, draft: Draft, row: Row, key: str) -> None:
         if schema(view.options.trinity).find(path) is None:
             _no_such_field(view, draft, path, (key,))
         else:
+            _refuse_wrong_kind(view, path, value, (key,))
             draft.put(path, value, note, (key,))
 
 
@@ -164,6 +168,19 @@ def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False)
         if free or setting is None or setting.word is None or _texts(view.text(key)):
             continue
         view.demand_known(key)
+
+
+def _refuse_wrong_kind(view: View, path: str, value: Any, keys: Iterable[str]) -> None:
+    """Refuse at the launch's line what trinity-rft would refuse in the YAML, and numbers without an end."""
+    problems = (
+        problems_at(path, view.symbols.written(value), view.options.trinity) if value is not None else []
+    )
+    endless = isinstance(value, float) and not is_finite(value)
+    if not problems and not endless:
+        return
+    key = next((key for key in keys if view.is_set(key)), next(iter(keys), path))
+    said = problems[0].message if problems else f"{value!r} where a finite number is expected"
+    raise UserError(f"{view.spelling(key)}={view.value(key)!r}: {said} ({path})", where=view.where(key))
 
 
 def _texts(value: Any) -> bool:

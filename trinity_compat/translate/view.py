@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,7 +98,7 @@ class View:
         value = self.value(key, default)
         if value is False:  # veRL compares it with numbers: test_freq=False is off
             return 0
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        if not is_finite(value) or value != int(value):
             raise UserError(f"{self.spelling(key)}={value!r} should be a whole number", where=self.where(key))
         return int(value)
 
@@ -105,9 +106,9 @@ class View:
         """The value of ``key`` as a number. Raises UserError naming the place and the spelling."""
         self.demand_known(key)
         value = self.value(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_finite(value):
             raise UserError(f"{self.spelling(key)}={value!r} should be a number", where=self.where(key))
-        return value
+        return float(value) if isinstance(value, float) else int(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """The value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
@@ -118,6 +119,22 @@ class View:
         if not isinstance(value, (bool, int)):
             raise UserError(f"{self.spelling(key)}={value!r} should be true or false", where=self.where(key))
         return bool(value)
+
+    def texts(self, key: str) -> list[str]:
+        """The text of ``key``, or its list of texts, symbols kept; empty where it is null or empty.
+
+        Raises UserError for numbers, dictionaries and lists in a list.
+        """
+        value = self.text(key)
+        items = value if isinstance(value, list) else [value]
+        items = [item for item in items if item not in (None, "")]
+        for item in items:
+            if not isinstance(item, str):
+                raise UserError(
+                    f"{self.spelling(key)}={self.value(key)!r} should be a text or a list of texts",
+                    where=self.where(key),
+                )
+        return items
 
     def has(self, key: str) -> bool:
         return key in self.config.settings
@@ -179,6 +196,11 @@ class View:
     def step(self) -> int:
         """What one veRL step counts in the YAML: r, or 1 in the published guide's way."""
         return 1 if self.published else self.r
+
+
+def is_finite(value: Any) -> bool:
+    """Whether ``value`` is a number that can be counted with: no bool, no inf, no nan."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _divisors(number: int) -> list[int]:

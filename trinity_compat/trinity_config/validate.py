@@ -25,6 +25,13 @@ def validate(config: Mapping[str, Any], target: str) -> list[Problem]:
     return list(_check(config, Type("class", class_name=rules.root), "", rules))
 
 
+def problems_at(path: str, value: Any, target: str) -> list[Problem]:
+    """As ``validate`` for one value at a dotted path. Empty where the release has no such field."""
+    rules = schema(target)
+    field = rules.find(path)
+    return [] if field is None else list(_check(value, field.type, path, rules))
+
+
 def _check(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
     if value is None:
         if not kind.optional and kind.kind != "any":

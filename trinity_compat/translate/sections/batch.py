@@ -157,12 +157,11 @@ def _unknown_length(view: View) -> Caution:
 
 def _training_rows(view: View) -> int | None:
     """Rows of all training files; None when one of them cannot be read here."""
-    files = view.value(FILES)
     total = 0
-    for file in [files] if isinstance(files, str) else files or ():
-        rows = count_rows(str(file), view.launch.cwd)
+    for file in view.symbols.plain(view.texts(FILES)):
+        rows = count_rows(file, view.launch.cwd)
         if rows is None:
             return None
         total += rows
-    limit = view.value("data.train_max_samples", -1)
-    return min(total, limit) if isinstance(limit, int) and limit > 0 else total
+    limit = view.integer("data.train_max_samples", -1)
+    return min(total, limit) if limit > 0 else total

@@ -23,7 +23,7 @@ SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "
 def tasksets(view: View) -> Iterator[Put | Verdict | Caution]:
     """One taskset for all training files (veRL shuffles across them), one eval taskset per file."""
     names: set[str] = set()
-    train, val = _files(view, TRAIN), _files(view, VAL)
+    train, val = view.texts(TRAIN), view.texts(VAL)
     if not train:
         raise UserError(f"{view.spelling(TRAIN)} names no file", where=view.where(TRAIN))
     yield Put(f"{INPUT}.tasksets", list(_training(view, train, names)), (TRAIN,))
@@ -36,12 +36,6 @@ def tasksets(view: View) -> Iterator[Put | Verdict | Caution]:
             yield Verdict(key, Status.NO_EFFECT, f"nothing is evaluated: {reason}", "TC072")
     yield from _order(view)
     yield from _remarks(view, train, val)
-
-
-def _files(view: View, key: str) -> list[str]:
-    value = view.text(key)
-    files = value if isinstance(value, list) else [value]
-    return [str(file) for file in files if file not in (None, "")]
 
 
 def _training(view: View, files: list[str], names: set[str]) -> Iterator[dict[str, Any]]:
@@ -109,8 +103,8 @@ def _workflow(view: View, files: list[str], *, evaluation: bool) -> dict[str, An
         "data.apply_chat_template_kwargs"
     ):
         arguments["apply_chat_template_kwargs"] = template
-    limit = view.value("data.val_max_samples" if evaluation else "data.train_max_samples", -1)
-    if limit not in (-1, None):
+    limit = view.integer("data.val_max_samples" if evaluation else "data.train_max_samples", -1)
+    if limit != -1:
         arguments["max_samples"] = limit
     return arguments
 

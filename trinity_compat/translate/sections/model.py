@@ -106,7 +106,7 @@ def engine(view: View) -> Iterator[Put | Verdict | Caution]:
         reason = f"Trinity has no engine {name!r}; the YAML says vllm"
         yield Verdict(key, Status.APPROXIMATED, reason)
     experts = f"{ROLLOUT}.expert_parallel_size"
-    if (view.value(experts) or 1) > 1:
+    if view.integer(experts, 1) > 1:
         yield Put(f"{ENGINE}.enable_expert_parallel", True, (experts,))
     extra = {name: view.value(f"{ROLLOUT}.{name}") for name in ("max_num_batched_tokens", "max_num_seqs")}
     for name, value in extra.items():

@@ -164,12 +164,11 @@ def lora(view: View) -> Iterator[Put | Verdict | Caution]:
     entry: dict[str, Any] = {
         "name": "lora",
         "lora_rank": view.integer(f"{prefix}.lora_rank"),
-        "lora_alpha": view.value(f"{prefix}.lora_alpha", 16),
+        "lora_alpha": view.integer(f"{prefix}.lora_alpha", 16),
         "target_modules": view.value(f"{prefix}.target_modules", "all-linear"),
     }
     if not isinstance(entry["target_modules"], str):
-        names_of = entry["target_modules"]
-        entry["target_modules"] = ",".join(map(str, names_of)) if len(names_of) != 1 else str(names_of[0])
+        entry["target_modules"] = ",".join(view.texts(f"{prefix}.target_modules"))
         reason = "upstream takes one text; the list is joined with commas"
         yield Verdict(f"{prefix}.target_modules", Status.APPROXIMATED, reason)
     if view.value(f"{prefix}.exclude_modules") is not None:
