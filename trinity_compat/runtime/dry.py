@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import captured, plan
+from trinity_compat.runtime import captured, plan, refusals
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request
@@ -19,6 +19,7 @@ def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str
     """The YAML that a run would read, then the plan as comments. Raises UserError."""
     for source, rest in _sources(path, arguments, options):
         made = plan.make_plan(source.config, rest, cwd=Path.cwd())
+        refusals.check(made.spec.verl, source.record, cwd=made.cwd)
         yield source.yaml_text.rstrip("\n")
         for line in (*made.notes, *plan.describe(made)):
             yield f"# {line}"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from trinity_compat.errors import RunError
-from trinity_compat.runtime import checkout, hydra_flags, jobdir, plan, preflight
+from trinity_compat.runtime import checkout, hydra_flags, jobdir, plan, preflight, refusals
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
@@ -44,6 +44,7 @@ def run_invocation(found: Invocation, request: Request) -> Ended:
 def run_source(source: Source, options: Options) -> Ended:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
     made = plan.make_plan(source.config, options, cwd=Path.cwd())
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)

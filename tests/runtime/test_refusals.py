@@ -1,0 +1,85 @@
+"""What cannot be run decoupled is refused with key, place and reason, before anything starts."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import dry
+from trinity_compat.runtime.plan import Options
+
+SCRIPT = """\
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=4 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.name=vllm \\
+    trainer.total_training_steps=4 \\
+    {word}
+"""
+
+
+def planned(tmp_path, word, *options):
+    """What a dry run of a script with ``word`` in its 7th line prints."""
+    script = tmp_path / "run.sh"
+    script.write_text(SCRIPT.format(word=word))
+    return list(dry.lines(str(script), (), Options(sets=options)))
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("algorithm.adv_estimator=remax", "a greedy answer beside each group"),
+        ("reward.reward_model.enable=True", "no process of the run serves a reward model"),
+        ("actor_rollout_ref.rollout.name=sglang", "the explorer runs vLLM"),
+        ("data.gen_batch_size=24", "generates exactly data.train_batch_size prompts"),
+        ("+data.sampler.class_path=mine.py", "veRL's default order"),
+        ("+actor_rollout_ref.rollout.quantization=fp8", "the trainer's precision"),
+        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "tensor_model_parallel_size"),
+        ("actor_rollout_ref.rollout.over_sample_rate=0.1", "none is cut short"),
+    ],
+)
+def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
+    with pytest.raises(UserError) as caught:
+        planned(tmp_path, word)
+    key, _, value = word.lstrip("+").partition("=")
+    assert caught.value.message.startswith(f"{key}={value} cannot be run decoupled: ")
+    assert why in caught.value.message
+    assert (caught.value.where.file, caught.value.where.line) == (str(tmp_path / "run.sh"), 7)
+    assert caught.value.hint
+
+
+def test_an_older_release_s_spelling_has_its_line_too(tmp_path):
+    with pytest.raises(UserError, match="reward model") as caught:
+        planned(tmp_path, "reward_model.enable=True")
+    assert caught.value.where.line == 7
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "reward.reward_model.enable=False",
+        "data.gen_batch_size=8",
+        "actor_rollout_ref.rollout.pipeline_model_parallel_size=1",
+        "actor_rollout_ref.model.lora_rank=8",
+    ],
+)
+def test_what_asks_for_nothing_or_can_be_done_runs(tmp_path, word):
+    assert any("4 veRL steps" in line for line in planned(tmp_path, word))
+
+
+def test_what_a_set_asks_for_is_refused_too(tmp_path):
+    with pytest.raises(UserError, match=r"rollout\.name=sglang cannot be run decoupled"):
+        planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.name=sglang")
+
+
+@pytest.mark.parametrize(("images", "refused"), [([["a.png"]], True), ([[]], False)])
+def test_images_have_no_place_in_the_buffer(tmp_path, images, refused):
+    file = tmp_path / "geo.parquet"
+    pq.write_table(pa.table({"prompt": ["a"], "images": pa.array(images, pa.list_(pa.string()))}), file)
+    if not refused:
+        assert planned(tmp_path, f"data.train_files={file}")
+        return
+    with pytest.raises(UserError, match=r"has images \(data.image_key\)") as caught:
+        planned(tmp_path, f"data.train_files={file}")
+    assert caught.value.where.line == 7
