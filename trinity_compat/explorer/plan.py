@@ -135,7 +135,10 @@ class Plan:
         return found
 
     def _initial(self, work: Work) -> WeightVersion | None:
-        """Version 0 of a run that has just begun is the model path itself: the engine holds it already."""
+        """Version 0 of a run that has just begun is the model path itself: the engine holds it already.
+        Not so with an adapter to start from, which only the trainer merges."""
+        if self._spec.verl["actor_rollout_ref"]["model"].get("lora_adapter_path"):
+            return None
         fresh = self._buffer.history() == 1 and self._buffer.latest_version() is None
         resumes = self._spec.verl["trainer"].get("resume_mode") == "resume_path"
         zero = (required_version(self._spec.sync, work.step) or 0) == 0
