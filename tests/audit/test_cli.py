@@ -60,6 +60,37 @@ def test_one_finding_per_key_with_its_place(folder):
     assert launch["refused"] is None
 
 
+def test_arguments_that_set_no_key_are_counted_too(tmp_path):
+    more = "--config-name ppo_trainer '~trainer.nnodes' hydra.run.dir=/tmp/x hydra/job_logging=none"
+    (tmp_path / "run.sh").write_text(GRPO.replace("main_ppo ", f"main_ppo {more} "))
+    (plain,) = launches("-", stdin=GRPO)["launches"]
+    (launch,) = launches(tmp_path / "run.sh")["launches"]
+    statuses = {finding["key"]: (finding["status"], finding["code"]) for finding in launch["findings"]}
+    before = {finding["key"] for finding in plain["findings"]}
+    assert len(set(statuses) - before) == 4
+    assert sum(launch["counts"].values()) == launch["keys"]
+    assert statuses["--config-name"] == ("no_effect", "TC086")
+    assert statuses["hydra.run.dir"] == statuses["hydra/job_logging"] == ("no_effect", "TC086")
+    assert statuses["~trainer.nnodes"] == ("approximated", "TC087")
+
+
+def test_a_choice_of_configuration_files_is_counted(tmp_path):
+    (tmp_path / "run.sh").write_text(GRPO.replace("main_ppo ", "main_ppo model_engine=megatron "))
+    (launch,) = launches(tmp_path / "run.sh", "--verl-version", "0.9.1")["launches"]
+    statuses = {finding["key"]: (finding["status"], finding["code"]) for finding in launch["findings"]}
+    assert statuses["model_engine"] == ("mapped", "TC088")
+
+
+def test_unknown_keys_are_named_with_the_nearest_spelling(tmp_path):
+    typos = "actor_rollout_ref.rollout.nn=5 data.shufle=True +actor_rollout_ref.rollout.engine_kwargs.x.y=1"
+    (tmp_path / "run.sh").write_text(GRPO.replace('"$@"', typos))
+    (launch,) = launches(tmp_path / "run.sh")["launches"]
+    unknown = {f["key"]: f["reason"] for f in launch["findings"] if f["status"] == "unknown"}
+    assert set(unknown) == {"actor_rollout_ref.rollout.nn", "data.shufle"}
+    assert "did you mean actor_rollout_ref.rollout.n?" in unknown["actor_rollout_ref.rollout.nn"]
+    assert "did you mean data.shuffle?" in unknown["data.shufle"]
+
+
 def test_a_folder_is_searched_and_what_trains_nothing_is_named(folder):
     data = launches(folder)
     assert [launch["source"].rpartition("/")[2] for launch in data["launches"]] == ["grpo.sh", "sft.sh"]

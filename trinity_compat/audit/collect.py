@@ -16,7 +16,8 @@ from trinity_compat.translate import is_translated, translate
 from trinity_compat.translate.model import Finding, Status, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.verl_config import config_from_yaml, effective_config
-from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
+from trinity_compat.verl_config.arguments import read_arguments
+from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
@@ -127,7 +128,7 @@ def audit_config(
     try:
         translation = translate(config, request.options, root=request.cwd)
     except UserError as error:
-        settings = [(key, config.settings[key].value) for key in config.set_keys if key in config.settings]
+        settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
         return _refused(config.launch, source, settings, _one_line(error), reading, config.version)
     return _audited(config, translation, source, reading)
 
@@ -136,9 +137,7 @@ def _audited(
     config: EffectiveConfig, translation: Translation, source: str | None, reading: Reading | None
 ) -> LaunchAudit:
     launch = config.launch
-    missing = set(config.set_keys) - {finding.key for finding in translation.findings}
-    if missing:
-        raise AssertionError(f"{launch.where}: no finding for {', '.join(sorted(missing))}")
+    _assert_accounted(config, {finding.key for finding in translation.findings})
     broken = [d for d in config.diagnostics if d.severity == "error"]
     return LaunchAudit(
         source=source or launch.where.file,
@@ -152,12 +151,32 @@ def _audited(
     )
 
 
+def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:
+    """Every key that is set and every argument has a finding, or an error says why it has none."""
+    missing = set(config.set_keys) - found
+    blamed = {d.where for d in config.diagnostics if d.severity == "error"}
+    named = {key.lstrip("~").partition("@")[0] for key in found}
+    nodes = {above for key in named for above in _and_above(key)}
+    arguments = read_arguments(config.launch)
+    for given in (*arguments.overrides, *arguments.hydra):
+        key = given.override.key
+        if given.where not in blamed and key not in nodes and named.isdisjoint(_and_above(key)):
+            missing.add(given.override.line)
+    if missing:
+        raise AssertionError(f"{config.launch.where}: no finding for {', '.join(sorted(missing))}")
+
+
+def _and_above(key: str) -> list[str]:
+    """``a.b.c`` → a.b.c, a.b, a."""
+    parts = key.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
 def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | None) -> LaunchAudit:
     reason = f"{config.launch.module} is no main_ppo: only PPO-style training is translated"
     findings = tuple(
         Finding(OTHER_MAIN, Status.UNSUPPORTED, key, setting.value, setting.where, reason=reason)
-        for key in dict.fromkeys(config.set_keys)
-        if (setting := config.settings.get(key)) is not None
+        for key, setting in _given(config).items()
     )
     return LaunchAudit(
         source=source or config.launch.where.file,
@@ -170,6 +189,12 @@ def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | 
     )
 
 
+def _given(config: EffectiveConfig) -> dict[str, Setting]:
+    """What the launch itself gives: keys, and arguments that set none."""
+    keys = {key: config.settings[key] for key in config.set_keys if key in config.settings}
+    return keys | {other.key: other for other in config.others}
+
+
 def _refused(
     launch: Launch,
     source: str | None,
@@ -178,7 +203,7 @@ def _refused(
     reading: Reading | None,
     version: VersionChoice | None = None,
 ) -> LaunchAudit:
-    where = {_key(word.text): word.where for word in launch.arguments if "=" in word.text}
+    where = {_spelled(word.text): word.where for word in launch.arguments}
     findings = (
         Finding(REFUSED, Status.UNSUPPORTED, key, value, where.get(key), reason=f"not translated: {why}")
         for key, value in dict(settings).items()
@@ -200,9 +225,13 @@ def _one_line(error: UserError) -> str:
 
 def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:
     """Keys and texts as written, for a launch that no release can compose."""
-    pairs = (word.text.partition("=") for word in launch.arguments if "=" in word.text)
-    return [(_key(key), value) for key, _, value in pairs if not key.startswith("-")]
+    texts = [word.text for word in launch.arguments]
+    return [
+        (_spelled(text), text.partition("=")[2]) for text in texts if "=" in text or text[:1] in ("-", "~")
+    ]
 
 
-def _key(text: str) -> str:
-    return text.partition("=")[0].lstrip("+~")
+def _spelled(text: str) -> str:
+    """The key of an argument as findings name it: ``~key`` and flags keep their mark."""
+    key = text.partition("=")[0]
+    return key if key.startswith(("~", "-")) else key.lstrip("+")

@@ -42,12 +42,12 @@ class Judge:
         ]
 
     def findings(self) -> tuple[Finding, ...]:
-        """One finding per effective key, in their order."""
+        """One finding per effective key, in their order, then one per argument that sets no key."""
         keys = self.effective_keys()
         found = tuple(self._finding(key) for key in keys)
         if [finding.key for finding in found] != keys:
             raise AssertionError("findings and effective keys differ")
-        return found
+        return (*found, *map(_finding_of_other, self.view.origin.others))
 
     def _finding(self, key: str) -> Finding:
         setting = self.view.origin.settings.get(key)
@@ -176,6 +176,23 @@ class Judge:
             return value != takes.default(path.removeprefix(_TC))
         field = schema(self.view.options.trinity).find(path)
         return field is None or not same(field.default, value)
+
+
+def _finding_of_other(said: Setting) -> Finding:
+    status, code, reason = _fate_of_other(said.key)
+    return Finding(code, status, said.key, said.value, said.where, reason=reason)
+
+
+def _fate_of_other(key: str) -> tuple[Status, str, str]:
+    if key.startswith("~"):
+        return Status.APPROXIMATED, "TC087", f"taken away by the launch; the default of {key[1:]} counts"
+    if key.startswith("--config"):
+        return Status.NO_EFFECT, "TC086", "names the configuration; its keys have findings of their own"
+    if key.startswith("--"):
+        return Status.NO_EFFECT, "TC086", "a flag of Hydra's command line, not part of the configuration"
+    if key.startswith(("hydra.", "hydra/")) or key == "hydra":
+        return Status.NO_EFFECT, "TC086", "Hydra's own settings (output folders, job names)"
+    return Status.MAPPED, "TC088", "chooses a file of veRL's configuration; its values are taken"
 
 
 def judge(view: View, rows: Rows, draft: Draft, upgraded: Upgraded) -> Judge:

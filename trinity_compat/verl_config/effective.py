@@ -141,7 +141,23 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
         set_keys,
         tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
+        _others(plan.arguments, groups) if plan.launch.arguments else (),
     )
+
+
+def _others(arguments: Arguments, groups: tuple[Given, ...]) -> tuple[Setting, ...]:
+    """What the command line holds besides values of keys; of what is written twice the last."""
+    found = {}
+    for name, word in arguments.flags.words.items():
+        flag = f"--{name.replace('_', '-')}"
+        found[flag] = Setting(flag, arguments.flags.values[name], word.where, None, flag)
+    deleted = [given for given in arguments.overrides if given.override.op == DELETE]
+    for given in (*arguments.hydra, *groups, *deleted):
+        override = given.override
+        key = f"{override.key}@{override.package}" if override.package else override.key
+        key = f"~{key}" if override.op == DELETE else key
+        found[key] = Setting(key, override.value, given.where, None, given.spelling)
+    return tuple(found.values())
 
 
 def _hydra_note(given: Given) -> Diagnostic:
@@ -300,7 +316,8 @@ def _keys_only(plan: Plan, version: str | None) -> EffectiveConfig:
     settings = settings_of(applied.tree, {}, plan.launch, notes, applied.origins)
     why = f"{plan.launch.module} is not a main that trinity-compat knows"
     choice = VersionChoice(check_version(version) if version else PINNED, why)
-    return EffectiveConfig(plan.launch, choice, "", settings, tuple(settings), (), tuple(notes))
+    others = _others(plan.arguments, ())
+    return EffectiveConfig(plan.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
 
 
 def _forced(given: Given) -> Given:

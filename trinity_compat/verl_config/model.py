@@ -42,6 +42,8 @@ class EffectiveConfig:
 
     ``settings`` holds every leaf by dotted key, defaults included; ``set_keys`` those that the
     launch itself sets (in order); ``unknown`` those among them that this release doesn't define.
+    ``others`` are its arguments that set no key: ``~key``, choices of a config group, ``hydra.*`` and
+    Hydra's flags, each once, with the spelling that tells which it is as its key.
     """
 
     launch: Launch
@@ -51,6 +53,7 @@ class EffectiveConfig:
     set_keys: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    others: tuple[Setting, ...] = ()
 
     def get(self, key: str, default: Any = None) -> Any:
         """Value of ``key``; ``default`` when this release has no such key."""
