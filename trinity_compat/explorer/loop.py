@@ -15,6 +15,7 @@ from typing import Protocol
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
+from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
@@ -61,11 +62,15 @@ class Explorer:
         with times.measure("sync_weight"):
             await self._load(version)
         with times.measure("rollout"):
-            groups = await self._make(work, version, history)
+            draw = self._plan.draw(work)
+            groups = await (
+                self._draw(draw, version, history) if draw else self._make(work, version, history)
+            )
         with times.measure("write"):
             stored = self._store(groups, history)
         if stored:
-            self._report.step(work.step, version.version, groups, times)
+            extra = {"train/num_gen_batches": float(draw.draws)} if draw else {}
+            self._report.step(work.step, version.version, groups, times, extra)
         self._waiting_since = time.monotonic()
 
     async def _evaluate(self, request: EvalRequest, history: int) -> None:
@@ -92,6 +97,12 @@ class Explorer:
             self._heart.check()
             groups.append(group)
         return sorted(groups, key=lambda group: group.task_no)
+
+    async def _draw(self, draw: Draw, version: WeightVersion, history: int) -> list[Group]:
+        while not draw.full:
+            draw.add(await self._make(self._plan.draw_work(draw), version, history))
+        self._plan.drawn(draw)
+        return draw.groups(history)
 
     def _store(self, groups: Sequence[Group], history: int) -> bool:
         try:

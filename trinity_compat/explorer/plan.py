@@ -9,6 +9,8 @@ from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, WeightVersion
+from trinity_compat.errors import RunError
+from trinity_compat.explorer.filtering import Draw, GroupFilter
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream, sampling_seed
 from trinity_compat.spec import RunSpec
@@ -43,6 +45,10 @@ class Ended:
         return finished and (self._fresh or time.monotonic() - self._since > GRACE_S)
 
 
+def _stream_key(step: int) -> str:
+    return f"stream/{step}"
+
+
 class Plan:
     """Reads the position off the buffer: tasks without a live group are made, earliest first."""
 
@@ -61,6 +67,7 @@ class Plan:
         self._batch = train.order.batch_size
         seed = spec.verl["data"].get("seed")
         self._seed = int(self._rollout.get("seed", 42) if seed is None else seed)
+        self._filter = GroupFilter.of(spec.verl)
         self._ended = Ended()
         self._held: WeightVersion | None = None
         self._next: tuple[int, Work | None] | None = None
@@ -102,8 +109,28 @@ class Plan:
         if not mine:
             return None
         step = mine[0] // self._batch + 1
+        if self._filter:
+            return Work(step, "train", ())  # which tasks shows as it draws
         jobs = [self._job("train", no, self._train.task(no)) for no in mine if no // self._batch + 1 == step]
         return Work(step, "train", jobs)
+
+    def draw(self, work: Work) -> Draw | None:
+        """Begin a step whose groups are filtered; None where each task makes one group."""
+        if self._filter is None:
+            return None
+        begins = 0 if work.step == 1 else self._buffer.get_state(_stream_key(work.step))
+        if begins is None:
+            raise RunError(f"the buffer does not say where in the task stream step {work.step} begins")
+        return Draw(self._filter, work.step, int(begins))
+
+    def draw_work(self, draw: Draw) -> Work:
+        """The next tasks of a drawing. Raises RunError when it may draw no more."""
+        return Work(draw.step, "train", [self._job("train", no, self._train.task(no)) for no in draw.tasks()])
+
+    def drawn(self, draw: Draw) -> None:
+        """Note where the next step begins. Call before the step's groups are stored: a crash between the
+        two makes the step again, from its own beginning."""
+        self._buffer.set_state(_stream_key(draw.step + 1), draw.position)
 
     def _missing(self, limit: int) -> list[int]:
         return self._buffer.missing_tasks(upto=self.total_steps * self._batch, limit=limit)

@@ -40,9 +40,16 @@ class Report:
         self._buffer, self._role = buffer, role
         self._writer = _tensorboard()
 
-    def step(self, step: int, version: int, groups: Sequence[Group], times: StepTimes) -> None:
-        """Report one explorer step."""
-        metrics = step_metrics(step, version, groups, times)
+    def step(
+        self,
+        step: int,
+        version: int,
+        groups: Sequence[Group],
+        times: StepTimes,
+        extra: Mapping[str, float],
+    ) -> None:
+        """Report one explorer step; ``extra`` joins its metrics."""
+        metrics = step_metrics(step, version, groups, times) | dict(extra)
         self._buffer.log_metrics(self._role, step, metrics)
         if self._writer:
             for name, value in metrics.items():

@@ -19,7 +19,7 @@ def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str
     """The YAML that a run would read, then the plan as comments. Raises UserError."""
     for source, rest in _sources(path, arguments, options):
         made = plan.make_plan(source.config, rest, cwd=Path.cwd())
-        refusals.check(made.spec.verl, source.record, cwd=made.cwd)
+        refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
         yield source.yaml_text.rstrip("\n")
         for line in (*made.notes, *plan.describe(made)):
             yield f"# {line}"

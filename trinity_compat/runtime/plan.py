@@ -83,7 +83,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         ray=(verl.get("ray_kwargs") or {}).get("ray_init") or {},
         cwd=cwd,
         run_cwd=run_cwd,
-        notes=(*notes, *_save_freq_note(verl, spec)),
+        notes=(*notes, *_filter_note(verl), *_save_freq_note(verl, spec)),
         env={name: value for overlay in overlays for name, value in overlay.env},
     )
 
@@ -198,6 +198,17 @@ def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:
     return [
         "warning: trainer.save_freq=-1 saves no checkpoint: a crash rolls back to the start;"
         f" `--set trainer.save_freq={offer}` would keep one every {offer} veRL steps"
+    ]
+
+
+def _filter_note(verl: Mapping[str, Any]) -> list[str]:
+    asked, data = verl["algorithm"].get("filter_groups") or {}, verl["data"]
+    if not asked.get("enable"):
+        return []
+    return [
+        "algorithm.filter_groups: a step draws"
+        f" {data.get('gen_batch_size') or data['train_batch_size']} tasks at a time until {data['train_batch_size']} groups differ in {asked.get('metric') or 'reward'};"
+        " the number of steps stays, so the data may be read more often than trainer.total_epochs says"
     ]
 
 

@@ -58,10 +58,10 @@ _REMAX = "algorithm.adv_estimator"
 _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
 
-def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path) -> None:
+def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, explorers: int = 1) -> None:
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
     words and places, as config/launch.json holds them."""
-    for refusal in (*_REFUSALS, *_conditional(verl)):
+    for refusal in (*_REFUSALS, *_conditional(verl, explorers)):
         value = _get(verl, refusal.key)
         if value not in refusal.off:
             raise UserError(
@@ -89,11 +89,19 @@ def _said(record: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def _conditional(verl: Mapping[str, Any]) -> Iterator[Refusal]:
+def _conditional(verl: Mapping[str, Any], explorers: int) -> Iterator[Refusal]:
     if _get(verl, _REMAX) == "remax":
         why = "it needs a greedy answer beside each group, which the explorer does not make"
         yield Refusal(_REMAX, why, "write algorithm.adv_estimator=rloo or grpo, or run on stock veRL")
-    if not _get(verl, "algorithm.filter_groups.enable"):
+    metric = "algorithm.filter_groups.metric"
+    if _get(verl, "algorithm.filter_groups.enable"):
+        if explorers > 1:
+            why = "where a step's tasks begin depends on the step before, so one explorer draws them all"
+            yield Refusal("algorithm.filter_groups.enable", why, "leave out --explorers")
+        if _get(verl, metric) == "seq_final_reward" and _get(verl, "algorithm.use_kl_in_reward"):
+            why = "the KL penalty is added in the trainer, after the filter"
+            yield Refusal(metric, why, f"write {metric}=reward")
+    else:
         why = "without algorithm.filter_groups a step generates exactly data.train_batch_size prompts"
         same = (None, _get(verl, "data.train_batch_size"))
         yield Refusal("data.gen_batch_size", why, "write the number as data.train_batch_size", off=same)

@@ -44,7 +44,7 @@ def run_invocation(found: Invocation, request: Request) -> Ended:
 def run_source(source: Source, options: Options) -> Ended:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
     made = plan.make_plan(source.config, options, cwd=Path.cwd())
-    refusals.check(made.spec.verl, source.record, cwd=made.cwd)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)

@@ -1,0 +1,101 @@
+"""veRL's ``algorithm.filter_groups`` (DAPO): groups without a difference teach nothing and are drawn again.
+
+A step draws ``data.gen_batch_size`` tasks at a time from the task stream until ``data.train_batch_size``
+groups differ in the metric, and keeps the first of them. The next step goes on in the stream after the last
+draw; what a draw made too much is left out, as in veRL's main_dapo (recipe/dapo/dapo_ray_trainer.py, 0.7).
+
+In the buffer a task's number is its place in the training stream, dense as without a filter; the stream's
+position at which each step begins is kept in the buffer's state, so that a step made again draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.errors import RunError
+
+_REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    """``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info.
+    ``max_draws`` 0 knows no bound."""
+
+    metric: str
+    draw_size: int
+    batch_size: int
+    max_draws: int = 0
+
+    @classmethod
+    def of(cls, verl: Mapping[str, Any]) -> GroupFilter | None:
+        """What a veRL configuration asks for; None without filter_groups."""
+        asked = verl["algorithm"].get("filter_groups") or {}
+        if not asked.get("enable"):
+            return None
+        data = verl["data"]
+        batch = int(data["train_batch_size"])
+        bound = max(0, int(asked.get("max_num_gen_batches") or 0))
+        return cls(
+            str(asked.get("metric") or "reward"), int(data.get("gen_batch_size") or batch), batch, bound
+        )
+
+    def differs(self, group: Group) -> bool:
+        """Whether the responses differ in the metric; a group of one always does. Raises RunError."""
+        values = [self._value(part) for part in group.experiences]
+        return len(values) == 1 or max(values) > min(values)
+
+    def _value(self, part: Experience) -> float:
+        if self.metric == "reward" or (self.metric in _REWARD and self.metric not in part.info):
+            return part.reward
+        try:
+            return float(part.info[self.metric])
+        except (KeyError, TypeError, ValueError):
+            raise RunError(
+                f"algorithm.filter_groups.metric={self.metric} is no number that the reward function"
+                f" returned; it returned {', '.join(sorted(part.info)) or 'the score alone'}",
+                hint="name one of these, or reward",
+            ) from None
+
+
+@dataclass(slots=True)
+class Draw:
+    """One step's drawing. ``position``: the next task of the stream."""
+
+    filter: GroupFilter
+    step: int
+    position: int
+    draws: int = 0
+    kept: list[Group] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether the step has its groups."""
+        return len(self.kept) >= self.filter.batch_size
+
+    def tasks(self) -> Iterator[int]:
+        """The next tasks of the stream. Raises RunError after ``max_draws``."""
+        bound = self.filter.max_draws
+        if bound and self.draws >= bound:
+            raise RunError(
+                f"step {self.step} has {len(self.kept)} of {self.filter.batch_size} groups that differ in"
+                f" {self.filter.metric} after {bound} draws of {self.filter.draw_size} tasks"
+                " (algorithm.filter_groups.max_num_gen_batches)",
+                hint="are the tasks too easy or too hard? raise max_num_gen_batches, or 0 for no bound",
+            )
+        self.draws += 1
+        self.position += self.filter.draw_size
+        yield from range(self.position - self.filter.draw_size, self.position)
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Groups of one draw, in the stream's order."""
+        self.kept += [group for group in groups if self.filter.differs(group)]
+
+    def groups(self, history: int) -> list[Group]:
+        """The step's groups, numbered by their place in the training stream."""
+        first = (self.step - 1) * self.filter.batch_size
+        kept = enumerate(self.kept[: self.filter.batch_size], first)
+        return [replace(group, task_no=slot, key=f"h{history}/train/{slot}") for slot, group in kept]
