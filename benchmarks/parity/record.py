@@ -3,7 +3,7 @@
     python benchmarks/parity/record.py --toy DIR --out DIR [--script SCRIPT] --to tests/parity/recorded/grpo
 
 Runs three steps with validation and a checkpoint on stock veRL and decoupled, and writes PREFIX-stock.jsonl,
-PREFIX-ours.jsonl (values rounded to six digits) and PREFIX.names.txt: the names that stock logs.
+PREFIX-ours.jsonl, values rounded to six digits. ``--names FILE`` freezes the names that stock logs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--toy", type=Path, required=True, help="model and data (made when missing)")
     parser.add_argument("--out", type=Path, required=True, help="the runs' folders; finished ones are kept")
     parser.add_argument("--to", required=True, metavar="PREFIX")
+    parser.add_argument("--names", type=Path)
     parser.add_argument("--script", type=Path, default=toy_runs.SCRIPT)
     args = parser.parse_args()
     out, toy = args.out.absolute(), toy_runs.make_toy(args.toy.absolute())
@@ -50,8 +51,8 @@ def main() -> None:
         toy_runs.run(way, out / name, toy, WORDS, script=args.script.absolute())
         run = toy_runs.metrics(out / name)
         write(Path(f"{args.to}-{name}.jsonl"), lines(run))
-        if way == "stock":
-            write(Path(f"{args.to}.names.txt"), sorted(run.series))
+        if way == "stock" and args.names:
+            write(args.names, sorted(run.series))
 
 
 if __name__ == "__main__":

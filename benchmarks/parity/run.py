@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import toy_runs
@@ -42,7 +43,6 @@ SHOWN = (
     "rollout_corr/k3_kl",
     "training/rollout_probs_diff_mean",
     "training/rollout_probs_diff_max",
-    "timing_s/step",
 )
 
 
@@ -53,11 +53,21 @@ def folder_of(out: Path, way: str, seed: int) -> Path:
 def run_all(args: argparse.Namespace) -> None:
     toy = toy_runs.make_toy((args.toy or args.out / "toy").absolute())
     fixed = [f"trainer.total_training_steps={args.steps}", f"trainer.test_freq={args.steps}"]
-    for seed in range(1, args.seeds + 1):
-        for way in args.ways:
-            words = [*fixed, "trainer.save_freq=-1", *toy_runs.seeded(seed), *args.words]
-            done = toy_runs.run(way, folder_of(args.out, way, seed), toy, words, script=args.script)
-            print(f"{way} seed {seed}: {done.seconds:.0f} s", file=sys.stderr, flush=True)
+
+    def one(seed: int, way: str) -> None:
+        words = [*fixed, "trainer.save_freq=-1", *toy_runs.seeded(seed), *args.words]
+        done = toy_runs.run(way, folder_of(args.out, way, seed), toy, words, script=args.script)
+        print(f"{way} seed {seed}: {done.seconds:.0f} s", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        turns = [pool.submit(one, seed, way) for seed in range(1, args.seeds + 1) for way in args.ways]
+        try:
+            for turn in turns:
+                turn.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            toy_runs.stop_all()
+            raise
 
 
 def side(args: argparse.Namespace, way: str) -> Side:
@@ -123,6 +133,9 @@ def main() -> None:
     parser.add_argument("--toy", type=Path, help="model and data (default: made in --out)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25, help="veRL steps of each run")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs at a time; above 1 their times mean nothing"
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[STOCK, "offset0", "offset1"])
     parser.add_argument("--script", type=Path, default=toy_runs.SCRIPT)
     parser.add_argument("--paired", action="store_true", help="sign flips: needs 6 seeds to ever reach 5 %%")

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -111,6 +111,7 @@ def _measure(
     way: str, folder: Path, toy: Path, words: Sequence[str], script: Path, limit_s: float
 ) -> Measured:
     mark = uuid.uuid4().hex
+    _running.add(mark)
     command = _command(way, folder, words, script)
     with _environment(way, folder, toy, mark) as environment, (folder / "output.log").open("w") as log:
         started = time.time()
@@ -140,6 +141,7 @@ def _environment(way: str, folder: Path, toy: Path, mark: str) -> Iterator[dict[
 # -- the run's processes ------------------------------------------------------------------------------
 
 _MARK = "TC_BENCHMARK_RUN"
+_running: set[str] = set()
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
@@ -160,9 +162,21 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, mark: str) -> int:
         time.sleep(10)
         raise
     finally:
-        for left in list(_marked(mark)):
-            left.kill()
+        _end(mark)
         process.wait()
+
+
+def stop_all() -> None:
+    """End every run of this process, at once: Ctrl-C reaches the main thread only."""
+    for mark in list(_running):
+        _end(mark)
+
+
+def _end(mark: str) -> None:
+    for left in list(_marked(mark)):
+        with suppress(psutil.Error):
+            left.kill()
+    _running.discard(mark)
 
 
 class _Memory:

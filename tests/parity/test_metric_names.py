@@ -1,0 +1,60 @@
+"""Dashboards built on stock veRL keep working: what it logs on the toy, ours logs under the same names.
+
+``metric_names.txt`` is frozen: the names that stock veRL 0.9.1 (v0) logs on the GRPO toy, with validation
+and a checkpoint; ``metric_names_ppo.txt`` for the PPO toy with a critic. ``benchmarks/parity/record.py``
+made them and the recordings of both sides beside them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.compare.sources import read_runs
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parents[1] / "examples" / "verl_scripts"
+FROZEN = {"grpo": "metric_names.txt", "ppo": "metric_names_ppo.txt"}
+# What only a rollout engine inside the trainer's processes can log: name → reason.
+CANNOT_EXIST: dict[str, str] = {}
+
+
+def frozen(algorithm):
+    return set((HERE / FROZEN[algorithm]).read_text().split())
+
+
+def recorded(algorithm, side):
+    [run] = read_runs(HERE / "recorded" / f"{algorithm}-{side}.jsonl")
+    return set(run.series)
+
+
+@pytest.mark.parametrize("algorithm", FROZEN)
+def test_the_frozen_names_are_those_of_the_recorded_stock_run(algorithm):
+    assert recorded(algorithm, "stock") == frozen(algorithm)
+
+
+@pytest.mark.parametrize("algorithm", FROZEN)
+def test_our_recorded_run_has_every_name_of_stock(algorithm):
+    assert frozen(algorithm) - recorded(algorithm, "ours") == set(CANNOT_EXIST) & frozen(algorithm)
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_a_run_of_today_has_every_name_of_stock(tmp_path):
+    from trinity_compat.runtime.toy import ToySpec, make_toy
+
+    toy = make_toy(tmp_path / "toy", ToySpec(train_rows=256, val_rows=16, warm_steps=20))
+    command = [Path(sys.executable).with_name("trinity-compat"), "run", SCRIPTS / "run_toy_grpo.sh"]
+    words = [f"trainer.{key}=2" for key in ("total_training_steps", "test_freq", "save_freq")]
+    done = subprocess.run(
+        [*command, "--job", tmp_path / "job", "--", *words],
+        env=os.environ | {"TOY_DIR": str(toy)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    [run] = read_runs(tmp_path / "job")
+    assert frozen("grpo") - set(run.series) == set(CANNOT_EXIST)
