@@ -49,6 +49,21 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     assert caught.value.hint
 
 
+def test_filtering_groups_is_one_explorer_s_work_and_its_length_is_told(tmp_path):
+    word = "algorithm.filter_groups.enable=True data.gen_batch_size=24"
+    assert any(
+        "a step draws 24 tasks at a time until 8 groups differ in reward" in line
+        for line in planned(tmp_path, word)
+    )
+    with pytest.raises(UserError, match="one explorer draws them all"):
+        list(dry.lines(str(tmp_path / "run.sh"), (), Options(explorers=2)))
+    with pytest.raises(UserError, match="KL penalty is added in the trainer"):
+        planned(
+            tmp_path,
+            f"{word} algorithm.filter_groups.metric=seq_final_reward algorithm.use_kl_in_reward=True",
+        )
+
+
 def test_an_older_release_s_spelling_has_its_line_too(tmp_path):
     with pytest.raises(UserError, match="reward model") as caught:
         planned(tmp_path, "reward_model.enable=True")

@@ -205,10 +205,11 @@ def _filter_note(verl: Mapping[str, Any]) -> list[str]:
     asked, data = verl["algorithm"].get("filter_groups") or {}, verl["data"]
     if not asked.get("enable"):
         return []
+    batch = data["train_batch_size"]
+    draw, metric = data.get("gen_batch_size") or batch, asked.get("metric") or "reward"
     return [
-        "algorithm.filter_groups: a step draws"
-        f" {data.get('gen_batch_size') or data['train_batch_size']} tasks at a time until {data['train_batch_size']} groups differ in {asked.get('metric') or 'reward'};"
-        " the number of steps stays, so the data may be read more often than trainer.total_epochs says"
+        f"algorithm.filter_groups: a step draws {draw} tasks at a time until {batch} groups differ in"
+        f" {metric}; the number of steps stays, so the data may be read more often than total_epochs says"
     ]
 
 
