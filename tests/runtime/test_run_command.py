@@ -43,6 +43,25 @@ def test_a_script_s_own_work_and_status_pass_through(run):
     assert "ended without starting a veRL training main" in done.stderr
 
 
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("text", "source", "said"),
+    [
+        ("", "nope.sh", "no such script: nope.sh"),
+        ("", ".", ". is a folder"),
+        (" \n", "run.sh", "run.sh is empty"),
+        ("echo hello", "run.sh", "veRL training main"),
+        ("", "nope.yaml", "cannot read nope.yaml"),
+    ],
+)
+def test_what_starts_no_training_is_one_clear_error(run, dry, text, source, said):
+    done = run(text, source, *dry)
+    assert done.returncode == 2
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said in error
+    assert "Traceback" not in done.stderr
+
+
 def test_a_failing_launch_fails_the_run_even_behind_tee(run):
     done = run(LAUNCH + "--multirun 2>&1 | tee log.txt", "run.sh")
     assert done.returncode == 2
@@ -74,11 +93,6 @@ def test_a_dry_run_executes_nothing_of_the_script(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "executed").exists()
     assert yaml.safe_load(done.stdout)["synchronizer"]["sync_interval"] == 2
-
-
-def test_a_missing_script_is_no_traceback(run):
-    done = run("", "nothing.sh")
-    assert (done.returncode, done.stderr) == (2, "error: no such script: nothing.sh\n")
 
 
 def test_status_of_a_folder_that_is_no_job(run, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Ended
 
@@ -82,6 +83,11 @@ def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int
         from trinity_compat.runtime.session import run_script
 
         code, ended = run_script(source, arguments, asdict(options))
+        if not ended and code == 0:
+            raise UserError(
+                f"{source} ended without starting a veRL training main",
+                hint=f"`trinity-compat parse {source}` shows what it starts and under which conditions",
+            )
         if not ended:
             click.echo(f"note: {source} ended without starting a veRL training main", err=True)
     return code, ended

@@ -11,7 +11,7 @@ from trinity_compat.launch import read_script
 from trinity_compat.runtime import captured, plan, refusals
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options
-from trinity_compat.runtime.session import Request
+from trinity_compat.runtime.session import Request, check_script
 from trinity_compat.runtime.source import Source, from_yaml
 
 
@@ -29,6 +29,7 @@ def _sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[
     if path.endswith((".yaml", ".yml")):
         yield from_yaml(Path(path)), options
         return
+    check_script(Path(path))
     request = Request(path, tuple(arguments), {}, str(Path.cwd()), dict(os.environ))
     launches = read_script(path, args=arguments, env=request.environ).launches
     if not launches:

@@ -53,8 +53,7 @@ def run_script(script: str, arguments: Sequence[str], options: Mapping[str, Any]
     bash = shutil.which("bash")
     if bash is None:
         raise UserError("bash is not on PATH: a script needs it")
-    if not Path(script).is_file():
-        raise UserError(f"no such script: {script}")
+    check_script(Path(script))
     environ = shim.without(os.environ)
     with _folder(Request(script, tuple(arguments), options, str(Path.cwd()), environ)) as folder:
         env = shim.install(folder / "bin", script_text=Path(script).read_text(errors="replace"), env=environ)
@@ -63,6 +62,22 @@ def run_script(script: str, arguments: Sequence[str], options: Mapping[str, Any]
         ended = _outcomes(folder)
     failed = [launch.code for launch in ended if launch.code]
     return status or (failed[0] if failed else 0), ended
+
+
+def check_script(path: Path) -> None:
+    """Raises UserError for what is no script with something in it."""
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder", hint="name a veRL shell script or a Trinity YAML (x.yaml) in it"
+        )
+    if not path.is_file():
+        raise UserError(f"no such script: {path}", hint="name a veRL shell script or a Trinity YAML (x.yaml)")
+    try:
+        empty = not path.read_bytes().strip()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if empty:
+        raise UserError(f"{path} is empty", hint="it should start veRL: python3 -m verl.trainer.main_ppo …")
 
 
 @contextlib.contextmanager
