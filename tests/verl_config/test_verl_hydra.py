@@ -183,6 +183,7 @@ OVERRIDES = st.lists(
 
 @settings(
     max_examples=600 if FULL else 25,
+    derandomize=not FULL,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

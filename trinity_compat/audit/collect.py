@@ -158,10 +158,13 @@ def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:
     named = {key.lstrip("~").partition("@")[0] for key in found}
     nodes = {above for key in named for above in _and_above(key)}
     arguments = read_arguments(config.launch)
-    for given in (*arguments.overrides, *arguments.hydra):
+    later: set[str] = set()  # keys that are given again, or replaced with all that is around them
+    for given in reversed((*arguments.hydra, *arguments.overrides)):
         key = given.override.key
-        if given.where not in blamed and key not in nodes and named.isdisjoint(_and_above(key)):
+        told = key in nodes or not (named | later).isdisjoint(_and_above(key))
+        if not told and given.where not in blamed:
             missing.add(given.override.line)
+        later.add(key)
     if missing:
         raise AssertionError(f"{config.launch.where}: no finding for {', '.join(sorted(missing))}")
 

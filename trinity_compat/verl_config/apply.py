@@ -161,7 +161,7 @@ def _store(done: Applied, given: Given, here: Any) -> None:
     if isinstance(value, dict):
         value = merge({}, value)
     if _put(done, given, node, last, value):
-        _forget(done, key)
+        _forget(done, given)
         _mark(done, given, key, value)
 
 
@@ -191,9 +191,14 @@ def _mark(done: Applied, given: Given, key: str, value: Any) -> None:
     done.origins[key] = given
 
 
-def _forget(done: Applied, key: str) -> None:
+def _forget(done: Applied, given: Given) -> None:
+    """The overrides at and below a key that is set or deleted as a whole no longer count."""
+    key = given.override.key
     for old in [old for old in done.origins if old == key or old.startswith(key + ".")]:
-        del done.origins[old]
+        before = done.origins.pop(old)
+        if old != key:
+            message = f"{old} ({before.where}) is gone again: '{given.override.line}' replaces all of {key}"
+            done.diagnostics.append(Diagnostic("TP205", message, given.where))
 
 
 def _delete(done: Applied, given: Given) -> None:
@@ -209,6 +214,8 @@ def _delete(done: Applied, given: Given) -> None:
         return
     parent, _, last = key.rpartition(".")
     holder = lookup(done.tree, parent) if parent else done.tree
-    if isinstance(holder, dict):
-        del holder[last]
-        _forget(done, key)
+    if not isinstance(holder, dict):
+        done.refuse("TP206", given, f"Hydra would refuse {given.spelling}: it deletes no item of a list")
+        return
+    del holder[last]
+    _forget(done, given)
