@@ -157,6 +157,35 @@ def test_explorers_share_each_batch(tmp_path, toy):
     assert made == [[0, 2], [1, 3]]
 
 
+@pytest.mark.parametrize("explorers", [2, 3])
+def test_several_explorers_at_once_make_every_task_once(tmp_path, toy, explorers):
+    spec, buffer = job(tmp_path, toy, steps=4, explorers=explorers)
+    publish(spec, buffer, toy, 0, 1, 2, 3)
+    made = [[] for _ in range(explorers)]
+    runs = [
+        Run(spec, open_buffer(spec.database_url), recording(numbers), index)
+        for index, numbers in enumerate(made)
+    ]
+
+    async def explore():
+        exploring = [asyncio.ensure_future(run.explorer.explore()) for run in runs]
+        async with asyncio.timeout(30):
+            while buffer.depth()["ready"] < 4 * BATCH:
+                await asyncio.sleep(0.01)
+            buffer.set_state("finished", True)
+            await asyncio.gather(*exploring)
+
+    asyncio.run(explore())
+    assert sorted(number for numbers in made for number in numbers) == list(range(4 * BATCH))
+    assert all({number % explorers for number in numbers} == {index} for index, numbers in enumerate(made))
+    used = [(g.explorer_step, g.experiences[0].max_model_version) for g in buffer.groups("train")]
+    assert used == [(step + 1, step) for step in range(4) for _ in range(BATCH)]
+
+
+def recording(numbers):
+    return FakeMaker(before=lambda work: numbers.extend(job.task_no for job in work.jobs))
+
+
 def test_it_ends_when_the_trainer_has_finished(tmp_path, toy):
     spec, buffer = job(tmp_path, toy)
     publish(spec, buffer, toy, 0, 1, 2)
