@@ -108,12 +108,15 @@ def _skip(text: str, at: int, ifs: str, blanks: str) -> int:
 
 
 def _last(line: Value, text: str, at: int, ifs: str, blanks: str, raw: bool) -> Value:
-    stop = len(text)
-    while stop > at and text[stop - 1] in blanks:
-        stop -= 1
-    rest = text[at:stop]
-    if rest and rest[-1] in ifs and not any(c in ifs for c in rest[:-1]):
-        stop -= 1
+    """What is left of the line; its first word alone where only delimiters follow that word."""
+    stop = at
+    while stop < len(text) and text[stop] not in ifs:
+        stop += 2 if text[stop] == "\\" and not raw else 1
+    stop = min(stop, len(text))
+    if _skip(text, stop, ifs, blanks) < len(text):
+        stop = len(text)
+        while stop > at and text[stop - 1] in blanks:
+            stop -= 1
     return _unescaped(slice_value(line, at, stop), raw)
 
 
