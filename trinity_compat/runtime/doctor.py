@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,18 +38,24 @@ class Check:
 
 def examine(folder: Path) -> Iterator[Check]:
     """Run every check; ``folder`` is where job directories would lie."""
-    yield _python()
-    yield from _packages()
     device = detect_device()
-    yield _vllm(device)
-    yield _device(device)
-    yield _flash_attention(device)
-    yield _verl_platform(device)
-    yield from _memory_and_disk(folder)
-    yield from _ports()
-    yield _ray_address()
-    yield _wandb()
-    yield _ray_starts()
+    # Those that need an interpreter of their own take seconds: they run beside the others.
+    with ThreadPoolExecutor() as pool:
+        platform = pool.submit(_verl_platform, device)
+        ray = pool.submit(_ray_starts)
+        address = pool.submit(_ray_address)
+        flash = pool.submit(_flash_attention, device)
+        yield _python()
+        yield from _packages()
+        yield _vllm(device)
+        yield _device(device)
+        yield flash.result()
+        yield from _memory_and_disk(folder)
+        yield from _ports()
+        yield address.result()
+        yield _wandb()
+        yield platform.result()
+        yield ray.result()
 
 
 def _version(name: str) -> str | None:
