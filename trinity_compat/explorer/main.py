@@ -59,7 +59,7 @@ def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[in
         return BAD_INPUT, str(error)
     except RunError as error:
         return FAILED, str(error)
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         return STOPPED, "by a signal"
     except Exception as error:
         traceback.print_exc()
