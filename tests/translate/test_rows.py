@@ -4,9 +4,11 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.translate.derivations import NAMES
-from trinity_compat.translate.explain import all_keys, codes, explain
+from trinity_compat.translate.explain import all_keys, codes, derived, explain
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.trinity_config import schema
+
+from .helpers import flat, translated
 
 ROWS = load_rows()
 
@@ -62,3 +64,25 @@ def test_explain_suggests_the_nearest_key():
     with pytest.raises(UserError) as error:
         explain("dta.train_batch_sise", ROWS)
     assert "data.train_batch_size" in str(error.value)
+
+
+@pytest.mark.parametrize("target", ["0.6.0", "0.4.1"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["actor_rollout_ref.model.lora_rank=8"],
+        ["reward_model.enable=True"],
+        ["actor_rollout_ref.actor.strategy=megatron", "algorithm.use_kl_in_reward=True"],
+    ],
+)
+def test_every_path_that_a_translation_writes_is_explained(given, target):
+    _, config = translated(*given, target=target)
+    paths = [path for path in flat(config) if ".trinity_compat." not in path]
+    assert [path for path in paths if "why:" not in explain(path, ROWS)] == []
+    assert len(paths) > 40
+
+
+def test_the_paths_that_no_key_stands_for_exist():
+    assert [path for path in derived() if schema("0.6.0").find(path) is None] == []
+    assert {entry["by"] for entry in derived().values()} <= set(NAMES)

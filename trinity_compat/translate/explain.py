@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
@@ -65,6 +66,8 @@ def explain(name: str, rows: Rows) -> str:
     writers = [row for row in rows.all() if any(_concerns(path, name) for path in _all_paths(row))]
     if writers:
         return "\n\n".join("\n".join(_key_lines(row.key, row)) for row in writers)
+    if (found := _derived_text(name)) is not None:
+        return found
     if row is not None:
         return "\n".join(_key_lines(key, row))
     paths = {path for row in rows.all() for path in _all_paths(row)}
@@ -73,6 +76,23 @@ def explain(name: str, rows: Rows) -> str:
         f"{name} is neither a veRL key nor a path of the Trinity configuration",
         hint=f"did you mean {near}?" if near else None,
     )
+
+
+@functools.cache
+def derived() -> Mapping[str, Mapping[str, Any]]:
+    """Paths that a derivation writes though no single key stands for them: by, why, from."""
+    found: Mapping[str, Mapping[str, Any]] = json.loads(
+        data_path("translators/derived.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _derived_text(name: str) -> str | None:
+    for path, entry in derived().items():
+        if _concerns(path, name):
+            keys = ", ".join(entry["from"]) or "none: it is the same for every launch"
+            return f"{name}\n  how:     derived ({entry['by']})\n  from:    {keys}\n  why:     {entry['why']}"
+    return None
 
 
 def _code_text(code: str) -> str:
