@@ -193,6 +193,14 @@ def test_the_audit_accounts_for_every_key_of_the_launch():
     assert {"data.train_batch_size", "trainer.save_freq", "actor_rollout_ref.rollout.n"} <= keys
 
 
+def test_each_process_of_several_explorers_has_a_log_and_curves_of_its_own():
+    started = commands_of(planned(explorers=2), "127.0.0.1:1")
+    assert [command.name for command in started] == ["explorer_0", "explorer_1", "trainer"]
+    curves = [command.env["TENSORBOARD_DIR"].rpartition("/")[2] for command in started]
+    assert curves == ["explorer", "explorer_1", "trainer"]
+    assert len({command.log for command in started}) == 3
+
+
 def test_an_rl_run_without_a_device_is_a_cpu_run(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert plan.detect_device() == "cpu"

@@ -178,7 +178,7 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
         **(made.spec.env if role == "explorer" else {}),
         "RAY_ADDRESS": ray_address,
         "RAY_DEDUP_LOGS": "0",
-        "TENSORBOARD_DIR": str(job.tensorboard(role)),
+        "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
         "TRINITY_COMPAT_SUPERVISOR": str(os.getpid()),
         "PYTHONUNBUFFERED": "1",
     }
