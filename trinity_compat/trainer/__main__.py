@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,5 +33,18 @@ def _say(error: Exception, code: int) -> int:
     return code
 
 
+def leave(argv: list[str]) -> None:
+    """Exit with the code. After a signal the interpreter's teardown is left out: threads of gloo and Ray
+    that still run would abort it (-6) although everything is given back."""
+    try:
+        code = main(argv)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(sys.argv[1:])

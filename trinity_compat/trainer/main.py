@@ -80,7 +80,8 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
         cpus = max(processes + 2, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env=environment)
     try:
-        yield
+        with _on_sigterm():  # ray.init has put a handler of its own in place of ours
+            yield
     finally:
         ray.shutdown()
 
