@@ -9,7 +9,7 @@ from trinity_compat import __version__
 from trinity_compat.audit.formats.style import CSS
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import STATUS_MEANS, assignment, origin, plural, target
-from trinity_compat.audit.summary import OUTCOMES, Summary, name, outcome, summarise
+from trinity_compat.audit.summary import OUTCOMES, Cause, Summary, name, outcome, summarise
 from trinity_compat.translate.model import Finding, Status
 
 _FULL_LISTS_UP_TO = 20  # launches; beyond, keys that keep their meaning are only counted
@@ -58,7 +58,7 @@ def _verdict(summary: Summary) -> str:
     runs = total - needs
     return (
         f"{same} of {total} keep the meaning of every key, {runs} run without a decision by anyone, "
-        f"{needs} need one."
+        f"{needs} need{'s' * (needs == 1)} one."
     )
 
 
@@ -81,7 +81,7 @@ def _causes(summary: Summary) -> Iterator[str]:
     yield "<h2>What changes, and why</h2>"
     rows = (
         (
-            f"{len(c.set_in)}<small> + {len(c.default_in)} by default</small>",
+            _how_many(c),
             _status(c.status),
             f"<code>{escape(c.key)}</code> <small>{escape(c.code)}</small>",
             escape(c.reason),
@@ -90,6 +90,13 @@ def _causes(summary: Summary) -> Iterator[str]:
         for c in summary.causes
     )
     yield from _table(("launches", "what happens", "key", "why", "where"), rows)
+
+
+def _how_many(cause: Cause) -> str:
+    """Launches that set the key, and those that have it by default."""
+    by_default = f"<small>{len(cause.default_in)} by default</small>" if cause.default_in else ""
+    set_here = str(len(cause.set_in)) if cause.set_in or not by_default else ""
+    return " + ".join(filter(None, (set_here, by_default)))
 
 
 def _warnings(summary: Summary) -> Iterator[str]:

@@ -27,7 +27,8 @@ small{opacity:.65}
 summary{cursor:pointer}
 .launch{border-bottom:1px solid var(--line);padding:.45rem 0}
 .refused{color:var(--no);font-weight:600}
-.status{white-space:nowrap}
+td:has(>.status){min-width:9.5rem}
+td:has(>code){min-width:15rem}
 .s-approximated{color:var(--near)}
 .s-unsupported_upstream{color:var(--ours)}
 .s-unsupported{color:var(--open)}
