@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests" / "buffer"))  # its PostgreSQL server
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 
 
@@ -27,7 +28,7 @@ def toy(tmp_path_factory):
 class Run:
     """One `trinity-compat run` of the toy script. ``mark`` finds every process of it."""
 
-    def __init__(self, cwd, toy, *arguments, options=(), env=None, name="run"):
+    def __init__(self, cwd, toy, *arguments, options=(), env=None, name="run", yaml=None):
         self.name = name
         self.cwd, self.mark = cwd, uuid.uuid4().hex
         self.job = cwd / "checkpoints" / "toy" / "grpo"
@@ -40,7 +41,8 @@ class Run:
             **(env or {}),
         }
         words = ["trainer.test_freq=-1", "trainer.val_before_train=False", "trainer.save_freq=2", *arguments]
-        self.command = [sys.executable, "-m", "trinity_compat", "run", *options, str(SCRIPT), "--", *words]
+        source = [str(yaml)] if yaml else [str(SCRIPT), "--", *words]
+        self.command = [sys.executable, "-m", "trinity_compat", "run", *options, *source]
         self.process = None
 
     def start(self):

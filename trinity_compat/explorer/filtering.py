@@ -76,6 +76,14 @@ class Draw:
         """Whether the step has its groups."""
         return len(self.kept) >= self.filter.batch_size
 
+    @property
+    def told(self) -> str:
+        """How far it is, for the log: without a bound a drawing may go on for long."""
+        return (
+            f"step:{self.step} - {len(self.kept)} of {self.filter.batch_size} groups differ in"
+            f" {self.filter.metric} after {self.draws} draws of {self.filter.draw_size} tasks"
+        )
+
     def tasks(self) -> Iterator[int]:
         """The next tasks of the stream. Raises RunError after ``max_draws``."""
         bound = self.filter.max_draws

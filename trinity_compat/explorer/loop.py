@@ -101,6 +101,7 @@ class Explorer:
     async def _draw(self, draw: Draw, version: WeightVersion, history: int) -> list[Group]:
         while not draw.full:
             draw.add(await self._make(self._plan.draw_work(draw), version, history))
+            print(draw.told, flush=True)
         self._plan.drawn(draw)
         return draw.groups(history)
 

@@ -1,0 +1,84 @@
+"""Undisturbed runs to their end: what a script, a YAML and another database have to do with each other."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.buffer import open_buffer
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+
+# The toy has no warm start here: by its own reward no group would differ.
+PARITY = """
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return float(sum(map(ord, solution_str)) % 2)
+"""
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, toy):
+    words = [
+        "data.train_batch_size=8",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
+        "trainer.total_training_steps=3",
+        "trainer.test_freq=3",
+        "trainer.save_freq=2",
+        f"trainer.default_local_dir={tmp_path}/checkpoints",
+    ]
+    translate = [sys.executable, "-m", "trinity_compat", "translate", "--resolve", str(SCRIPT), "--", *words]
+    yaml = tmp_path / "x.yaml"
+    one = run(yaml=yaml, options=["--explorers", "2"])
+    yaml.write_text(subprocess.run(translate, env=one.env, capture_output=True, text=True, check=True).stdout)
+    one.start().finish(200)
+    assert one.code == 0, one.out + one.err
+    assert one.alive() == []
+    assert one.sql("select trainer_step, count(distinct group_id) from ledger group by 1") == [
+        (step, 8) for step in (1, 2, 3)
+    ]
+    assert one.sql("select task_no from task_groups where kind = 'train' order by 1") == [
+        (number,) for number in range(24)
+    ]
+    makers = {role for (role,) in one.sql("select distinct role from metrics where role like 'explorer%'")}
+    assert makers == {"explorer_0", "explorer_1"}
+    assert (tmp_path / "checkpoints" / "global_step_2" / "actor").is_dir()  # beside the job itself
+    evaluations = one.sql("select kind, count(*) from task_groups where kind like 'eval:%' group by 1")
+    assert evaluations == [("eval:1", 8), ("eval:2", 8)]  # before training, and after step 3
+
+
+@pytest.mark.runtime
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+def test_a_filtered_run_over_postgresql(run, tmp_path):
+    from buffer_postgres import PostgresServer, Unavailable
+
+    try:
+        server = PostgresServer(fsync=False)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        url = server.new_database("whole")
+        (tmp_path / "parity.py").write_text(PARITY)
+        words = [
+            "trainer.total_training_steps=2",
+            "data.gen_batch_size=16",
+            "algorithm.filter_groups.enable=True",
+            "algorithm.filter_groups.metric=reward",
+            f"reward.custom_reward_function.path={tmp_path}/parity.py",
+        ]
+        one = run(*words, options=["--database", url])
+        one.start().finish(200)
+        assert one.code == 0, one.out + one.err
+        assert one.alive() == []
+        buffer = open_buffer(url, create=False)
+        groups = buffer.groups("train")
+        buffer.close()
+        assert [group.task_no for group in groups] == list(range(16))
+        assert all(len({part.reward for part in group.experiences}) > 1 for group in groups)
+        assert not (one.job / "buffer" / "experiences.db").exists()
+    finally:
+        server.close()
