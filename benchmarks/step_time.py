@@ -3,7 +3,8 @@
     python benchmarks/step_time.py [--toy DIR] [--out DIR] [--steps 12] [--ways stock offset0 offset1]
 
 The same script, the same machine, one after the other, no validation and no checkpoints. Seconds are
-veRL's own metrics, medians without the first two steps. Prints Markdown.
+veRL's own metrics, medians without the first two steps; "others" is what the rest of the machine did
+meanwhile: the figures hold where it is near 0. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ WARM = 2  # steps that are left out: torch and vLLM still allocate
 QUIET = ["trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"]
 HEAD = (
     "| run | s/step | of stock | generation, s | waited for it, s | hidden | old log-probs + update, s "
-    "| clock between steps, s | start to first step, s | total, s | memory, GB | processes |"
+    "| clock between steps, s | start to first step, s | total, s | CPU, s | memory, GB | processes "
+    "| others, cores |"
 )
 
 
@@ -64,8 +66,10 @@ class Row:
             f"{self.apart:.2f}",
             f"{self.until_first:.0f}",
             f"{run.seconds:.0f}",
+            f"{run.cpu_s:.0f}",
             f"{run.peak_bytes / 2**30:.1f}",
             str(run.processes),
+            f"{run.others:.1f}",
         ]
 
 

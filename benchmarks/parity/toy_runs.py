@@ -50,6 +50,8 @@ class Measured:
     seconds: float
     peak_bytes: int
     processes: int  # at the peak
+    cpu_s: float  # of all its processes
+    others: float  # cores that the rest of the machine used meanwhile: 0 on an idle one
 
 
 class Failed(Exception):
@@ -118,13 +120,16 @@ def _measure(
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
         )
-        with _Memory(mark) as memory:
+        with _Usage(mark) as usage:
             code = _wait(process, limit_s, mark)
         seconds = time.time() - started
     if code:
         tail = "\n".join((folder / "output.log").read_text(errors="replace").splitlines()[-30:])
         raise Failed(f"{way} in {folder} ended with {code}:\n{tail}")
-    return Measured(way, tuple(words), started, seconds, memory.peak_bytes, memory.processes)
+    others = max(0.0, usage.busy_s - usage.cpu_s) / seconds
+    return Measured(
+        way, tuple(words), started, seconds, usage.peak_bytes, usage.processes, usage.cpu_s, others
+    )
 
 
 @contextmanager
@@ -179,16 +184,27 @@ def _end(mark: str) -> None:
     _running.discard(mark)
 
 
-class _Memory:
-    """Peak of the run's memory, looked at every two seconds. PSS: a page that k processes share counts
-    1/k in each, so that the sum is what the machine gave."""
+class _Usage:
+    """What the run takes, looked at every two seconds: ``peak_bytes``, ``cpu_s``; ``busy_s`` is the whole
+    machine's. Memory is PSS: a page that k processes share counts 1/k in each, so that the sum is what
+    the machine gave."""
 
     def __init__(self, mark: str) -> None:
         self._mark, self._stop = mark, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._cpu: dict[int, float] = {}
+        self._busy_before = _busy()
         self.peak_bytes = self.processes = 0
 
-    def __enter__(self) -> _Memory:
+    @property
+    def cpu_s(self) -> float:
+        return sum(self._cpu.values())
+
+    @property
+    def busy_s(self) -> float:
+        return _busy() - self._busy_before
+
+    def __enter__(self) -> _Usage:
         self._thread.start()
         return self
 
@@ -198,13 +214,20 @@ class _Memory:
 
     def _watch(self) -> None:
         while not self._stop.wait(2):
-            sizes = [size for process in _marked(self._mark) if (size := _pss(process))]
+            sizes = [size for process in _marked(self._mark) if (size := self._look(process))]
             if sum(sizes) > self.peak_bytes:
                 self.peak_bytes, self.processes = sum(sizes), len(sizes)
 
+    def _look(self, process: psutil.Process) -> int:
+        try:
+            times = process.cpu_times()
+            self._cpu[process.pid] = times.user + times.system
+            return int(process.memory_full_info().pss)
+        except psutil.Error:
+            return 0
 
-def _pss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.Error:
-        return 0
+
+def _busy() -> float:
+    """CPU seconds that this machine has worked since it started."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.steal - times.guest - times.guest_nice)
