@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,10 +96,12 @@ class PlainExplorer(threading.Thread):
         while not self.stop.wait(0.5):
             self.buffer.beat("explorer", self.name_, state="running")
 
-    def _check(self) -> None:
+    def _check(self, history: int) -> None:
         self._answer_eval()
         if self.stop.is_set():
             raise SystemExit
+        if self.buffer.history() != history:
+            raise HistoryChanged("a resume: other tasks may be missing now")
 
     def _loop(self) -> None:
         while not self.stop.is_set():
@@ -107,10 +110,11 @@ class PlainExplorer(threading.Thread):
             step = missing[0] // self.batch + 1
             if self.die_after is not None and step > self.die_after:
                 return
-            self._load(wait_for_version(self.buffer, self.spec.sync, step, check=self._check))
-            rng = torch.Generator().manual_seed(1000 + step)
-            made = [self._group(n, self.train[n], step, rng, key=f"{history}-{n}") for n in missing]
             with contextlib.suppress(HistoryChanged):
+                check = partial(self._check, history)
+                self._load(wait_for_version(self.buffer, self.spec.sync, step, check=check))
+                rng = torch.Generator().manual_seed(1000 + step)
+                made = [self._group(n, self.train[n], step, rng, key=f"{history}-{n}") for n in missing]
                 self.buffer.put_groups(made, history=history)
 
     def _answer_eval(self) -> None:
