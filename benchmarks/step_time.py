@@ -31,7 +31,7 @@ WARM = 2  # steps that are left out: torch and vLLM still allocate
 QUIET = ["trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"]
 HEAD = (
     "| run | s/step | of stock | generation, s | waited for it, s | hidden | old log-probs + update, s "
-    "| clock between steps, s | start to first step, s | total, s | CPU, s | memory, GB | processes "
+    "| clock between steps, s | start to end of step 1, s | total, s | CPU, s | memory, GB | processes "
     "| others, cores |"
 )
 
@@ -77,14 +77,13 @@ def row_of(measured: Measured, run: Run) -> Row:
     waited = median(run, "timing_s/gen")
     explored = toy_runs.series(run, "time/rollout")  # ours only: stock generates inside its step
     steps = toy_runs.series(run, "timing_s/step")
-    first_s = steps.walls[0] - steps.values[0] - measured.started
     return Row(
         step=median(run, "timing_s/step"),
         generation=median(run, "time/rollout") if len(explored) else waited,
         waited=waited,
         trained=median(run, "timing_s/old_log_prob") + median(run, "timing_s/update_actor"),
         apart=statistics.median(between(steps.walls)),
-        until_first=first_s,
+        until_first=steps.walls[0] - measured.started,
         measured=measured,
     )
 
