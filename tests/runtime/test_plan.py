@@ -164,6 +164,24 @@ def test_the_yaml_is_translate_s_to_the_byte(tmp_path):
     assert source("data.seed=7")[0].yaml_text == done.stdout
 
 
+def test_the_yaml_is_translate_s_where_the_script_computes_from_a_variable(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "n=${MINI:-16}\nexport LOGS=$HOME/logs\n"
+        "python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet "
+        "data.val_files=/d/a.parquet actor_rollout_ref.rollout.name=vllm "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$((n*8))\n"
+    )
+    environ = {**ENV, "MINI": "4"}
+    command = [sys.executable, "-m", "trinity_compat", "translate", "--resolve", str(script)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    caught = [word.text for word in read_script(script, env=environ).launches[0].arguments]
+    assert caught[-1].endswith("=32")
+    request = Request(str(script), (), {}, str(Path.cwd()), environ)
+    found = Invocation("verl.trainer.main_ppo", tuple(caught))
+    assert source_of(found, request, Options())[0].yaml_text == done.stdout
+
+
 def test_line_numbers_come_from_the_script_only_when_its_words_are_the_caught_ones():
     request = Request(str(SCRIPT), (), {}, str(Path.cwd()), ENV)
     static = read_script(SCRIPT, env=ENV).launches[0]

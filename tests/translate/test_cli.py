@@ -88,3 +88,23 @@ def test_the_api_gives_the_same_bytes(run, tmp_path):
     launch = read_script(tmp_path / "run.sh", name="run.sh").launches[0]
     options = Options(resolve=True, command="trinity-compat translate run.sh --resolve")
     assert translate_launch(launch, options)[1] == out
+
+
+COMPUTED = """n=${MINI:-16}
+python3 -m verl.trainer.main_ppo data.train_files=/d/train.parquet data.val_files=/d/test.parquet \\
+  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$((n*8))
+"""
+
+
+def test_resolve_follows_what_the_script_computes_from_a_variable(run, monkeypatch):
+    def micro_batch(text):
+        return yaml.safe_load(text)["trainer"]["trainer_config"]["actor_rollout_ref"]["actor"][
+            "ppo_micro_batch_size_per_gpu"
+        ]
+
+    monkeypatch.setenv("MINI", "4")
+    code, out, err = run("--resolve", script=COMPUTED)
+    assert (code, micro_batch(out)) == (0, 32), err
+    assert "MINI" not in yaml.safe_load(out)["explorer"].get("env_vars", {})
+    monkeypatch.delenv("MINI")
+    assert micro_batch(run("--resolve", script=COMPUTED)[1]) == 128

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import click
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
+from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.verl_config import VERSIONS, config_from_yaml
 
@@ -130,8 +133,30 @@ def _read(source: str | None, arguments: tuple[str, ...], given: dict[str, Any],
         raise UserError("no script is given", hint="trinity-compat translate run.sh, or - for stdin")
     if source == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
-        return read_text(text, name="<stdin>", cwd=given["cwd"], env=options.env, args=arguments)
-    return read_script(source, cwd=given["cwd"], env=options.env, args=arguments)
+        read = partial(read_text, text, name="<stdin>", cwd=given["cwd"], args=arguments)
+    else:
+        read = partial(read_script, source, cwd=given["cwd"], args=arguments)
+    return _under_environment(read, options)
+
+
+def _under_environment(read: Callable[..., Reading], options: Options) -> Reading:
+    """With --resolve, what the script computes from a variable follows the variable's value too: filling
+    in afterwards is enough only where nothing was computed, and then the places say more."""
+    plain = read(env=options.env)
+    if not options.resolve:
+        return plain
+    environ = {**options.environ, **options.env}
+    known = read(env=environ)
+    return plain if _same(plain, known, environ) else known
+
+
+def _same(plain: Reading, known: Reading, environ: dict[str, str]) -> bool:
+    try:
+        filled = [resolved_launch(launch, environ).arguments for launch in plain.launches]
+    except UserError:
+        return True  # said with its place when the launch is translated
+    texts = [[word.text for word in words] for words in filled]
+    return texts == [[word.text for word in launch.arguments] for launch in known.launches]
 
 
 def _chosen(reading: Reading, which: str) -> list[Launch]:

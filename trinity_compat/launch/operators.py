@@ -145,6 +145,8 @@ def substitute(
         count = -1 if everywhere else 1
         budget.make(len(text) + text.count(old) * len(_filled(new, old)))
         return text.replace(old, _filled(new, old), count)
+    if not text and anchor != "%" and pattern[0] != ("*", False):
+        return ""  # bash asks for the star before it matches anything against an empty value
     sequence = glob(pattern)
     if anchor:
         return _at_edge(text, sequence, new, anchor, budget)
@@ -170,17 +172,17 @@ def _scan(text: str, sequence: Sequence, new: list[str | None], everywhere: bool
         return _filled(new, "") if matcher.whole(sequence) else ""
     out, at = "", 0
     while at < len(text):
-        end = max(matcher.ends(sequence, {at}), default=at)
-        if end == at:
-            out += text[at]
-            at += 1
+        end = max(matcher.ends(sequence, {at}), default=-1)
+        if end < 0:
+            out, at = out + text[at], at + 1
             continue
         out += _filled(new, text[at:end])
         budget.make(len(out) // 64)
-        at = end
         if not everywhere:
-            break
-    return out + text[at:]
+            return out + text[end:]
+        # Where nothing was matched, bash puts the new text in front of the character and goes on behind it.
+        out, at = (out + text[at], at + 1) if end == at else (out, end)
+    return out
 
 
 def _transform(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:

@@ -281,11 +281,13 @@ def _expand_list(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str, val
 def _default(sh: Shell, unit: Unit, part: Node, quoted: bool, values: list[Value] | None, mark: str) -> Segs:
     where, operator = unit.where(part), part["Exp"]["Op"]
     word = (part["Exp"].get("Word") or {}).get("Parts") or []
-    if operator in (":+", "+"):
-        return [] if values is None else splitting(words.expand_parts(sh, unit, word, quoted=quoted))
-    if values is None:
-        return splitting(words.expand_parts(sh, unit, word, quoted=quoted))
-    return joined(sh, values, quoted, mark, where)
+    alternative = operator in (":+", "+")
+    if alternative and values is None:
+        return []
+    if not alternative and values is not None:
+        return joined(sh, values, quoted, mark, where)
+    segs = splitting(words.expand_parts(sh, unit, word, quoted=quoted))
+    return segs or ([Seg("", where, None, True)] if quoted else [])
 
 
 def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None) -> Segs:
