@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.filtering import Draw, GroupFilter
+from trinity_compat.explorer.jobs import eval_jobs, make_job
 from trinity_compat.explorer.rollout import Job
-from trinity_compat.explorer.tasks import TaskStream, sampling_seed
+from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
-from trinity_compat.synchronizer.policy import required_version, takes_newest
+from trinity_compat.synchronizer.policy import asks, changes_within_a_step, looks, required_version
+from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import find_version
 
 GRACE_S = 60.0
@@ -63,13 +65,12 @@ class Plan:
     ) -> None:
         self._spec, self._buffer, self._train, self._eval = spec, buffer, train, evaluation
         self._index = index
-        self._rollout = spec.verl["actor_rollout_ref"]["rollout"]
         self._batch = train.order.batch_size
-        seed = spec.verl["data"].get("seed")
-        self._seed = int(self._rollout.get("seed", 42) if seed is None else seed)
         self._filter = GroupFilter.of(spec.verl)
         self._ended = Ended()
         self._held: WeightVersion | None = None
+        self._asking = Asking(buffer, index)
+        self._asked_for = self._history = 0
         self._next: tuple[int, Work | None] | None = None
         self.total_steps = self._total_steps()
         self.timeout_s = spec.sync.timeout_s
@@ -96,6 +97,8 @@ class Plan:
     def next_work(self, history: int) -> Work | None:
         """The earliest step with missing tasks of this explorer; None when all are made."""
         if self._next is None or self._next[0] != history:
+            if self._history != history:  # weights of an ended history may be lost
+                self._history, self._held = history, None
             self._next = history, self._find_work()
         return self._next[1]
 
@@ -137,29 +140,33 @@ class Plan:
 
     def eval_work(self, request: EvalRequest) -> Work:
         """All validation rows."""
-        rows = range(len(self._eval) if self._eval else 0)
         kind = f"eval:{request.request_id}"
-        return Work(request.step, kind, [self._job("eval", i, self._eval.row(i)) for i in rows if self._eval])
+        return Work(request.step, kind, eval_jobs(self._spec.verl, self._eval))
 
     def _job(self, kind: str, number: int, task: Mapping[str, Any]) -> Job:
-        values = self._rollout["val_kwargs"] if kind == "eval" else self._rollout
-        sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")}
-        sampling["repetition_penalty"] = self._rollout.get("repetition_penalty", 1.0)
-        sampling["ignore_eos"] = self._rollout.get("ignore_eos", False)
-        if sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
-            sampling["seed"] = sampling_seed(self._seed, kind, number)
-        return Job(number, task, int(values["n"]), sampling, validate=kind == "eval")
+        job = make_job(self._spec.verl, kind, number, task)
+        return replace(job, apart=changes_within_a_step(self._spec.sync)) if kind == "train" else job
 
     def version_for(self, work: Work) -> WeightVersion | None:
         """The weights for a step; None: not published yet, or the explorer is too far ahead."""
-        sync = self._spec.sync
-        if self._held and not takes_newest(sync, work.step) and sync.style != "fixed":
+        sync, step = self._spec.sync, work.step
+        if sync.style == "fixed":
+            return find_version(self._buffer, sync, step) or self._initial(work)
+        if self._held is None or looks(sync, step):
+            self._held = self._buffer.latest_version() or self._initial(work)
+        due = asks(sync, step) and self._asked_for != step
+        ahead = self._held is not None and step - 1 - self._held.version > self._lead()
+        if not due and not ahead:
             return self._held
-        found = find_version(self._buffer, sync, work.step) or self._initial(work)
-        if found and sync.style != "fixed" and work.step - 1 - found.version > self._lead():
-            return None
-        self._held = found
-        return found
+        if sync.style != "explorer_driven":
+            self._held = None
+        elif self._asking.answered():
+            self._asked_for, self._held = step, None
+        return None
+
+    def newer(self) -> WeightVersion | None:
+        """What takes the place of the weights in the middle of a step; None: nothing may, or nothing is there."""
+        return self._buffer.latest_version() if changes_within_a_step(self._spec.sync) else None
 
     def _initial(self, work: Work) -> WeightVersion | None:
         """Version 0 of a run that has just begun is the model path itself: the engine holds it already.

@@ -1,0 +1,29 @@
+"""Tasks with the sampling that veRL's configuration gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.tasks import TaskStream, sampling_seed
+
+
+def make_job(verl: Mapping[str, Any], kind: str, number: int, task: Mapping[str, Any]) -> Job:
+    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``. The seed depends on kind,
+    number and the run's own seed (data.seed, else rollout.seed)."""
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    values = rollout["val_kwargs"] if kind == "eval" else rollout
+    sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")}
+    sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
+    sampling["ignore_eos"] = rollout.get("ignore_eos", False)
+    if sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
+        seed = verl["data"].get("seed")
+        base = int(rollout.get("seed", 42) if seed is None else seed)
+        sampling["seed"] = sampling_seed(base, kind, number)
+    return Job(number, task, int(values["n"]), sampling, validate=kind == "eval")
+
+
+def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[Job]:
+    """Every validation row, in order; none without validation data."""
+    return [make_job(verl, "eval", i, rows.row(i)) for i in range(len(rows))] if rows else []
