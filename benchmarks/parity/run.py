@@ -1,12 +1,13 @@
 """The parity study: the toy launch on stock veRL and decoupled, several seeds each, compared.
 
-    python benchmarks/parity/run.py --out DIR [--seeds 5] [--steps 25] [--ways stock offset0 offset1]
-    python benchmarks/parity/run.py --out DIR --script examples/verl_scripts/run_toy_ppo.sh
+    python benchmarks/parity/run.py --out DIR [--study grpo kl ppo] [--seeds 5] [--steps 20]
+    python benchmarks/parity/run.py --out DIR --study grpo --ways stock offset1 --within 300
+    python benchmarks/parity/run.py --out DIR --report        # the tables of what is finished
 
 Seed k sets data.seed (both sides then draw the same tasks in the same order) and rollout.seed. Finished
 runs are kept, so the command continues where it was stopped; seeds go round by round, so that what is
-there is balanced. Writes DIR/WAY.md and DIR/WAY.html (WAY against stock) and prints the short tables.
-Words after -- go to the script.
+there is balanced. Runs lie in DIR/STUDY/WAY/seedK, with WAY.md and WAY.html (WAY against stock) beside
+them; the short tables are printed. Words after -- go to the script.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import toy_runs
@@ -29,6 +31,22 @@ from trinity_compat.compare.report import as_markdown
 from trinity_compat.compare.verdict import Comparison, MetricVerdict, Options, compare, headline
 
 STOCK = "stock"
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One launch, run in several ways; ``words`` go to the script before the user's."""
+
+    script: str
+    ways: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+
+STUDIES = {
+    "grpo": Study("run_toy_grpo.sh", tuple(WAYS)),
+    "kl": Study("run_toy_grpo.sh", (STOCK, "offset0"), ("actor_rollout_ref.actor.use_kl_loss=True",)),
+    "ppo": Study("run_toy_ppo.sh", (STOCK, "offset0")),
+}
 SHOWN = (
     "critic/score/mean",
     "val-core/toy/sort/acc/mean@1",
@@ -38,7 +56,11 @@ SHOWN = (
     "actor/grad_norm",
     "actor/ppo_kl",
     "actor/pg_clipfrac",
+    "actor/kl_loss",
     "critic/vf_loss",
+    "critic/vf_explained_var",
+    "critic/grad_norm",
+    "critic/values/mean",
     "rollout_corr/kl",
     "rollout_corr/k3_kl",
     "training/rollout_probs_diff_mean",
@@ -46,23 +68,32 @@ SHOWN = (
 )
 
 
-def folder_of(out: Path, way: str, seed: int) -> Path:
-    return out / way / f"seed{seed}"
+def folder_of(args: argparse.Namespace, study: str, way: str, seed: int) -> Path:
+    return Path(args.out / study / way / f"seed{seed}")
+
+
+def ways_of(args: argparse.Namespace, study: str) -> list[str]:
+    return [way for way in STUDIES[study].ways if not args.ways or way in args.ways]
 
 
 def run_all(args: argparse.Namespace) -> None:
+    """Every missing run, ``--jobs`` at a time; none is begun after ``--within`` seconds."""
     toy = toy_runs.make_toy((args.toy or args.out / "toy").absolute())
-    fixed = [f"trainer.total_training_steps={args.steps}", f"trainer.test_freq={args.steps}"]
+    end = time.monotonic() + args.within if args.within else float("inf")
 
-    def one(seed: int, way: str) -> None:
-        words = [*fixed, "trainer.save_freq=-1", *toy_runs.seeded(seed), *args.words]
-        done = toy_runs.run(way, folder_of(args.out, way, seed), toy, words, script=args.script)
-        print(f"{way} seed {seed}: {done.seconds:.0f} s", file=sys.stderr, flush=True)
+    def one(study: str, seed: int, way: str) -> None:
+        if time.monotonic() < end:
+            words = [*fixed_words(args, study), *toy_runs.seeded(seed), *args.words]
+            script = toy_runs.SCRIPT.with_name(STUDIES[study].script)
+            done = toy_runs.run(way, folder_of(args, study, way, seed), toy, words, script=script)
+            print(f"{study} {way} seed {seed}: {done.seconds:.0f} s", file=sys.stderr, flush=True)
 
+    seeds = range(1, args.seeds + 1)
+    turns = [(study, seed, way) for study in args.study for seed in seeds for way in ways_of(args, study)]
     with ThreadPoolExecutor(args.jobs) as pool:
-        turns = [pool.submit(one, seed, way) for seed in range(1, args.seeds + 1) for way in args.ways]
+        running = [pool.submit(one, *turn) for turn in turns]
         try:
-            for turn in turns:
+            for turn in running:
                 turn.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -70,9 +101,20 @@ def run_all(args: argparse.Namespace) -> None:
             raise
 
 
-def side(args: argparse.Namespace, way: str) -> Side:
-    folders = [folder_of(args.out, way, seed) for seed in range(1, args.seeds + 1)]
-    return Side(way, [toy_runs.metrics(folder) for folder in folders])
+def fixed_words(args: argparse.Namespace, study: str) -> list[str]:
+    lengths = [f"trainer.{key}={args.steps}" for key in ("total_training_steps", "test_freq")]
+    return [*lengths, "trainer.save_freq=-1", *STUDIES[study].words]
+
+
+def sides_of(args: argparse.Namespace, study: str) -> dict[str, Side]:
+    """The finished runs of each way that has any."""
+    sides = {}
+    for way in ways_of(args, study):
+        folders = [folder_of(args, study, way, seed) for seed in range(1, args.seeds + 1)]
+        runs = [toy_runs.metrics(folder) for folder in folders if (folder / "done.json").exists()]
+        if runs:
+            sides[way] = Side(way, runs)
+    return sides
 
 
 # -- what is printed -----------------------------------------------------------------------------------
@@ -81,11 +123,11 @@ def side(args: argparse.Namespace, way: str) -> Side:
 def score_table(sides: Sequence[Side], steps: int) -> None:
     """Mean reward by step: mean over seeds ± their standard deviation."""
     at = sorted({1, *range(5, steps + 1, 5), steps})
-    print(f"\n| mean reward at step | {' | '.join(map(str, at))} |\n|---{'|---:' * len(at)}|")
+    print(f"\n| mean reward at step | seeds | {' | '.join(map(str, at))} |\n|---{'|---:' * (len(at) + 1)}|")
     for one in sides:
         curves = [dict(toy_runs.series(run, "critic/score/mean").points()) for run in one.runs]
         cells = [_spread([curve[step] for curve in curves]) for step in at]
-        print(f"| {one.label} | {' | '.join(cells)} |")
+        print(f"| {one.label} | {len(curves)} | {' | '.join(cells)} |")
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -114,37 +156,46 @@ def _cells(metric: MetricVerdict) -> list[str]:
     return [metric.name, *levels, f"{d.value:+.2g}", interval, p, f"{d.effect:+.1f}", metric.verdict]
 
 
-def report(args: argparse.Namespace) -> None:
-    sides = {way: side(args, way) for way in args.ways}
+def report(args: argparse.Namespace, study: str) -> None:
+    sides = sides_of(args, study)
+    print(f"\n## {study}")
     score_table(list(sides.values()), args.steps)
-    for way in args.ways:
+    for way in sides:
         if way != STOCK and STOCK in sides:
             comparison = compare(sides[STOCK], sides[way], Options(paired=args.paired))
-            (args.out / f"{way}.md").write_text(as_markdown(comparison))
-            (args.out / f"{way}.html").write_text(as_html(comparison))
+            (args.out / study / f"{way}.md").write_text(as_markdown(comparison))
+            (args.out / study / f"{way}.html").write_text(as_html(comparison))
             verdict_table(comparison)
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="one folder per way and seed")
-    parser.add_argument("--toy", type=Path, help="model and data (default: made in --out)")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=25, help="veRL steps of each run")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="runs at a time; above 1 their times mean nothing"
-    )
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[STOCK, "offset0", "offset1"])
-    parser.add_argument("--script", type=Path, default=toy_runs.SCRIPT)
-    parser.add_argument("--paired", action="store_true", help="sign flips: needs 6 seeds to ever reach 5 %%")
-    parser.add_argument("words", nargs="*")
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="one folder per study, way and seed")
+    add("--toy", type=Path, help="model and data (default: made in --out)")
+    add("--study", nargs="+", choices=STUDIES, default=list(STUDIES))
+    add("--ways", nargs="+", choices=WAYS, help="only these of a study's ways")
+    add("--seeds", type=int, default=5)
+    add("--steps", type=int, default=20, help="veRL steps of each run")
+    add("--jobs", type=int, default=1, help="runs at a time; above 1 their times mean nothing")
+    add("--within", type=float, metavar="SECONDS", help="begin no run after these; call again to go on")
+    add("--report", action="store_true", help="run nothing: tables of what is finished")
+    add("--paired", action="store_true", help="sign flips: needs 6 seeds to ever reach 5 %%")
+    add("words", nargs="*")
     args = parser.parse_args()
-    args.out, args.script = args.out.absolute(), args.script.absolute()
-    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {args.seeds} seeds, {args.steps} steps")
-    run_all(args)
-    report(args)
+    args.out = args.out.absolute()
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {args.steps} steps")
+    if not args.report:
+        run_all(args)
+    for study in args.study:
+        report(args, study)
 
 
 if __name__ == "__main__":
