@@ -4,6 +4,7 @@
 
 Runs three steps with validation and a checkpoint on stock veRL and decoupled, and writes PREFIX-stock.jsonl,
 PREFIX-ours.jsonl, values rounded to six digits. ``--names FILE`` freezes the names that stock logs.
+``--ways stock_v1`` records PREFIX-stock_v1.jsonl alone: veRL's v1 trainer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import toy_runs
 from trinity_compat.compare.model import Run
 
 STEPS = 3
+NAMES = {"stock": "stock", "offset0": "ours", "stock_v1": "stock_v1"}
 WORDS = [f"trainer.{key}={STEPS}" for key in ("total_training_steps", "test_freq", "save_freq")]
 
 
@@ -45,13 +47,14 @@ def main() -> None:
     parser.add_argument("--to", required=True, metavar="PREFIX")
     parser.add_argument("--names", type=Path)
     parser.add_argument("--script", type=Path, default=toy_runs.SCRIPT)
+    parser.add_argument("--ways", nargs="+", choices=NAMES, default=["stock", "offset0"])
     args = parser.parse_args()
     out, toy = args.out.absolute(), toy_runs.make_toy(args.toy.absolute())
-    for way, name in (("stock", "stock"), ("offset0", "ours")):
+    for way, name in ((way, NAMES[way]) for way in args.ways):
         toy_runs.run(way, out / name, toy, WORDS, script=args.script.absolute())
         run = toy_runs.metrics(out / name)
         write(Path(f"{args.to}-{name}.jsonl"), lines(run))
-        if way == "stock" and args.names:
+        if way in toy_runs.STOCK and args.names:
             write(args.names, sorted(run.series))
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import toy_runs
-from toy_runs import WAYS
+from toy_runs import OURS, WAYS
 
 from trinity_compat.compare.html import as_html
 from trinity_compat.compare.model import Side
@@ -43,7 +43,7 @@ class Study:
 
 
 STUDIES = {
-    "grpo": Study("run_toy_grpo.sh", tuple(WAYS)),
+    "grpo": Study("run_toy_grpo.sh", (STOCK, *OURS)),
     "kl": Study("run_toy_grpo.sh", (STOCK, "offset0"), ("actor_rollout_ref.actor.use_kl_loss=True",)),
     "ppo": Study("run_toy_ppo.sh", (STOCK, "offset0")),
 }

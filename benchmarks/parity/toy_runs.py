@@ -31,13 +31,15 @@ BIN = Path(sys.executable).parent
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 UPDATES_PER_STEP = 2  # r of the toy scripts: 32 prompts a step in mini-batches of 16
 
-# What ``trinity-compat run`` is told beside the script; None: stock veRL. The YAML counts updates.
-WAYS: dict[str, tuple[str, ...] | None] = {
-    "stock": None,
+# What ``trinity-compat run`` is told beside the script. The YAML counts updates.
+OURS: dict[str, tuple[str, ...]] = {
     "offset0": ("synchronizer.sync_offset=0",),
     "offset1": (f"synchronizer.sync_offset={UPDATES_PER_STEP}",),
     "fully_async": ("synchronizer.sync_style=fully_async",),
 }
+# What stock veRL is told after the profile for CPU, which asks for the v0 trainer.
+STOCK: dict[str, tuple[str, ...]] = {"stock": (), "stock_v1": ("trainer.use_v1=True",)}
+WAYS = (*STOCK, *OURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,13 @@ def series(of: Run, name: str) -> Series:
 
 
 def _command(way: str, folder: Path, words: Sequence[str], script: Path) -> list[str]:
-    sets = WAYS[way]
-    if sets is not None:
-        given = [word for item in sets for word in ("--set", item)]
+    if way in OURS:
+        given = [word for item in OURS[way] for word in ("--set", item)]
         job = str(folder / "job")
         return [str(BIN / "trinity-compat"), "run", str(script), "--job", job, *given, "--", *words]
     profile = [str(BIN / "trinity-compat"), "profile", "cpu", "--as-overrides"]
     overrides = subprocess.run(profile, check=True, capture_output=True, text=True).stdout.split()
-    return ["bash", str(script), *overrides, *words]
+    return ["bash", str(script), *overrides, *STOCK[way], *words]
 
 
 def _measure(
@@ -136,7 +137,7 @@ def _measure(
 def _environment(way: str, folder: Path, toy: Path, mark: str) -> Iterator[dict[str, str]]:
     """The run's environment. Stock's Ray gets a short folder of its own, removed afterwards."""
     own = {"TOY_DIR": str(toy), _MARK: mark, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    if WAYS[way] is not None:
+    if way in OURS:
         yield os.environ | own
         return
     with tempfile.TemporaryDirectory(prefix="tc-b-", dir="/tmp", ignore_cleanup_errors=True) as ray:
