@@ -14,6 +14,7 @@ from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
+from trinity_compat.faults import point
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now
         taken += len(conn.execute(trained, {**bind, **reuse}).all())
     if taken < ask.count:
         raise TooFew
+    point("inside claim")
     return token
 
 
@@ -114,6 +116,7 @@ def enter(conn: sa.Connection, claim: Claim, *, step: int, history: int, now: fl
     bind = {"token": claim.token, "step": step, "history": history, "now": now}
     conn.execute(query(queries.ENTER), bind)
     conn.execute(query(queries.SET_TRAINED), {"token": claim.token, "now": now})
+    point("inside ledger")
 
 
 def lost(claim: Claim, state: str) -> ClaimLost:

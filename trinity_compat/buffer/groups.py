@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from trinity_compat.buffer import codec, queries
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
+from trinity_compat.faults import point
 
 Row = Sequence[Any]
 
@@ -73,6 +74,7 @@ def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, n
         rows.extend({**experience, "group_id": group_id} for experience in experiences)
     if rows:
         conn.execute(query(queries.PUT_EXPERIENCES), rows)
+        point("inside insert")
     return new
 
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from trinity_compat.buffer import queries
 from trinity_compat.buffer.model import Reconciled
 from trinity_compat.buffer.queries import query
+from trinity_compat.faults import point
 
 
 def reconcile(conn: sa.Connection, *, step: int, now: float) -> Reconciled:
@@ -24,6 +25,7 @@ def reconcile(conn: sa.Connection, *, step: int, now: float) -> Reconciled:
         conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})
     conn.execute(query(queries.VOID_VERSIONS), lost)
     conn.execute(query(queries.VOID_METRICS), lost)
+    point("inside resume")
     return Reconciled(
         history=history,
         ready_again=conn.execute(query(queries.COUNT_READY)).scalar_one(),

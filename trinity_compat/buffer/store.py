@@ -25,6 +25,7 @@ from trinity_compat.buffer.model import (
     WeightVersion,
 )
 from trinity_compat.buffer.queries import query
+from trinity_compat.faults import point
 
 T = TypeVar("T")
 _ALL = 2**62
@@ -48,7 +49,9 @@ class SqlBuffer:
                 raise HistoryChanged(f"made in history {history}; a resume has started history {current}")
             return groups.insert(conn, prepared, history=current, now=self._now(conn))
 
-        return self._db.run(work) if prepared else 0
+        stored = self._db.run(work) if prepared else 0
+        point("after insert")
+        return stored
 
     def claim_groups(
         self,
@@ -75,9 +78,11 @@ class SqlBuffer:
             return claims.take(conn, ask, dialect=self._db.dialect, history=history, now=self._now(conn))
 
         try:
-            return self._db.run(work)
+            claim = self._db.run(work)
         except claims.TooFew:
             return None
+        point("after claim")
+        return claim
 
     def _drop_stale(self, kind: str, min_version: int) -> None:
         if self._read(lambda conn: claims.any_stale(conn, kind=kind, min_version=min_version)):
@@ -98,6 +103,7 @@ class SqlBuffer:
             claims.enter(conn, claim, step=step, history=history, now=self._now(conn))
 
         self._db.run(work)
+        point("after ledger")
 
     def release(self, claim: Claim) -> None:
         def work(conn: sa.Connection) -> None:
@@ -163,6 +169,7 @@ class SqlBuffer:
             conn.execute(query(queries.PUBLISH), values)
 
         self._db.run(work)
+        point("after publish")
 
     def latest_version(self) -> WeightVersion | None:
         rows = self._rows(queries.LATEST_VERSION)

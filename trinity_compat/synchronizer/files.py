@@ -17,6 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from trinity_compat.faults import point
+
 _NAME = re.compile(r"v(\d+)\.safetensors")
 
 
@@ -51,9 +53,11 @@ def write_file(
     try:
         save_file(_separate(tensors), part)
         written = WeightFile(str(path), _digest(part), part.stat().st_size)
+        point("inside weights")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+    point("after weights")
     return written
 
 

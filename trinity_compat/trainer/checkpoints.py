@@ -1,9 +1,15 @@
-"""The marker of the newest checkpoint, after a crash."""
+"""Checkpoints on disk: the marker names a whole one at any moment, whenever the process dies."""
 
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from omegaconf import DictConfig, open_dict
 
 MARKER = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
@@ -13,19 +19,56 @@ def mend_marker(directory: Path) -> None:
     """Rewrite a marker that was being written when the process died.
 
     veRL truncates the file and then writes the step, after ``data.pt``, the checkpoint's last file. So an
-    empty marker means that the newest folder with a ``data.pt`` is whole.
+    empty marker means that the folder with the youngest ``data.pt`` is whole: a higher number may be left
+    over from steps that a resume took back.
     """
     marker = directory / MARKER
     if not marker.exists() or marker.read_text().strip().isdigit():
         return
-    whole = [
-        int(m[1])
-        for path in directory.glob("global_step_*/data.pt")
-        if (m := _STEP.fullmatch(path.parent.name))
-    ]
-    if not whole:
+    whole = {step: folder / "data.pt" for step, folder in _folders(directory).items()}
+    ages = {step: file.stat().st_mtime_ns for step, file in whole.items() if file.exists()}
+    if not ages:
         marker.unlink()
         return
     part = marker.with_suffix(".part")
-    part.write_text(str(max(whole)))
+    part.write_text(str(max(ages, key=lambda step: (ages[step], step))))
     part.replace(marker)
+
+
+def _folders(directory: Path) -> dict[int, Path]:
+    found = ((_STEP.fullmatch(path.name), path) for path in directory.glob("global_step_*"))
+    return {int(match[1]): path for match, path in found if match}
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """``max_actor_ckpt_to_keep`` and ``max_critic_ckpt_to_keep``, applied once the marker stands.
+
+    veRL's own manager deletes the previous actor as soon as the new one is written, before the critic,
+    ``data.pt`` and the marker: a process that dies between leaves a marker without its checkpoint.
+    ``keep``: newest checkpoints to keep by role, None for all; ``spared`` is never deleted.
+    """
+
+    keep: Mapping[str, int | None]
+    spared: Path | None = None
+
+    @classmethod
+    def take_over(cls, trainer: DictConfig) -> Self:
+        """Read veRL's ``trainer`` section and tell veRL to delete nothing itself."""
+        one = trainer.get("remove_previous_ckpt_in_save", False)
+        keep = {role: 1 if one else trainer.get(f"max_{role}_ckpt_to_keep") for role in ("actor", "critic")}
+        with open_dict(trainer):
+            trainer.remove_previous_ckpt_in_save = False
+            trainer.max_actor_ckpt_to_keep = trainer.max_critic_ckpt_to_keep = None
+        named = trainer.get("resume_from_path") if trainer.get("resume_mode") == "resume_path" else None
+        return cls(keep, Path(named).resolve() if named else None)
+
+    def prune(self, directory: Path, step: int) -> None:
+        """Delete what lies before the newest ones up to ``step``, also those that an earlier start wrote.
+        Folders keep their small files, as veRL leaves them."""
+        older = [folder for number, folder in sorted(_folders(directory).items()) if number <= step]
+        for role, keep in self.keep.items():
+            holds = [folder for folder in older if (folder / role).is_dir()]
+            for folder in holds[:-keep] if keep and keep > 0 else []:
+                if folder.resolve() != self.spared:
+                    shutil.rmtree(folder / role, ignore_errors=True)

@@ -11,9 +11,11 @@ import numpy as np
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim, Group
 from trinity_compat.errors import RunError
+from trinity_compat.faults import point
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes
+from trinity_compat.synchronizer.requests import Asked
 from trinity_compat.synchronizer.store import as_version
 from trinity_compat.trainer.adapter import Claimed, Send
 from trinity_compat.trainer.batch import lag_metrics
@@ -32,6 +34,8 @@ class BufferExchange:
         self._buffer, self._spec, self._heart = buffer, spec, heart
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
         self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s)
+        self._asked = Asked(buffer, spec.explorers if spec.sync.style == "explorer_driven" else 0)
+        self._policy: tuple[int, Send] | None = None
         self._method = _transport(spec.sync.method)
         self._claim: Claim | None = None
         self._published: int | None = None
@@ -54,9 +58,16 @@ class BufferExchange:
 
     def publish(self, step: int, send: Send) -> None:
         self.commit(step)
+        self._policy = step, send
         if self._published is None or publishes(self._spec.sync, step):
             self._send(step, send)
-            prune(self._spec.sync.directory, before=oldest_needed(self._spec.sync, step))
+        self._answer(self._asked.open())
+
+    def _answer(self, asks: Mapping[int, str]) -> None:
+        """Publish the policy as it is now for the explorers that ask."""
+        if asks and self._policy:
+            self._send(*self._policy)
+            self._asked.answer(asks)
 
     def _send(self, step: int, send: Send) -> None:
         if self._published == step:
@@ -64,6 +75,7 @@ class BufferExchange:
         began = time.monotonic()
         version = as_version(step, send(step), self._method)
         self._buffer.publish_version(version)
+        prune(self._spec.sync.directory, before=oldest_needed(self._spec.sync, step, self._published or 0))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
 
@@ -104,6 +116,7 @@ class BufferExchange:
     def commit(self, step: int) -> None:
         claim, self._claim = self._claim, None
         if claim is not None:
+            point("after step")
             self._heart.keep(None)  # first: a renewal after the entry would look like a lost claim
             self._buffer.mark_trained(claim, step=step)
 
@@ -132,17 +145,20 @@ class BufferExchange:
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         pause = FIRST_POLL_S
-        while (found := look()) is None:
+        while True:
+            asks = self._asked.open()  # first: who asks has stored what it had, and the look finds it
+            if (found := look()) is not None:
+                return found
+            self._answer(asks)
             self._heart.check()
             gone = self._watch.verdict(what)
             if gone is not None:
                 found = look()  # it may have finished its work between the two looks
                 if found is None:
                     raise gone
-                break
+                return found
             time.sleep(pause)
             pause = min(pause * 1.2, SLOWEST_POLL_S)
-        return found
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
         depth = {f"buffer/{state}": count for state, count in self._buffer.depth().items()}

@@ -25,10 +25,11 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.errors import RunError
+from trinity_compat.faults import point
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
-from trinity_compat.trainer.checkpoints import mend_marker
+from trinity_compat.trainer.checkpoints import Retention, mend_marker
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -54,7 +55,8 @@ class StepPlaces:
             }
 
     def state_dict(self) -> dict[str, int]:
-        """Nothing to keep: the position in the task stream is the explorer's, the step is veRL's own."""
+        """Nothing to keep: the position in the task stream is the buffer's, the step is veRL's own."""
+        point("inside checkpoint")  # veRL asks between the models and its last file, data.pt
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -171,6 +173,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.global_steps = 0
         self._validated: tuple[int, list[Any]] | None = None
         super().__init__(*args, **kwargs)
+        self._directory = Path(self.config.trainer.default_local_dir)
+        self._retention = Retention.take_over(self.config.trainer)
         rollout = self.config.actor_rollout_ref.rollout
         self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
 
@@ -204,19 +208,20 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
     def _save_checkpoint(self) -> None:
         self.exchange.commit(self.global_steps)
         self._save_own_state()
+        point("before checkpoint")
         super()._save_checkpoint()
+        point("after checkpoint")
+        self._retention.prune(self._directory, self.global_steps)
 
     def _load_checkpoint(self) -> None:
-        mend_marker(Path(self.config.trainer.default_local_dir))
+        mend_marker(self._directory)
         super()._load_checkpoint()
         if self.global_steps:
             self._load_own_state()
         self.exchange.resumed(self.global_steps)
 
     def _own_state_path(self) -> Path:
-        return (
-            Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / "trinity.json"
-        )
+        return self._directory / f"global_step_{self.global_steps}" / "trinity.json"
 
     def _save_own_state(self) -> None:
         """What veRL's checkpoint lacks: the adaptive KL controller's coefficient."""

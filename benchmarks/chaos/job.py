@@ -1,0 +1,245 @@
+"""One toy job under fire: the command as a user gives it, killed, and given again until it ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from checks import Found, Standing, check, standing
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+MARKER = "latest_checkpointed_iteration.txt"
+BATCH, ANSWERS = 32, 8  # the script's groups in a step and answers in a group
+LIMIT_S = 240.0
+_MARK = "TC_CHAOS_RUN"
+
+# How a victim is known among the job's processes.
+WORDS = {
+    "explorer": "trinity_compat.explorer",
+    "trainer": "trinity_compat.trainer",
+    "engine": "ray::RolloutWorker",
+    "worker": "TrainingOnlyWorker",
+}
+
+
+class Stuck(Exception):
+    """A job that neither went on nor ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Kill ``victim`` (a key of WORDS, command, job; self: who stopped at the point) at the ``count``-th
+    passing of ``point``, or ``after`` seconds without one. Restart the database ``restarts`` times before."""
+
+    victim: str
+    point: str = ""
+    count: int = 1
+    after: float = 0.0
+    restarts: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.victim} {self.point or 'at random'}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened to a job. ``kills``: one row per kill that struck."""
+
+    found: Found
+    kills: list[dict[str, object]]
+    starts: int
+    restarts: int
+    left: int  # processes that outlived a kill by more than 20 s
+    seconds: float
+
+
+@dataclass(slots=True)
+class Job:
+    """The job in ``folder``. ``server`` is the PostgreSQL that ``url`` names, None for SQLite."""
+
+    folder: Path
+    toy: Path
+    words: tuple[str, ...]
+    steps: int
+    rng: random.Random
+    server: object | None = None
+    url: str = ""
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    left: int = 0
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "job"
+
+    @property
+    def database(self) -> str:
+        return self.url or f"sqlite:///{self.root}/buffer/experiences.db"
+
+    @property
+    def checkpoint(self) -> int:
+        marker = self.root / MARKER
+        return int(marker.read_text() or 0) if marker.exists() else 0
+
+    def run(self, strikes: list[Strike]) -> Report:
+        """Strike after strike, each in a start of its own; then to the end. Raises Stuck."""
+        began, before, kills = time.monotonic(), list[Standing](), list[dict[str, object]]()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for strike in strikes:
+            kill = self.strike(strike, before)
+            if kill is None:  # it reached its end first
+                break
+            kills.append(kill)
+        else:
+            self.start("")
+            self.shake(2 if self.server else 0)
+            self.wait_for_end()
+        if self.process is None or self.process.returncode != 0:
+            raise Stuck(f"the last start ended with {self.process and self.process.returncode}")
+        found = check(self.database, before, steps=self.steps, batch=BATCH, answers=ANSWERS)
+        starts = len(kills) + 1
+        return Report(found, kills, starts, self.restarts, self.left, round(time.monotonic() - began, 1))
+
+    # -- the command --------------------------------------------------------------------------------
+
+    def start(self, stop_at: str) -> None:
+        database = ["--database", self.url] if self.url else []
+        command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
+        command += ["--job", str(self.root), *database, "--", *self.words]
+        env = {**os.environ, "TOY_DIR": str(self.toy), _MARK: self.mark, "TRINITY_COMPAT_STOP_AT": stop_at}
+        with (self.folder / "output.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait_for_end(self) -> None:
+        assert self.process is not None
+        try:
+            self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise Stuck(f"no end after {LIMIT_S:.0f} s") from error
+
+    def alive(self) -> list[psutil.Process]:
+        """Every process of this job: all inherit the environment."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(_MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def end(self) -> None:
+        for process in self.alive():
+            with suppress(psutil.Error):
+                process.kill()
+        if self.process is not None:
+            self.process.wait()
+
+    # -- a kill -------------------------------------------------------------------------------------
+
+    def strike(self, strike: Strike, before: list[Standing]) -> dict[str, object] | None:
+        """Start, strike, and wait until nothing runs. None when the command ended before."""
+        self.start(f"{strike.point}:{strike.count}" if strike.point else "")
+        self.shake(strike.restarts)
+        victims = self.at_point() if strike.point else self.at_random(strike)
+        if victims is None:
+            return None
+        self.kill(strike.victim, victims)
+        struck = time.monotonic()
+        self.wait_for_end()
+        self.until_gone()
+        then = standing(self.database, self.checkpoint) if self.has_database() else None
+        if then is not None:
+            before.append(then)
+        return {
+            "victim": strike.victim,
+            "point": strike.point,
+            "step": then.step if then else 0,
+            "checkpoint": self.checkpoint,
+            "code": self.process.returncode if self.process else None,
+            "ended_after_s": round(time.monotonic() - struck, 1),
+        }
+
+    def has_database(self) -> bool:
+        return bool(self.url) or (self.root / "buffer" / "experiences.db").exists()
+
+    def shake(self, times: int) -> None:
+        """Restart the database under the running job."""
+        for _ in range(times):
+            if self.ended_within(self.rng.uniform(4, 14)) or self.server is None:
+                return
+            self.server.restart(self.rng.choice([signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]))  # type: ignore[attr-defined]
+            self.restarts += 1
+
+    def ended_within(self, seconds: float) -> bool:
+        assert self.process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+            return True
+        return False
+
+    def at_point(self) -> list[psutil.Process] | None:
+        """Wait until somebody has stopped at the point. None when the command ended first."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            stopped = [p for p in self.alive() if _is_stopped(p)]
+            if stopped:
+                return stopped
+            if self.ended_within(0.1):
+                return None
+        raise Stuck("the point was not reached")
+
+    def at_random(self, strike: Strike) -> list[psutil.Process] | None:
+        if self.ended_within(strike.after):
+            return None
+        word = WORDS.get(strike.victim)
+        while word:
+            found = [p for p in self.alive() if word in _command(p)]
+            if found:
+                return found
+            if self.ended_within(0.1):
+                return None
+        return []
+
+    def kill(self, victim: str, found: list[psutil.Process]) -> None:
+        assert self.process is not None
+        if (
+            victim == "command"
+        ):  # what `kill -9` of the shell's job reaches: the two sides have groups of their own
+            os.killpg(self.process.pid, signal.SIGKILL)
+            return
+        for process in self.alive() if victim == "job" else found:
+            with suppress(psutil.Error):
+                process.kill()
+
+    def until_gone(self) -> None:
+        """Nothing may outlive the command for long."""
+        deadline = time.monotonic() + 20
+        while (running := self.alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.left += len(running)
+        self.end()
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False
+
+
+def _command(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""

@@ -1,0 +1,27 @@
+"""Named points of a run at which a test stops a process, to kill it or something else just there.
+
+``TRINITY_COMPAT_STOP_AT="after claim:3"`` stops (SIGSTOP) each process that passes this point for the third
+time; SIGCONT lets it go on. The points stand where dying makes a difference: before and after each commit,
+file and rename that the promise of docs/durability.md rests on. Unset, a point costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_NAME, _, _COUNT = os.environ.get("TRINITY_COMPAT_STOP_AT", "").partition(":")
+_passed = 0
+
+
+def point(name: str) -> None:
+    """Stop here if a test asked for it."""
+    if name == _NAME:
+        _pass()
+
+
+def _pass() -> None:
+    global _passed
+    _passed += 1
+    if _passed == int(_COUNT or 1):
+        os.kill(os.getpid(), signal.SIGSTOP)
