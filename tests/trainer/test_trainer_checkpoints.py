@@ -1,13 +1,19 @@
+import os
+
 import pytest
+from omegaconf import OmegaConf
 
-from trinity_compat.trainer.checkpoints import mend_marker
+from trinity_compat.trainer.checkpoints import Retention, mend_marker, read_state, write_state
 
 
-def folder(tmp_path, step, *, whole=True):
+def folder(tmp_path, step, *, whole=True, roles=()):
     path = tmp_path / f"global_step_{step}"
     path.mkdir()
+    for role in roles:
+        (path / role).mkdir()
     if whole:
         (path / "data.pt").touch()
+    return path
 
 
 def marker(tmp_path):
@@ -38,8 +44,63 @@ def test_a_marker_cut_off_by_a_crash_names_the_newest_whole_folder(tmp_path):
     assert marker(tmp_path).read_text() == "10"
 
 
+def test_a_branch_that_a_resume_left_does_not_win_by_its_number(tmp_path):
+    left = folder(tmp_path, 8)
+    os.utime(left / "data.pt", (1, 1))
+    folder(tmp_path, 4)
+    marker(tmp_path).write_text("")
+    mend_marker(tmp_path)
+    assert marker(tmp_path).read_text() == "4"
+
+
 def test_an_empty_marker_without_a_whole_folder_goes(tmp_path):
     folder(tmp_path, 2, whole=False)
     marker(tmp_path).write_text("")
     mend_marker(tmp_path)
     assert not marker(tmp_path).exists()
+
+
+def trainer(**values):
+    return OmegaConf.create({"resume_mode": "auto", "resume_from_path": None, **values})
+
+
+def roles_left(tmp_path):
+    return {path.parent.name[12:] + path.name[0] for path in tmp_path.glob("global_step_*/[ac]*")}
+
+
+def test_the_newest_are_kept_role_by_role_and_veRL_deletes_none_itself(tmp_path):
+    for step in (2, 4, 6):
+        folder(tmp_path, step, roles=("actor", "critic"))
+    config = trainer(max_actor_ckpt_to_keep=1, max_critic_ckpt_to_keep=2)
+    Retention.take_over(config).prune(tmp_path, 6)
+    assert roles_left(tmp_path) == {"6a", "4c", "6c"}
+    assert config.max_actor_ckpt_to_keep is None
+    assert (tmp_path / "global_step_2" / "data.pt").exists()
+
+
+def test_all_are_kept_unless_a_number_is_given(tmp_path):
+    for step in (2, 4):
+        folder(tmp_path, step, roles=("actor",))
+    for number in (None, 0, -1):
+        Retention.take_over(trainer(max_actor_ckpt_to_keep=number)).prune(tmp_path, 4)
+    assert roles_left(tmp_path) == {"2a", "4a"}
+
+
+def test_a_left_branch_is_not_what_newest_means(tmp_path):
+    for step in (2, 4, 10):
+        folder(tmp_path, step, roles=("actor",))
+    Retention.take_over(trainer(remove_previous_ckpt_in_save=True)).prune(tmp_path, 4)
+    assert roles_left(tmp_path) == {"4a", "10a"}
+
+
+def test_the_checkpoint_that_the_command_names_is_spared(tmp_path):
+    first, *_ = [folder(tmp_path, step, roles=("actor",)) for step in (2, 4, 6)]
+    config = trainer(max_actor_ckpt_to_keep=1, resume_mode="resume_path", resume_from_path=str(first))
+    Retention.take_over(config).prune(tmp_path, 6)
+    assert roles_left(tmp_path) == {"2a", "6a"}
+
+
+def test_the_own_state_is_read_back_and_stock_veRL_has_none(tmp_path):
+    write_state(tmp_path / "global_step_2", {"kl_coef": 0.5})
+    assert read_state(tmp_path / "global_step_2") == {"kl_coef": 0.5}
+    assert read_state(tmp_path / "global_step_4") == {}

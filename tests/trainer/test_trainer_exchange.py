@@ -37,10 +37,10 @@ def heart(buffer):
 def make(buffer, heart, tmp_path):
     from trinity_compat.trainer.exchange import BufferExchange
 
-    def make(**changes):
+    def make(database=buffer, **changes):
         sync = changes.pop("sync", SyncSpec(directory=str(tmp_path / "sync"), timeout_s=0.5))
         spec = RunSpec("", "", {}, 1, None, sync, **changes)
-        return BufferExchange(buffer, spec, heart, batch_size=BATCH, group_size=RUNS, val_size=2)
+        return BufferExchange(database, spec, heart, batch_size=BATCH, group_size=RUNS, val_size=2)
 
     return make
 
@@ -210,6 +210,28 @@ def test_a_restart_without_checkpoint_starts_again(buffer, make, tmp_path):
     make().resumed(0)
     assert buffer.history() == 2
     assert buffer.depth()["ready"] == 2
+
+
+def test_disable_leaves_what_an_earlier_run_left_in_the_database(buffer, make, tmp_path):
+    make().publish(0, send(tmp_path))
+    put(buffer, 0, 1)
+    make().resumed(0, afresh=True)
+    assert buffer.depth()["ready"] == 0
+    assert buffer.latest_version() is None
+    assert buffer.missing_tasks(upto=4, limit=2) == [0, 1]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_fresh_database_goes_on_at_the_checkpoint_s_task(buffer, make, tmp_path, keeps):
+    """With what our checkpoint keeps, and with one of stock veRL, which keeps nothing for us."""
+    other = open_buffer(f"sqlite:///{tmp_path}/other.db")
+    put(other, 0, 1)
+    first = make(other)
+    first.claim(1)
+    first.commit(1)
+    make().resumed(1, first.position(1) if keeps else None)
+    assert buffer.missing_tasks(upto=6, limit=2) == [2, 3]
+    other.close()
 
 
 def test_metrics_of_a_step_are_kept_and_completed(buffer, make):

@@ -19,6 +19,7 @@ from trinity_compat.buffer.model import (
     Reconciled,
     WeightVersion,
 )
+from trinity_compat.buffer.position import Position
 
 
 class ClaimLost(RuntimeError):
@@ -77,6 +78,10 @@ class Buffer(Protocol):
         """Task numbers < ``upto`` that have no live group (void and stale ones are dead), in order:
         what an explorer has to make (again)."""
 
+    def position(self, *, step: int) -> Position:
+        """What the checkpoint of ``step`` has to keep, so that another database can go on from it. Call
+        between ``mark_trained`` of ``step`` and the next one."""
+
     # -- weights --------------------------------------------------------------------------------
     def publish_version(self, version: WeightVersion) -> None:
         """Announce a version. Versions grow within a history; a smaller one raises ValueError, the same
@@ -128,12 +133,16 @@ class Buffer(Protocol):
     def history(self) -> int:
         """Id of the current history, from 1."""
 
-    def reconcile(self, *, step: int) -> Reconciled:
+    def reconcile(self, *, step: int, position: Position | None = None) -> Reconciled:
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
         Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and
         void otherwise; nothing trained at or before it returns; later weight versions are void, and open
         claims are lost. A group whose tokens were pruned is void instead of ready. ``ready_again``
-        counts the groups that are ready now."""
+        counts the groups that are ready now.
+
+        ``position`` is what the checkpoint keeps. Where it is of another database, or of a branch that
+        this one has left, nothing here counts any more: all groups, uses, versions and metrics are void
+        and the tasks go on at the position. None: the checkpoint is this database's own."""
 
     def close(self) -> None:
         """Give the connections back."""

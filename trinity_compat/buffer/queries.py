@@ -163,6 +163,13 @@ VOID_VERSIONS = "UPDATE weight_versions SET voided_in = :history WHERE version >
 # What an explorer measured stays true of the groups that stay; a redone step replaces it.
 VOID_METRICS = """UPDATE metrics SET voided_in = :history
 WHERE step > :step AND voided_in IS NULL AND role NOT LIKE 'explorer%'"""
+FIRST_UNTRAINED = """SELECT min(task_no) FROM task_groups
+WHERE kind = 'train' AND state IN ('ready', 'claimed') AND use_count = 0"""
+TRAINED_BEYOND = """SELECT task_no FROM task_groups WHERE kind = 'train' AND task_no > :below
+    AND state NOT IN ('void', 'stale') AND use_count > 0 ORDER BY task_no"""
+ANY_USE_AT = "SELECT 1 FROM ledger_entries WHERE trainer_step = :step AND voided_in IS NULL LIMIT 1"
+LEFT_BEFORE = "SELECT 1 FROM histories WHERE id > :history AND from_step < :step LIMIT 1"
+VOID_ALL_METRICS = "UPDATE metrics SET voided_in = :history WHERE voided_in IS NULL"
 COUNT_READY = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'ready'"
 COUNT_TRAINED = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'trained'"
 

@@ -6,25 +6,31 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import queries
 from trinity_compat.buffer.model import Reconciled
+from trinity_compat.buffer.position import Position, adopt, is_ours
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
 
+_NOTHING = -1  # every step and version came after it
 
-def reconcile(conn: sa.Connection, *, step: int, now: float) -> Reconciled:
+
+def reconcile(conn: sa.Connection, *, step: int, position: Position | None, now: float) -> Reconciled:
     """The caller holds the history's row. Order matters: first claims, then uses, then groups."""
+    ours = position is None or is_ours(conn, step=step, position=position)
     history = int(conn.execute(query(queries.NEW_HISTORY), {"step": step, "now": now}).scalar_one())
     conn.execute(query(queries.SET_COUNTER), {"name": "history", "value": history})
     conn.execute(query(queries.END_ALL_CLAIMS))
     conn.execute(query(queries.GIVE_ALL_BACK))
-    lost = {"history": history, "step": step}
+    lost = {"history": history, "step": step if ours else _NOTHING}
     conn.execute(query(queries.VOID_USES), lost)
     conn.execute(query(queries.RECOUNT_USES), {"history": history})
     conn.execute(query(queries.TRAINED_TO_READY))
-    voided = conn.execute(query(queries.VOID_GROUPS), {"step": step}).scalars().all()
+    voided = conn.execute(query(queries.VOID_GROUPS), {"step": lost["step"]}).scalars().all()
     if voided:
         conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})
     conn.execute(query(queries.VOID_VERSIONS), lost)
-    conn.execute(query(queries.VOID_METRICS), lost)
+    conn.execute(query(queries.VOID_METRICS if ours else queries.VOID_ALL_METRICS), lost)
+    if position is not None and not ours:
+        adopt(conn, step=step, history=history, position=position)
     point("inside resume")
     return Reconciled(
         history=history,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from trinity_compat.buffer import claims, codec, groups, queries, resume
+from trinity_compat.buffer import position as positions
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.errors import HistoryChanged
@@ -24,6 +25,7 @@ from trinity_compat.buffer.model import (
     Reconciled,
     WeightVersion,
 )
+from trinity_compat.buffer.position import Position
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
 
@@ -141,18 +143,26 @@ class SqlBuffer:
     # -- the task stream ----------------------------------------------------------------------
 
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
-        def work(conn: sa.Connection) -> list[int]:
-            locked = queries.COMPLETE_BELOW + queries.for_update(self._db.dialect)
-            first = int(conn.execute(query(locked)).scalar_one())
-            bind = {"kind": "train", "first": first, "upto": upto}
-            live = set(conn.execute(query(queries.LIVE_TASKS), bind).scalars())
-            complete = first
-            while complete in live:
-                complete += 1
-            if complete > first:
-                conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": complete})
-            missing = (number for number in range(complete, upto) if number not in live)
-            return [number for number, _ in zip(missing, range(limit), strict=False)]
+        return self._db.run(lambda conn: self._missing(conn, upto, limit))
+
+    def _missing(self, conn: sa.Connection, upto: int, limit: int) -> list[int]:
+        locked = queries.COMPLETE_BELOW + queries.for_update(self._db.dialect)
+        first = int(conn.execute(query(locked)).scalar_one())
+        bind = {"kind": "train", "first": first, "upto": upto}
+        live = set(conn.execute(query(queries.LIVE_TASKS), bind).scalars()) | positions.adopted_tasks(conn)
+        complete = first
+        while complete in live:
+            complete += 1
+        if complete > first:
+            conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": complete})
+        missing = (number for number in range(complete, upto) if number not in live)
+        return [number for number, _ in zip(missing, range(limit), strict=False)]
+
+    def position(self, *, step: int) -> Position:
+        def work(conn: sa.Connection) -> Position:
+            history = self._hold_history(conn, queries.for_share)
+            first = self._missing(conn, _ALL, 1)[0]
+            return positions.take(conn, step=step, history=history, missing=first)
 
         return self._db.run(work)
 
@@ -258,10 +268,10 @@ class SqlBuffer:
     def history(self) -> int:
         return self._read(self._history)
 
-    def reconcile(self, *, step: int) -> Reconciled:
+    def reconcile(self, *, step: int, position: Position | None = None) -> Reconciled:
         def work(conn: sa.Connection) -> Reconciled:
             self._hold_history(conn, queries.for_update)
-            return resume.reconcile(conn, step=step, now=self._now(conn))
+            return resume.reconcile(conn, step=step, position=position, now=self._now(conn))
 
         return self._db.run(work)
 

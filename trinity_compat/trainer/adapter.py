@@ -40,8 +40,12 @@ class Exchange(Protocol):
     def started(self, total_steps: int) -> None:
         """The trainer knows how many steps it will make; the explorer may plan."""
 
-    def resumed(self, step: int) -> None:
-        """The checkpoint of ``step`` is loaded (0: there was none). Before the first ``publish``."""
+    def position(self, step: int) -> dict[str, Any]:
+        """What the checkpoint of ``step`` has to keep for ``resumed``, as JSON. After ``commit``."""
+
+    def resumed(self, step: int, position: Mapping[str, Any] | None = None, *, afresh: bool = False) -> None:
+        """The checkpoint of ``step`` is loaded (0: there was none), and ``position`` lay in it (None: it is
+        stock veRL's). ``afresh``: whatever the buffer holds is to be left. Before the first ``publish``."""
 
     def publish(self, step: int, send: Send) -> None:
         """Version ``step`` is complete: send it if the style says so."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from omegaconf import DictConfig, open_dict
 
+STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
 
@@ -38,6 +40,20 @@ def mend_marker(directory: Path) -> None:
 def _folders(directory: Path) -> dict[int, Path]:
     found = ((_STEP.fullmatch(path.name), path) for path in directory.glob("global_step_*"))
     return {int(match[1]): path for match, path in found if match}
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Keep ``state`` beside the checkpoint that will be written in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{STATE}.part"
+    part.write_text(json.dumps(state) + "\n")
+    part.replace(folder / STATE)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What ``write_state`` kept; empty beside a checkpoint of stock veRL."""
+    path = folder / STATE
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 @dataclass(frozen=True, slots=True)

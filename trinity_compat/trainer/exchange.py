@@ -10,6 +10,7 @@ import numpy as np
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim, Group
+from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
 from trinity_compat.spec import RunSpec
@@ -45,14 +46,23 @@ class BufferExchange:
         self._buffer.set_state("total_steps", total_steps)
         self._buffer.set_state("finished", False)
 
-    def resumed(self, step: int) -> None:
+    def position(self, step: int) -> dict[str, Any]:
+        return self._buffer.position(step=step).as_json()
+
+    def resumed(self, step: int, position: Mapping[str, Any] | None = None, *, afresh: bool = False) -> None:
         if step or self._buffer.latest_version() is not None:
-            done = self._buffer.reconcile(step=step)
+            done = self._buffer.reconcile(step=step, position=self._position_of(step, position, afresh))
             print(
                 f"[trinity] history {done.history} continues from step {step}: "
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
         self._heart.say("running", step=step)
+
+    def _position_of(self, step: int, kept: Mapping[str, Any] | None, afresh: bool) -> Position:
+        """A checkpoint that says nothing is stock veRL's: it has trained its steps' tasks in order."""
+        if kept is not None:
+            return Position.of(kept)
+        return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
 
     # -- weights ------------------------------------------------------------------------------
 

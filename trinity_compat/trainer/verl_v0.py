@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from trinity_compat.faults import point
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
-from trinity_compat.trainer.checkpoints import Retention, mend_marker
+from trinity_compat.trainer.checkpoints import Retention, mend_marker, read_state, write_state
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -216,27 +215,30 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
     def _load_checkpoint(self) -> None:
         mend_marker(self._directory)
         super()._load_checkpoint()
-        if self.global_steps:
-            self._load_own_state()
-        self.exchange.resumed(self.global_steps)
-
-    def _own_state_path(self) -> Path:
-        return self._directory / f"global_step_{self.global_steps}" / "trinity.json"
+        own = self._load_own_state() if self.global_steps else {}
+        afresh = self.config.trainer.resume_mode == "disable"
+        self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
 
     def _save_own_state(self) -> None:
-        """What veRL's checkpoint lacks: the adaptive KL controller's coefficient."""
-        path = self._own_state_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """What veRL's checkpoint lacks: the adaptive KL coefficient, and the position in the task stream."""
         kl = getattr(self, "kl_ctrl_in_reward", None)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({"step": self.global_steps, "kl_coef": kl.value if kl else None}) + "\n")
-        part.replace(path)
+        state = {"step": self.global_steps, "kl_coef": kl.value if kl else None}
+        position = self.exchange.position(self.global_steps)
+        write_state(self._directory / f"global_step_{self.global_steps}", {**state, "position": position})
 
-    def _load_own_state(self) -> None:
-        path = self._own_state_path()
+    def _load_own_state(self) -> dict[str, Any]:
+        own = read_state(self._checkpoint_folder())
         kl = getattr(self, "kl_ctrl_in_reward", None)
-        if kl is not None and path.exists():
-            kl.value = json.loads(path.read_text())["kl_coef"] or kl.value
+        if kl is not None:
+            kl.value = own.get("kl_coef") or kl.value
+        return own
+
+    def _checkpoint_folder(self) -> Path:
+        """Where veRL has just loaded from."""
+        trainer = self.config.trainer
+        if trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return self._directory / f"global_step_{self.global_steps}"
 
 
 class _Roles(BaseTaskRunner):

@@ -1,0 +1,100 @@
+"""What a checkpoint keeps of the task stream, and whether this database knows the line it stands on.
+
+A checkpoint's own database has it all: groups, uses, the tasks that are missing. Another one (a new
+``--database``, another job's checkpoint, a branch that a resume left) has nothing that counts for it, and
+goes on at the position alone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec, queries
+from trinity_compat.buffer.queries import query
+
+NOBODYS = ""  # no buffer's id: what it goes on from is not here, whatever is
+_ID, _ADOPTED = "buffer_id", "adopted"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Tasks that a checkpoint has trained: all below ``below``, and those in ``beyond``.
+
+    ``buffer`` and ``history`` name the line of the ledger, None where nothing was written down (stock
+    veRL's checkpoints); ``stream`` is where the next step's drawing begins, with filter_groups.
+    """
+
+    below: int
+    beyond: tuple[int, ...] = ()
+    buffer: str | None = None
+    history: int = 0
+    stream: int | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        return cls(**{**data, "beyond": tuple(data.get("beyond", ()))})
+
+    def as_json(self) -> dict[str, Any]:
+        """To JSON."""
+        return {**asdict(self), "beyond": list(self.beyond)}
+
+
+def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> Position:
+    """The position after ``step``, whose uses are in the ledger; ``missing``: the first missing task."""
+    waiting = conn.execute(query(queries.FIRST_UNTRAINED)).scalar_one()
+    below = missing if waiting is None else min(missing, waiting)
+    beyond = conn.execute(query(queries.TRAINED_BEYOND), {"below": below}).scalars()
+    also = (task for task in _read(conn, _ADOPTED, {}).get("beyond", ()) if task > below)
+    mine = _read(conn, _ID)
+    if mine is None:
+        mine = uuid.uuid4().hex
+        _write(conn, _ID, mine)
+    stream = _read(conn, stream_key(step + 1))
+    return Position(below, tuple(sorted({*beyond, *also})), mine, history, stream)
+
+
+def is_ours(conn: sa.Connection, *, step: int, position: Position) -> bool:
+    """Whether the ledger's current line runs through the checkpoint."""
+    adopted = _read(conn, _ADOPTED, {})
+    if adopted and step < adopted["step"]:
+        return False
+    if position.buffer is None:
+        trained = conn.execute(query(queries.ANY_USE_AT), {"step": step}).first() is not None
+        return trained or step == adopted.get("step", 0)
+    if position.buffer != _read(conn, _ID) or position.history < adopted.get("history", 0):
+        return False
+    left = {"history": position.history, "step": step}
+    return conn.execute(query(queries.LEFT_BEFORE), left).first() is None
+
+
+def adopt(conn: sa.Connection, *, step: int, history: int, position: Position) -> None:
+    """Go on at ``position``; the caller has voided what was here."""
+    conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": position.below})
+    _write(conn, _ADOPTED, {"step": step, "history": history, "beyond": list(position.beyond)})
+    if position.stream is not None:
+        _write(conn, stream_key(step + 1), position.stream)
+
+
+def adopted_tasks(conn: sa.Connection) -> set[int]:
+    """Tasks that another database trained, beyond the complete ones."""
+    return set(_read(conn, _ADOPTED, {}).get("beyond", ()))
+
+
+def stream_key(step: int) -> str:
+    """The state that holds where ``step`` begins to draw tasks."""
+    return f"stream/{step}"
+
+
+def _read(conn: sa.Connection, key: str, default: Any = None) -> Any:
+    text = conn.execute(query(queries.GET_STATE), {"key": key}).scalar_one_or_none()
+    return default if text is None else codec.from_json(text)
+
+
+def _write(conn: sa.Connection, key: str, value: Any) -> None:
+    conn.execute(query(queries.SET_STATE), {"key": key, "value": codec.to_json(value)})
