@@ -97,7 +97,7 @@ class FakeMaker:
             )
 
 
-def experience(run, version):
+def experience(run, version, last=None):
     ones = np.ones(3)
     return Experience(
         run=run,
@@ -107,5 +107,5 @@ def experience(run, version):
         logprobs=-ones.astype(np.float32),
         reward=float(run),
         min_model_version=version,
-        max_model_version=version,
+        max_model_version=version if last is None else last,
     )

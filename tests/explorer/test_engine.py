@@ -46,8 +46,8 @@ def engine(toy, loop, tokenizer):
         yield engine
 
 
-def ask(loop, engine, tokenizer, count=12, tag="q", **sampling):
-    prompts = [
+def prompts_of(tokenizer, count):
+    return [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": f"sort {i * 371 % 10000:04d}"}],
             add_generation_prompt=True,
@@ -55,6 +55,10 @@ def ask(loop, engine, tokenizer, count=12, tag="q", **sampling):
         )
         for i in range(count)
     ]
+
+
+def ask(loop, engine, tokenizer, count=12, tag="q", **sampling):
+    prompts = prompts_of(tokenizer, count)
     values = {"n": 4, "temperature": 1.0, "max_tokens": 8, **sampling}
 
     async def go():
@@ -66,21 +70,28 @@ def ask(loop, engine, tokenizer, count=12, tag="q", **sampling):
 
 def distance(weights, toy, prompts, answers):
     """Largest difference between the engine's log-probabilities and transformers' (fp32)."""
+    pairs = [(prompt, part) for prompt, parts in zip(prompts, answers, strict=True) for part in parts]
+    return max(max(apart(toy, weights, prompt, part)) for prompt, part in pairs)
+
+
+def apart(toy, weights, prompt, part):
+    """The difference by token."""
+    known = 259  # bytes and ChatML's marks; the rows above are padding
+    ids = torch.tensor([prompt + part.token_ids])
+    with torch.no_grad():
+        logits = reference(toy, weights)(ids).logits[0, len(prompt) - 1 : -1, :known].log_softmax(-1)
+    own = logits.gather(1, torch.tensor(part.token_ids)[:, None])[:, 0]
+    return (own - torch.tensor(part.logprobs)).abs().tolist()
+
+
+def reference(toy, weights):
+    """transformers' model with ``weights``."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(toy / "model", dtype=torch.float32).eval()
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    known = 259  # bytes and ChatML's marks; the rows above are padding
-    worst = 0.0
-    for prompt, parts in zip(prompts, answers, strict=True):
-        for part in parts:
-            ids = torch.tensor([prompt + part.token_ids])
-            with torch.no_grad():
-                logits = model(ids).logits[0, len(prompt) - 1 : -1, :known].log_softmax(-1)
-            own = logits.gather(1, torch.tensor(part.token_ids)[:, None])[:, 0]
-            worst = max(worst, (own - torch.tensor(part.logprobs)).abs().max().item())
-    return worst
+    return model
 
 
 def changed(toy, scale):
@@ -138,3 +149,28 @@ def test_a_prompt_longer_than_a_prefill_chunk_with_seeds(toy, loop, engine, toke
     """vLLM 0.28 on a CPU dies on a chunked prefill of a seeded request; ours never chunks."""
     _, answers = ask(loop, engine, tokenizer, count=80, tag="many", n=8)
     assert all(len(parts) == 8 for parts in answers)
+
+
+def test_new_weights_in_mid_answer_go_on_from_the_tokens_there_are(toy, loop, engine, tokenizer, tmp_path):
+    """Each token is the policy's that was in place when it was drawn: nothing of the old cache is kept."""
+    old = load_file(toy / "model" / "model.safetensors")
+    new = changed(toy, 0.05)
+    loop.run(engine.load(write_file(tmp_path, 4, old.items())))
+    file = write_file(tmp_path, 5, new.items())
+    prompts = prompts_of(tokenizer, 4)
+
+    async def go():
+        values = {"n": 1, "temperature": 1.0, "max_tokens": 160, "ignore_eos": True}
+        requests = [Request(f"mid{i}", p, {"seed": i, **values}) for i, p in enumerate(prompts)]
+        answers = await engine.submit(requests)
+        await asyncio.sleep(0.2)
+        assert not any(answer.done() for answer in answers)
+        await engine.load(file)
+        return [(await answer)[0] for answer in answers]
+
+    for prompt, part in zip(prompts, loop.run(go()), strict=True):
+        by_old, by_new = (apart(toy, weights, prompt, part) for weights in (old, new))
+        change = next(i for i, wrong in enumerate(by_old) if wrong > 1e-3)
+        assert 0 < change < len(part.token_ids) - 1
+        assert max(by_old[:change]) < 1e-3
+        assert max(by_new[change:]) < 1e-3

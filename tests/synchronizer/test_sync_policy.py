@@ -2,11 +2,12 @@ import pytest
 
 from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.policy import (
+    asks,
     expected_lag,
+    looks,
     oldest_needed,
     publishes,
     required_version,
-    takes_newest,
 )
 
 STEPS = range(1, 10)
@@ -62,7 +63,7 @@ def test_what_is_pruned_is_never_asked_for_again(interval, offset):
     sync = fixed(interval, offset)
     for done in range(40):
         later = [required_version(sync, step) for step in range(done + 1, done + 50)]
-        assert min(later) >= oldest_needed(sync, done)
+        assert min(later) >= oldest_needed(sync, done, before=max(0, done - 1))
 
 
 @pytest.mark.parametrize("style", ["trainer_driven", "explorer_driven", "fully_async"])
@@ -71,8 +72,25 @@ def test_other_styles_take_the_newest(style):
 
 
 def test_who_sets_the_pace():
-    steps = range(7)
-    assert [s for s in steps if publishes(SyncSpec(style="trainer_driven", interval=3), s)] == [0, 3, 6]
-    assert [s for s in steps if publishes(SyncSpec(style="explorer_driven", interval=3), s)] == list(steps)
-    driven = SyncSpec(style="explorer_driven", interval=3, offset=1)
-    assert [s for s in range(1, 9) if takes_newest(driven, s)] == [1, 2, 5, 8]
+    trained, explored = range(7), range(1, 9)
+    by_trainer = SyncSpec(style="trainer_driven", interval=3, offset=1)
+    assert [step for step in trained if publishes(by_trainer, step)] == [0, 3, 6]
+    assert [step for step in explored if looks(by_trainer, step)] == list(explored)
+    assert not any(asks(by_trainer, step) for step in explored)
+    by_explorer = SyncSpec(style="explorer_driven", interval=3, offset=1)
+    assert [step for step in trained if publishes(by_explorer, step)] == [0]
+    assert [step for step in explored if asks(by_explorer, step)] == [5, 8]
+    assert not any(looks(by_explorer, step) for step in explored)
+
+
+def test_each_side_may_have_an_interval_of_its_own():
+    sync = SyncSpec(style="trainer_driven", trainer_interval=2, explorer_interval=3)
+    assert [step for step in range(7) if publishes(sync, step)] == [0, 2, 4, 6]
+    assert [step for step in range(1, 9) if looks(sync, step)] == [4, 7]
+    exact = SyncSpec(trainer_interval=2, explorer_interval=3)
+    assert [required_version(exact, step) for step in STEPS] == [0, 0, 0, 2, 2, 2, 6, 6, 6]
+
+
+def test_a_version_that_may_just_be_opened_is_kept():
+    assert oldest_needed(SyncSpec(style="explorer_driven"), 9, before=5) == 5
+    assert oldest_needed(SyncSpec(style="trainer_driven", interval=4), 8, before=7) == 4

@@ -1,4 +1,4 @@
-"""How old the policy of a trained experience is, read off the database's ledger."""
+"""How old the policy of a trained experience is under ``fixed``, read off the database's ledger."""
 
 import sqlite3
 
@@ -58,18 +58,3 @@ def lags(tmp_path, sync, *, ahead):
 def test_fixed_has_the_lag_of_the_table_however_fast_the_explorer_is(tmp_path, interval, offset, ahead):
     sync = SyncSpec("fixed", interval, offset, timeout_s=1, directory=str(tmp_path / "sync"))
     assert lags(tmp_path, sync, ahead=ahead) == [expected_lag(sync, step) for step in range(1, STEPS + 1)]
-
-
-@pytest.mark.parametrize(
-    ("style", "ahead", "seen"),
-    [
-        ("trainer_driven", 0, [0, 1, 0, 1, 0, 1, 0, 1]),
-        ("trainer_driven", 2, [0, 1, 2, 3, 2, 3, 2, 3]),
-        ("explorer_driven", 0, [0, 0, 0, 0, 0, 0, 0, 0]),
-        ("explorer_driven", 2, [0, 1, 2, 2, 2, 2, 2, 2]),
-        ("fully_async", 1, [0, 1, 2, 1, 2, 1, 2, 1]),
-    ],
-)
-def test_elsewhere_the_lag_is_what_the_explorer_runs_ahead_and_the_interval(tmp_path, style, ahead, seen):
-    sync = SyncSpec(style, 2, 0, timeout_s=1, directory=str(tmp_path / "sync"))
-    assert lags(tmp_path, sync, ahead=ahead) == seen

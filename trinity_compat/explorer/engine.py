@@ -62,7 +62,8 @@ class Engine(Protocol):
         batches. Each future gives a request's n completions, in order, or raises EngineDied."""
 
     async def load(self, file: WeightFile) -> None:
-        """Put a version's weights in place; nothing may be in flight. Raises when the file is damaged."""
+        """Put a version's weights in place. Requests in flight go on with them: their caches are computed
+        again, the tokens they have stay. Raises when the file is damaged."""
 
     async def close(self) -> None:
         """Release processes and memory."""
@@ -121,7 +122,7 @@ class InProcessEngine:
 
     def _load(self, file: WeightFile) -> None:
         self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
-        self._engine.reset_prefix_cache()
+        self._engine.reset_prefix_cache(reset_running_requests=True)
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -166,8 +167,10 @@ class AsyncEngine:
         return completions(final)
 
     async def load(self, file: WeightFile) -> None:
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
         await self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
-        await self._engine.reset_prefix_cache()
+        await self._engine.reset_prefix_cache(reset_running_requests=True)
+        await self._engine.resume_generation()
 
     async def close(self) -> None:
         self._engine.shutdown()

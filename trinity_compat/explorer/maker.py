@@ -28,7 +28,8 @@ class GroupMaker:
         await self._workers.load(version)
 
     async def groups(self, work: Work, version: int, history: int) -> AsyncIterator[Group]:
-        """Complete groups in the order in which they are scored."""
+        """Complete groups in the order in which they are scored. Raises RunError when an engine answered
+        with weights older than ``version``."""
         jobs = {job.task_no: job for job in work.jobs}
         scoring: list[asyncio.Future[Group]] = []
         try:
@@ -69,6 +70,9 @@ class GroupMaker:
         return Group(key, job.task_no, job.task, work.step, parts, kind=work.kind)
 
     def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
+        first, last = part.versions
+        if first < version:
+            raise RunError(f"an engine answered with version {first} of the weights, not {version}")
         return Experience(
             run=run,
             prompt_ids=np.array(part.prompt_ids, dtype=np.int32),
@@ -76,8 +80,8 @@ class GroupMaker:
             response_mask=np.array(part.response_mask, dtype=np.uint8),
             logprobs=np.array(part.logprobs, dtype=np.float32),
             reward=score.reward,
-            min_model_version=version,
-            max_model_version=version,
+            min_model_version=first,
+            max_model_version=last,
             prompt_text=self._tokenizer.decode(part.prompt_ids),
             response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
             num_turns=part.num_turns,

@@ -17,7 +17,7 @@ from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import asks, changes_within_a_step, looks, required_version
 from trinity_compat.synchronizer.requests import Asking
-from trinity_compat.synchronizer.waiting import find_version
+from trinity_compat.synchronizer.waiting import find_version, is_there
 
 GRACE_S = 60.0
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
@@ -145,14 +145,14 @@ class Plan:
 
     def _job(self, kind: str, number: int, task: Mapping[str, Any]) -> Job:
         job = make_job(self._spec.verl, kind, number, task)
-        return replace(job, apart=changes_within_a_step(self._spec.sync)) if kind == "train" else job
+        return replace(job, apart=self.follows)
 
     def version_for(self, work: Work) -> WeightVersion | None:
         """The weights for a step; None: not published yet, or the explorer is too far ahead."""
         sync, step = self._spec.sync, work.step
         if sync.style == "fixed":
             return find_version(self._buffer, sync, step) or self._initial(work)
-        if self._held is None or looks(sync, step):
+        if self._held is None or looks(sync, step) or not is_there(self._held):
             self._held = self._buffer.latest_version() or self._initial(work)
         due = asks(sync, step) and self._asked_for != step
         ahead = self._held is not None and step - 1 - self._held.version > self._lead()
@@ -164,9 +164,10 @@ class Plan:
             self._asked_for, self._held = step, None
         return None
 
-    def newer(self) -> WeightVersion | None:
-        """What takes the place of the weights in the middle of a step; None: nothing may, or nothing is there."""
-        return self._buffer.latest_version() if changes_within_a_step(self._spec.sync) else None
+    @property
+    def follows(self) -> bool:
+        """Whether newer weights are put in place in the middle of a step."""
+        return changes_within_a_step(self._spec.sync)
 
     def _initial(self, work: Work) -> WeightVersion | None:
         """Version 0 of a run that has just begun is the model path itself: the engine holds it already.

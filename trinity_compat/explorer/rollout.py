@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trinity_compat.errors import UserError
@@ -29,18 +29,21 @@ AGENT_TIMEOUT_S = 1800.0  # for a whole group: a tool that hangs must not hold t
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy."""
+    """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy.
+    ``apart``: n requests instead of one for n answers, so that each has its own end (and model version)."""
 
     task_no: int
     task: Mapping[str, Any]
     n: int
     sampling: Mapping[str, Any]
     validate: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere."""
+    """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
+    ``versions``: the weights in place when the engine got it, and when it was done."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -50,6 +53,7 @@ class Trajectory:
     reward: float | None = None  # set by agent loops that score themselves
     metrics: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    versions: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +86,16 @@ class RolloutWorker:
         self._engine = make_engine(self._config, self._model, device, index)
         self._agents: Any = None
         self._count = 0
+        self._version = 0
 
     async def start(self) -> None:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
 
-    async def load(self, file: WeightFile) -> None:
-        """Put published weights in place."""
+    async def load(self, file: WeightFile, version: int) -> None:
+        """Put published weights in place; answers in flight go on with them."""
         await self._engine.load(file)
+        self._version = version
 
     async def close(self) -> None:
         """Release the engine."""
@@ -116,19 +122,46 @@ class RolloutWorker:
                 prompts[job.task_no] = self._prompt(job.task["raw_prompt"])
             except PromptTooLong as error:
                 hopeless.append(_now(Rollout(job.task_no, (), str(error), hopeless=True)))
-        good = [job for job in jobs if job.task_no in prompts]
-        answers = await self._engine.submit([self._request(job, prompts[job.task_no]) for job in good])
+        asked = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
+        answers = iter(await self._engine.submit([request for _, requests in asked for request in requests]))
+        first = self._version
         return hopeless + [
-            asyncio.ensure_future(_gather(job, prompts[job.task_no], answer))
-            for job, answer in zip(good, answers, strict=True)
+            asyncio.ensure_future(
+                self._gather(job, prompts[job.task_no], [next(answers) for _ in requests], first)
+            )
+            for job, requests in asked
         ]
 
-    def _request(self, job: Job, prompt: list[int]) -> Request:
-        self._count += 1
-        greedy = job.sampling.get("temperature") == 0  # n equal answers: ask once
+    def _requests(self, job: Job, prompt: list[int]) -> list[Request]:
+        """One for all n answers; or one for each, with the seed that vLLM would give it."""
         length = self._config.actor_rollout_ref.rollout.response_length
-        sampling = {**job.sampling, "n": 1 if greedy else job.n, "max_tokens": length}
+        sampling = {**job.sampling, "max_tokens": length}
+        if job.sampling.get("temperature") == 0:  # n equal answers: ask once
+            return [self._request(job, prompt, {**sampling, "n": 1})]
+        if not job.apart:
+            return [self._request(job, prompt, {**sampling, "n": job.n})]
+        seed = job.sampling.get("seed")
+        seeds: list[Mapping[str, Any]] = [
+            {} if seed is None else {"seed": seed + run} for run in range(job.n)
+        ]
+        return [self._request(job, prompt, {**sampling, **own, "n": 1}) for own in seeds]
+
+    def _request(self, job: Job, prompt: list[int], sampling: Mapping[str, Any]) -> Request:
+        self._count += 1
         return Request(f"{job.task_no}-{self._count}", prompt, sampling)
+
+    async def _gather(
+        self, job: Job, prompt: list[int], answers: Sequence[asyncio.Future[list[Completion]]], first: int
+    ) -> Rollout:
+        groups = await asyncio.gather(*(self._answer(prompt, answer, first) for answer in answers))
+        parts = [part for group in groups for part in group]
+        return Rollout(job.task_no, tuple(parts * job.n if len(parts) < job.n else parts))
+
+    async def _answer(
+        self, prompt: list[int], answer: asyncio.Future[list[Completion]], first: int
+    ) -> list[Trajectory]:
+        parts = await answer
+        return [_trajectory(prompt, part, (first, self._version)) for part in parts]
 
     def _prompt(self, messages: Any) -> list[int]:
         from verl.utils.tokenizer import normalize_token_ids
@@ -147,8 +180,12 @@ class RolloutWorker:
 
             self._agents = AgentLoops(self._config, self._engine)
         try:
+            first = self._version
             async with asyncio.timeout(AGENT_TIMEOUT_S):
-                return Rollout(job.task_no, tuple(await self._agents.run(job)))
+                parts = await self._agents.run(job)
+            return Rollout(
+                job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
+            )
         except EngineDied:
             raise
         except Exception as error:
@@ -161,16 +198,10 @@ def _now(rollout: Rollout) -> Future:
     return future
 
 
-async def _gather(job: Job, prompt: list[int], answer: asyncio.Future[list[Completion]]) -> Rollout:
-    parts = await answer
-    parts = parts * job.n if len(parts) < job.n else parts
-    return Rollout(job.task_no, tuple(_trajectory(prompt, part) for part in parts))
-
-
-def _trajectory(prompt: list[int], part: Completion) -> Trajectory:
+def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) -> Trajectory:
     extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop leaves them
     mask = [1] * len(part.token_ids)
-    return Trajectory(prompt, part.token_ids, mask, part.logprobs, extra=extra)
+    return Trajectory(prompt, part.token_ids, mask, part.logprobs, extra=extra, versions=versions)
 
 
 def truncate(ids: list[int], limit: int, how: str) -> list[int]:

@@ -42,7 +42,8 @@ class Workers:
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
-        await _all(self._actors, "load", WeightFile(version.path, version.digest, version.nbytes))
+        file = WeightFile(version.path, version.digest, version.nbytes)
+        await _all(self._actors, "load", file, version.version)
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """Rollouts of all jobs, as they finish. Raises RunError when an engine died."""

@@ -1,14 +1,17 @@
 """When weights move. Units: veRL steps; version v is the policy after step v, 0 the initial one.
 
-Styles, after Trinity-RFT's ``synchronizer.sync_style``:
+Styles, after Trinity-RFT's ``synchronizer.sync_style`` (trinity-rft 0.6.0, explorer.py and trainer.py,
+``need_sync``):
 
 * fixed: the trainer publishes every ``interval`` steps, and each explorer step has one version that it
   must use: it waits for it. Same seed, same rollouts.
 * trainer_driven: the trainer publishes every ``interval`` steps; the explorer takes the newest version at
   its next step and never waits for more than the first.
-* explorer_driven: the trainer publishes after each step; the explorer takes the newest version every
-  ``interval`` of its own steps, after its first ``offset``.
-* fully_async: as trainer_driven, and the explorer may change weights within a step.
+* explorer_driven: the explorer asks, every ``interval`` of its own steps after its first ``offset``; the
+  trainer publishes when it is asked, between two steps or while it waits for groups.
+* fully_async: as trainer_driven, and the explorer's engines change weights in the middle of their answers.
+
+``trainer_interval`` and ``explorer_interval`` take the place of ``interval`` on one side.
 """
 
 from __future__ import annotations
@@ -16,30 +19,54 @@ from __future__ import annotations
 from trinity_compat.spec import SyncSpec
 
 
+def trainer_interval(sync: SyncSpec) -> int:
+    """Steps between two publications."""
+    return sync.trainer_interval or sync.interval
+
+
+def explorer_interval(sync: SyncSpec) -> int:
+    """Explorer steps between two looks for weights."""
+    return sync.explorer_interval or sync.interval
+
+
 def publishes(sync: SyncSpec, step: int) -> bool:
-    """Whether the trainer publishes version ``step`` after its step ``step`` (0: before the first)."""
-    return step == 0 or sync.style == "explorer_driven" or step % sync.interval == 0
+    """Whether the trainer publishes version ``step`` unasked after step ``step`` (0: before the first)."""
+    return step == 0 or (sync.style != "explorer_driven" and step % trainer_interval(sync) == 0)
 
 
 def required_version(sync: SyncSpec, step: int) -> int | None:
     """The version that explorer step ``step`` (from 1) has to use; None: the newest one there is."""
     if sync.style != "fixed":
         return None
-    return max(0, (step - 1 - sync.offset) // sync.interval * sync.interval)
+    looked = (step - 1 - sync.offset) // explorer_interval(sync) * explorer_interval(sync)
+    return max(0, looked // trainer_interval(sync) * trainer_interval(sync))
 
 
-def takes_newest(sync: SyncSpec, step: int) -> bool:
-    """Whether an explorer that is not ``fixed`` looks for new weights before its step ``step``."""
-    if sync.style != "explorer_driven":
-        return True
+def asks(sync: SyncSpec, step: int) -> bool:
+    """Whether the explorer asks for weights before its step ``step``, and waits for the answer."""
     done = step - 1 - sync.offset
-    return done <= 0 or done % sync.interval == 0
+    return sync.style == "explorer_driven" and done > 0 and done % explorer_interval(sync) == 0
 
 
-def oldest_needed(sync: SyncSpec, step: int) -> int:
-    """After trainer step ``step``: no explorer asks for a version below this one any more."""
+def looks(sync: SyncSpec, step: int) -> bool:
+    """Whether the explorer takes the newest version before its step ``step``, asking nobody. Each step is
+    one to look at, unless an ``explorer_interval`` of its own says otherwise."""
+    if sync.style == "explorer_driven":
+        return False
+    done = step - 1 - sync.offset
+    return sync.explorer_interval is None or (done > 0 and done % sync.explorer_interval == 0)
+
+
+def changes_within_a_step(sync: SyncSpec) -> bool:
+    """Whether newer weights are put in place while answers are being generated."""
+    return sync.style == "fully_async"
+
+
+def oldest_needed(sync: SyncSpec, step: int, before: int) -> int:
+    """Once version ``step`` is published, the one before it being ``before``: no explorer opens a version
+    below this one any more. Where the newest is taken, one may be about to open the one before."""
     required = required_version(sync, step + 1)
-    return step - sync.interval if required is None else required
+    return min(before, step - trainer_interval(sync)) if required is None else required
 
 
 def expected_lag(sync: SyncSpec, step: int) -> int | None:

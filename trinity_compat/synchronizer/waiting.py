@@ -28,9 +28,14 @@ def find_version(buffer: Buffer, sync: SyncSpec, step: int) -> WeightVersion | N
         return newest if required is None else None
     for version in range(required, newest.version):
         found = buffer.get_version(version)
-        if found is not None and (found.method == "nccl" or Path(found.path).exists()):
+        if found is not None and is_there(found):
             return found
     return newest
+
+
+def is_there(version: WeightVersion) -> bool:
+    """Whether a version can still be loaded, as far as its place tells: files are deleted in time."""
+    return version.method in ("nccl", "model path") or Path(version.path).exists()
 
 
 def wait_for_version(

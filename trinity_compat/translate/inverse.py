@@ -94,7 +94,14 @@ def sync_of(config: Mapping[str, Any]) -> SyncSpec:
         offset=math.ceil(int(offset) / r),
         timeout_s=float(reading.get("synchronizer.sync_timeout", 3600)),
         method=reading.get("synchronizer.sync_method", "memory"),
+        trainer_interval=_own_interval(reading, "trainer", r),
+        explorer_interval=_own_interval(reading, "explorer", r),
     )
+
+
+def _own_interval(reading: Reading, side: str, r: int) -> int | None:
+    interval = reading.get(f"synchronizer.{side}_sync_interval")
+    return None if interval is None else max(1, round(int(interval) / r))
 
 
 def total_steps_of(config: Mapping[str, Any]) -> int | None:

@@ -1,0 +1,181 @@
+"""How old the policy of a trained experience is under the styles that depend on speed, read off the ledger.
+
+The real explorer's loop and the real exchange of the trainer over one database, paced: the explorer goes as
+far ahead as it may (k steps, or until it waits for weights) before the trainer takes or ends a step.
+docs/synchronizer.md shows the same figures.
+"""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from explorer_job import BATCH, experience, job
+from omegaconf import OmegaConf
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Group
+from trinity_compat.explorer import loop
+from trinity_compat.explorer.loop import Explorer
+from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.report import Report
+from trinity_compat.explorer.tasks import train_stream
+from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.spec import SyncSpec
+from trinity_compat.synchronizer.files import write_file
+
+pytestmark = pytest.mark.runtime  # the exchange imports verl's DataProto
+
+STEPS = 8
+
+
+class Pace:
+    """Where the trainer is, how far ahead the explorer may go, and whether it can go no further."""
+
+    def __init__(self, ahead):
+        self.ahead, self.trainer, self.idle, self.held = ahead, 1, 0, False
+
+    def moved(self):
+        self.idle, self.held = 0, False
+
+    def settle(self):
+        until = time.monotonic() + 20
+        self.moved()
+        while not self.held and self.idle < 4:  # four looks in a row that found no weights, or no work
+            assert time.monotonic() < until, "the explorer neither works nor waits"
+            time.sleep(0.005)
+
+
+class PacedMaker:
+    """Half of a step's groups at once; the rest one trainer step later, if the explorer may be ahead at all.
+    Of those, run 0 was begun with the first half."""
+
+    def __init__(self, pace, buffer, follows):
+        self.pace, self.buffer, self.follows, self.version = pace, buffer, follows, 0
+
+    async def load(self, version):
+        self.version = version.version
+
+    async def groups(self, work, version, history):
+        half = len(work.jobs) // 2
+        first = self.version
+        for one in work.jobs[:half]:
+            yield group(one, work, history, [(first, first)] * one.n)
+        if self.follows and self.pace.ahead and work.step < STEPS:
+            await self._until(work.step - self.pace.ahead + 1)
+        now = self.version
+        for one in work.jobs[half:]:
+            yield group(one, work, history, [(first, now)] + [(now, now)] * (one.n - 1))
+
+    async def _until(self, trainer_step):
+        while self.pace.trainer < trainer_step or self._behind():
+            self.pace.held = self.pace.trainer < trainer_step
+            await asyncio.sleep(0.005)
+
+    def _behind(self):
+        newest = self.buffer.latest_version() if self.follows else None
+        return newest is not None and newest.version > self.version
+
+
+def group(one, work, history, versions):
+    parts = tuple(experience(run, *pair) for run, pair in enumerate(versions))
+    return Group(f"h{history}/train/{one.task_no}", one.task_no, {}, work.step, parts)
+
+
+class PacedPlan(Plan):
+    """Begins no step too early, and counts the looks that found nothing."""
+
+    pace: Pace
+
+    def version_for(self, work):
+        self.pace.held = work.step > self.pace.trainer + self.pace.ahead
+        found = None if self.pace.held else super().version_for(work)
+        self.pace.idle = self.pace.idle + 1 if found is None else 0
+        return found
+
+    def next_work(self, history):
+        work = super().next_work(history)
+        if work is None:
+            self.pace.idle += 1
+        return work
+
+
+class PacedBuffer:
+    """The trainer's buffer: a claim looks once the explorer is as far as it gets."""
+
+    def __init__(self, buffer, pace):
+        self._buffer, self._pace = buffer, pace
+
+    def __getattr__(self, name):
+        return getattr(self._buffer, name)
+
+    def claim_groups(self, *args, **kwargs):
+        self._pace.settle()
+        return self._buffer.claim_groups(*args, **kwargs)
+
+
+def explore(spec, pace):
+    buffer = open_buffer(spec.database_url)
+    train = train_stream(OmegaConf.create(spec.verl), make_tokenizer(), None)
+    plan = PacedPlan(spec, buffer, train, None)
+    plan.pace = pace
+    maker = PacedMaker(pace, buffer, plan.follows)
+    heart = SimpleNamespace(check=lambda: None, state="")
+    asyncio.run(Explorer(buffer, plan, maker, Report(buffer, "explorer"), heart).explore())
+
+
+def lags(monkeypatch, tmp_path, toy, style, ahead):
+    """Smallest and largest lag of each trainer step, and its experiences of several versions; I = 2."""
+    from trinity_compat.trainer.exchange import BufferExchange
+    from trinity_compat.trainer.heart import Heart
+
+    monkeypatch.setattr(loop, "PAUSE_S", 0.005)
+    sync = SyncSpec(style, 2, 0, timeout_s=30, directory=str(tmp_path / "sync"))
+    spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync)
+    pace = Pace(ahead)
+    exploring = threading.Thread(target=explore, args=(spec, pace), daemon=True)
+    with Heart(buffer, "t") as heart:
+        exchange = BufferExchange(
+            PacedBuffer(buffer, pace), spec, heart, batch_size=BATCH, group_size=2, val_size=0
+        )
+        buffer.beat("explorer", "e", state="running")
+
+        def send(version):
+            return write_file(sync.directory, version, [("w", torch.zeros(1))])
+
+        exchange.publish(0, send)
+        exploring.start()
+        for step in range(1, STEPS + 1):
+            exchange.claim(step)
+            pace.settle()
+            exchange.publish(step, send)
+            pace.trainer = step + 1
+        buffer.set_state("finished", True)
+        exploring.join(20)
+    rows = sqlite3.connect(tmp_path / "job" / "experiences.db").execute(
+        "select min(trainer_step - 1 - max_model_version), max(trainer_step - 1 - min_model_version),"
+        " sum(min_model_version < max_model_version) from ledger group by trainer_step order by trainer_step"
+    )
+    return list(rows)
+
+
+def even(*both):
+    return [(lag, lag, 0) for lag in both]
+
+
+@pytest.mark.parametrize(
+    ("style", "ahead", "seen"),
+    [
+        ("trainer_driven", 0, even(0, 1, 0, 1, 0, 1, 0, 1)),
+        ("trainer_driven", 1, even(0, 1, 2, 1, 2, 1, 2, 1)),
+        ("explorer_driven", 1, even(0, 1, 0, 1, 0, 1, 0, 1)),
+        ("explorer_driven", 2, even(0, 1, 1, 2, 1, 2, 1, 2)),
+        ("fully_async", 0, even(0, 1, 0, 1, 0, 1, 0, 1)),
+        ("fully_async", 1, [(0, 0, 0), (1, 1, 0)] + [(0, 2, BATCH // 2), (1, 1, 0)] * 3),
+    ],
+)
+def test_the_lag_of_a_paced_run(monkeypatch, tmp_path, toy, style, ahead, seen):
+    assert lags(monkeypatch, tmp_path, toy, style, ahead) == seen
