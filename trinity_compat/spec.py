@@ -16,7 +16,8 @@ SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 @dataclass(frozen=True, slots=True)
 class SyncSpec:
-    """When weights move. ``interval`` and ``offset`` count veRL steps here (YAML: × r updates)."""
+    """When weights move. Intervals and ``offset`` count veRL steps here (YAML: × r updates).
+    ``trainer_interval`` and ``explorer_interval``: ``interval`` for one side, where it is told apart."""
 
     style: SyncStyle = "fixed"
     interval: int = 1
@@ -24,6 +25,8 @@ class SyncSpec:
     timeout_s: float = 3600.0
     method: Literal["checkpoint", "memory", "nccl"] = "memory"
     directory: str = ""  # where versions lie: shared memory, or the job directory
+    trainer_interval: int | None = None
+    explorer_interval: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class RunSpec:
     device: str = "cpu"
     mode: Mode = "both"
     explorers: int = 1
+    checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path
     max_staleness: int | None = None  # veRL steps
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
@@ -55,7 +59,8 @@ class RunSpec:
     def load(cls, path: Path) -> RunSpec:
         """Read what ``save`` wrote."""
         data = json.loads(path.read_text())
-        return cls(**{**data, "sync": SyncSpec(**data["sync"])})
+        checkpoints = tuple(data.get("checkpoints", ()))
+        return cls(**{**data, "sync": SyncSpec(**data["sync"]), "checkpoints": checkpoints})
 
 
 def without_passwords(text: str) -> str:
