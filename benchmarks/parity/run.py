@@ -25,10 +25,11 @@ from pathlib import Path
 import toy_runs
 from toy_runs import OURS, WAYS
 
+from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_markdown
-from trinity_compat.compare.verdict import Comparison, MetricVerdict, Options, compare, headline
+from trinity_compat.compare.verdict import Comparison, MetricVerdict, Options, compare
 
 STOCK = "stock"
 

@@ -50,7 +50,7 @@ def test_a_shift_beyond_seed_noise_is_found_and_the_better_side_named(seeds):
 
 
 def test_one_run_a_side_says_that_seed_noise_is_unknown(seeds):
-    from trinity_compat.compare.verdict import headline
+    from trinity_compat.compare.conclusion import headline
 
     c = compare(side(seeds("a", count=1), "a"), side(seeds("b", count=1, first_seed=9), "b"), Options())
     assert "weak" in c.metric("critic/score/mean").difference.method

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.verdict import Comparison, Options
-from trinity_compat.errors import UserError
+from trinity_compat.errors import UserError, Where
 
 
 @click.command(name="compare")
@@ -62,18 +62,28 @@ def _compare_runs(
     from trinity_compat.compare.sources import read_side
     from trinity_compat.compare.verdict import compare
 
-    read = [read_side(paths, label) for label, paths in map(_side, sides)]
+    named = _labelled(sides)
+    read = [read_side(paths, label) for label, paths in named]
     comparisons = [compare(read[0], other, options) for other in read[1:]]
-    _print("\n".join(_render(c, form) for c in comparisons), output)
     failed = [(e, c) for c in comparisons for e in assertions if not holds(e, c)]
+    _print("\n".join(_render(c, form) for c in comparisons), output)
     for expression, comparison in failed:
         click.echo(f"assertion failed ({comparison.b.label}): {expression}", err=True)
     return 1 if failed else 0
 
 
+def _labelled(sides: tuple[str, ...]) -> list[tuple[str, list[Path]]]:
+    """(label, paths) of each side; sides that would be called the same are called by their whole text."""
+    named = [_side(text) for text in sides]
+    labels = [label for label, _ in named]
+    if len(set(labels)) == len(labels):
+        return named
+    return [(text, paths) for text, (_, paths) in zip(sides, named, strict=True)]
+
+
 def _side(text: str) -> tuple[str, list[Path]]:
     """``label=path,path`` → (label, paths); a text that is an existing path is taken as it is."""
-    if Path(text).exists():
+    if text and Path(text).exists():
         return Path(text).name or text, [Path(text)]
     label, sep, rest = text.partition("=")
     paths = [Path(piece) for piece in (rest if sep else text).split(",") if piece]
@@ -118,6 +128,9 @@ def _print(text: str, output: Path | None) -> None:
         click.echo(text, nl=not text.endswith("\n"))
         return
     part = output.with_name(output.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(output)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(output)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=Where(str(output))) from error
     click.echo(f"wrote {output}", err=True)

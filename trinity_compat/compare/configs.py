@@ -123,15 +123,16 @@ def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> st
     return "\n".join([*head, *lines]) + "\n"
 
 
-def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Differences of two runs' recorded veRL configurations and of what their audits say, for the
-    HTML report. Empty unless both jobs recorded them."""
+def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Differences of two runs' recorded veRL configurations, those that an audit speaks of first, with its
+    words. For the HTML report; None unless both runs recorded theirs."""
     verl_a, verl_b = a.get("verl"), b.get("verl")
     if not verl_a or not verl_b:
-        return []
+        return None
     sides = [InEffect(name, dict(_leaves(tree)), {}, "") for name, tree in (("A", verl_a), ("B", verl_b))]
     reasons = {**_reasons(a), **_reasons(b)}
-    return [{"key": d.key, "a": d.a, "b": d.b, "why": reasons.get(d.key, "")} for d in difference(*sides)]
+    rows = [{"key": d.key, "a": d.a, "b": d.b, "why": reasons.get(d.key, "")} for d in difference(*sides)]
+    return sorted(rows, key=lambda row: (not row["why"], row["key"]))
 
 
 def _reasons(meta: Mapping[str, Any]) -> dict[str, str]:

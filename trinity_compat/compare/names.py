@@ -68,11 +68,14 @@ def rename(run: Run, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[
 
 
 def group_of(name: str) -> str:
-    """The verdict's group of a metric, ``other`` when none of the table's prefixes fits."""
-    for group, prefixes in table().groups.items():
-        if name.startswith(prefixes):
-            return group
-    return "other"
+    """The verdict's group of a metric: that of the table's longest prefix that fits, else ``other``."""
+    fits = [
+        (len(prefix), group)
+        for group, prefixes in table().groups.items()
+        for prefix in prefixes
+        if name.startswith(prefix)
+    ]
+    return max(fits)[1] if fits else "other"
 
 
 def better(name: str) -> str:

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trinity_compat.compare.verdict import Comparison, MetricVerdict, SideCurves, headline
+from trinity_compat.compare.conclusion import headline
+from trinity_compat.compare.model import Side
+from trinity_compat.compare.verdict import Comparison, MetricVerdict, SideCurves
 
 _STYLES = {"differs": "bold red", "unclear": "yellow", "same": "green", "identical": "dim green"}
 _COLUMNS = (
@@ -87,8 +89,8 @@ def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
     """Version 1 of the JSON form; NaN becomes null."""
     return {
         "version": 1,
-        "a": _side_dict(comparison.a.label, comparison),
-        "b": _side_dict(comparison.b.label, comparison),
+        "a": _side_dict(comparison.a),
+        "b": _side_dict(comparison.b),
         "axis": comparison.options.axis,
         "conclusion": headline(comparison),
         "metrics": [_metric_dict(m, curves) for m in comparison.metrics],
@@ -98,9 +100,11 @@ def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
     }
 
 
-def _side_dict(label: str, comparison: Comparison) -> dict[str, Any]:
-    side = comparison.a if comparison.a.label == label else comparison.b
-    return {"label": label, "runs": [{"name": r.name, "source": r.source, "kind": r.kind} for r in side.runs]}
+def _side_dict(side: Side) -> dict[str, Any]:
+    return {
+        "label": side.label,
+        "runs": [{"name": r.name, "source": r.source, "kind": r.kind} for r in side.runs],
+    }
 
 
 def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:

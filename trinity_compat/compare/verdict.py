@@ -21,9 +21,11 @@ from trinity_compat.compare.statistics import (
 from trinity_compat.errors import UserError
 
 SAME, DIFFERS, UNCLEAR, IDENTICAL = "same", "differs", "unclear", "identical"
-_ALPHA = 0.05
+ALPHA = 0.05
 # An interval inside this share of the level is close enough to zero to call two sides the same.
 _NARROW = 0.1
+# TensorBoard keeps float32: two points this close (relative) may be one number, written twice.
+_FLOAT32 = 2e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Comparison:
 def compare(a: Side, b: Side, options: Options) -> Comparison:
     """Every metric that all runs of both sides have. Raises UserError where none is common."""
     _check_pairing(a, b, options)
+    _check_r(a, b, options)
     renamed_a, notes_a = _renamed(a, options)
     renamed_b, notes_b = _renamed(b, options)
     in_a = set.intersection(*(set(series) for _, series in renamed_a))
@@ -141,6 +144,15 @@ def _check_pairing(a: Side, b: Side, options: Options) -> None:
         )
 
 
+def _check_r(a: Side, b: Side, options: Options) -> None:
+    """A given r that contradicts what every run says of itself is a mistake."""
+    given, runs = options.updates_per_step, (*a.runs, *b.runs)
+    if given is None or any(run.updates_per_step in (None, given) for run in runs):
+        return
+    said = ", ".join(sorted({f"{run.source}: r = {run.updates_per_step}" for run in runs}))
+    raise UserError(f"--updates-per-step {given} contradicts the runs' own configuration ({said})")
+
+
 _Renamed = list[tuple[Run, dict[str, Series]]]
 
 
@@ -160,7 +172,7 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
             series[name],
             run,
             options.axis,
-            r=options.updates_per_step or run.updates_per_step,
+            r=run.updates_per_step or options.updates_per_step,
             samples_per_step=options.samples_per_step or samples_of(run),
         )
         for run, series in (*a, *b)
@@ -204,47 +216,25 @@ def _difference(a: SideCurves, b: SideCurves, options: Options) -> Difference:
     return within_runs(a.mean, b.mean)
 
 
+def _equal(a: list[list[float]], b: list[list[float]]) -> bool:
+    """Every run of one side equals the run of the other at its place, as far as a float32 can tell."""
+    if len(a) != len(b):
+        return False
+    points = ((x, y) for p, q in zip(a, b, strict=True) for x, y in zip(p, q, strict=True))
+    return all(x == y or math.isclose(x, y, rel_tol=_FLOAT32) for x, y in points)
+
+
 def _judge(a: SideCurves, b: SideCurves, difference: Difference) -> str:
     """Identical; differs (the interval excludes 0, and p ≤ 0.05 where there is one); same (the whole
     interval lies within a tenth of the level); else unclear."""
-    if a.mean == b.mean and a.seeds == b.seeds:
+    if _equal(a.seeds, b.seeds):
         return IDENTICAL
     if math.isnan(difference.low):
         return UNCLEAR
     excludes = difference.low > 0 or difference.high < 0
-    if excludes and (difference.p is None or difference.p <= _ALPHA):
+    if excludes and (difference.p is None or difference.p <= ALPHA):
         return DIFFERS
     scale = max(abs(a.summary.level), abs(b.summary.level))
     if max(abs(difference.low), abs(difference.high)) <= _NARROW * scale:
         return SAME
     return UNCLEAR
-
-
-def headline(comparison: Comparison) -> list[str]:
-    """The conclusion in a few sentences: rewards first, then what differs, then how sure this is."""
-    lines = []
-    for name in ("critic/score/mean", "critic/rewards/mean", "response_length/mean", "perf/throughput"):
-        metric = next((m for m in comparison.metrics if m.name == name), None)
-        if metric:
-            lines.append(sentence(metric))
-    counts = {v: sum(m.verdict == v for m in comparison.metrics) for v in (SAME, DIFFERS, UNCLEAR, IDENTICAL)}
-    lines.append(
-        f"{len(comparison.metrics)} metrics compared: "
-        + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        + f" (about {_ALPHA * len(comparison.metrics):.0f} would differ by chance alone at 5 %)."
-    )
-    if min(len(comparison.a.runs), len(comparison.b.runs)) < 2:
-        lines.append("One run on a side: seed noise is unknown, so 'differs' may be the seed. Add seeds.")
-    return lines
-
-
-def sentence(metric: MetricVerdict) -> str:
-    """One metric's verdict in words."""
-    d = metric.difference
-    interval = "" if math.isnan(d.low) else f", 95 % interval {d.low:+.4g} … {d.high:+.4g}"
-    p = "" if d.p is None else f", p = {d.p:.3g}, Hedges' g = {d.effect:+.2f}"
-    side = f"; {metric.better_side} is better" if metric.better_side else ""
-    return (
-        f"{metric.name}: {metric.verdict} (A {metric.a.summary.level:.4g}, B {metric.b.summary.level:.4g}, "
-        f"B − A {d.value:+.4g}{interval}{p}; {d.method}){side}"
-    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity_compat.compare.model import Run, Side
-from trinity_compat.compare.sources import job, mlflow, tables, tensorboard, wandb
+from trinity_compat.compare.sources import console, job, mlflow, tables, tensorboard, wandb
 from trinity_compat.errors import UserError, Where
 
 
@@ -14,17 +14,26 @@ def read_runs(path: Path) -> list[Run]:
     """Every run at ``path``. Raises UserError when there is none."""
     if not path.exists():
         raise UserError("no such file or directory", where=Where(str(path)))
-    runs = _read_file(path) if path.is_file() else _read_directory(path)
-    if not runs or not any(run.series for run in runs):
+    if not path.is_file() and not path.is_dir():
+        raise UserError("neither a file nor a directory", where=Where(str(path)))
+    try:
+        runs = _read_file(path) if path.is_file() else _read_directory(path)
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=Where(str(path))) from error
+    if not any(run.series for run in runs):
+        odd = "; ".join(note for run in runs for note in run.notes)
         raise UserError(
-            "nothing to compare here: no event files, W&B run, mlflow store, job or log with metrics",
+            "nothing to compare here: no event files, W&B run, mlflow store, job or log with metrics"
+            + (f" ({odd})" if odd else ""),
             where=Where(str(path)),
         )
     return runs
 
 
 def read_side(paths: Sequence[Path], label: str) -> Side:
-    """The runs of all paths as the seeds of one side."""
+    """The runs of all paths as the seeds of one side. Raises UserError where a path holds none."""
+    if not paths:
+        raise UserError(f"side {label!r} names no path", hint="LABEL=PATH[,PATH…]")
     return Side(label, [run for path in paths for run in read_runs(path)])
 
 
@@ -40,7 +49,7 @@ def _read_file(path: Path) -> list[Run]:
         return mlflow.read_database(path)
     if path.name.startswith("events.out.tfevents"):
         return [tensorboard.read(path.parent)]
-    return [tables.read_console(path)]
+    return [console.read(path)]
 
 
 def _read_directory(directory: Path) -> list[Run]:

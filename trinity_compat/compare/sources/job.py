@@ -40,7 +40,7 @@ def _meta(directory: Path) -> dict[str, Any]:
     """What config/run.json and config/audit.json say; an absent or damaged file says nothing."""
     meta: dict[str, Any] = {}
     spec = _json(directory / "config" / "run.json")
-    for key in ("updates_per_step", "total_steps", "sync"):
+    for key in ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers"):
         if key in spec:
             meta[key] = spec[key]
     if verl := spec.get("verl"):

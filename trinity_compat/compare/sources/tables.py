@@ -1,4 +1,4 @@
-"""Exports and logs in text: CSV, JSON, veRL's file logger (jsonl) and veRL's console output."""
+"""Exports in text: CSV, JSON and veRL's file logger (jsonl). veRL's console output is in ``console.py``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from trinity_compat.errors import UserError, Where
 
 _STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "Step")
 _WALL_NAMES = ("_timestamp", "wall_time", "timestamp")
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
 # pprint writes numpy scalars as np.float64(0.5)
 _NUMBER = re.compile(r"^(?:np\.\w+\()?([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\)?$")
 
@@ -70,7 +68,7 @@ def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
         wall, _ = _first(flat, _WALL_NAMES)
         has_step |= found
         for name, value in flat.items():
-            number = _number(value)
+            number = number_of(value)
             if number is not None and name not in _STEP_NAMES and name not in _WALL_NAMES:
                 series.setdefault(name, Series()).add(int(step) if found else index, number, wall)
     if not series:
@@ -81,42 +79,17 @@ def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
 
 def _first(row: Mapping[str, Any], names: Iterable[str]) -> tuple[float, bool]:
     for name in names:
-        value = _number(row.get(name))
+        value = number_of(row.get(name))
         if value is not None:
             return value, True
     return math.nan, False
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
+    """A number, also as text and as numpy's repr; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
         return float(value)
     match = _NUMBER.match(value.strip()) if isinstance(value, str) else None
     return float(match[1]) if match else None
-
-
-def read_console(path: Path) -> Run:
-    """veRL's console lines ``step:N - k:v - …``, with Ray's prefixes and colours around them."""
-    series: dict[str, Series] = {}
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            match = _STEP_LINE.search(_ANSI.sub("", line.rstrip()))
-            if match:
-                for name, value in _pairs(match[2]):
-                    series.setdefault(name, Series()).add(int(match[1]), value)
-    if not series:
-        raise UserError(
-            "no metric found: neither event files, a table, nor veRL console lines (step:N - key:value - …)",
-            where=Where(str(path)),
-            hint="give a TensorBoard, W&B, mlflow or job directory, a CSV/JSON export, or a veRL log",
-        )
-    return Run(path.stem, str(path), "console", series)
-
-
-def _pairs(text: str) -> Iterator[tuple[str, float]]:
-    for piece in text.split(" - "):
-        name, _, value = piece.rpartition(":")
-        number = _number(value)
-        if name and number is not None:
-            yield name.strip(), number

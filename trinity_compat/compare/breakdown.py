@@ -1,0 +1,144 @@
+"""Where a step's seconds go, and on how many GPUs, for each side of a comparison."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trinity_compat.compare import names
+from trinity_compat.compare.model import Run, Side
+
+# What a veRL step consists of, in order; timing_s/step is their sum and more (ray_trainer.py: fit).
+_INSIDE = (
+    "gen",
+    "reward",
+    "old_log_prob",
+    "ref",
+    "RefPolicy",
+    "values",
+    "adv",
+    "update_critic",
+    "update_actor",
+    "save_checkpoint",
+    "update_weights",
+)
+_AFTER = "testing"  # veRL validates after the step's clock has stopped
+_WAITED = "buffer_wait"  # ours: the part of gen in which no group was ready
+_EXPLORER = ("rollout", "write", "sync_weight", "wait")
+_BINS = 100
+
+Parts = dict[str, float]
+
+
+def timing(side: Side) -> dict[str, Any]:
+    """Seconds of each part: ``mean`` over steps and runs, ``steps`` (at most 100 bins of neighbouring steps)
+    and ``explorer``, what the explorer of a decoupled run did beside it. Empty parts are left out."""
+    by_step = _by_step(side)
+    beside = {part: mean(side, f"time/{part}") or 0.0 for part in _EXPLORER} if _decoupled(side) else {}
+    return {
+        "label": side.label,
+        "total": mean(side, "timing_s/step"),
+        "mean": _average(list(by_step.values())),
+        "steps": [
+            {"from": steps[0], "to": steps[-1], "parts": _average([by_step[step] for step in steps])}
+            for steps in _bins(sorted(by_step))
+        ],
+        "explorer": {part: seconds for part, seconds in beside.items() if seconds},
+    }
+
+
+def _by_step(side: Side) -> dict[int, Parts]:
+    """step → part → seconds, a mean over the runs that reached the step; a part not logged took none."""
+    found: dict[int, list[Parts]] = {}
+    for run in side.runs:
+        series, _ = names.rename(run, {})
+        clocks = {
+            name.removeprefix("timing_s/"): dict(one.sorted().points())
+            for name, one in series.items()
+            if name.startswith("timing_s/")
+        }
+        for step in clocks.get("step", {}):
+            at = {part: seconds[step] for part, seconds in clocks.items() if step in seconds}
+            found.setdefault(step, []).append(_parts(at))
+    return {step: _average(parts) for step, parts in found.items()}
+
+
+def _parts(clock: Mapping[str, float]) -> Parts:
+    """One step's parts, which add up to timing_s/step and the validation after it."""
+    inside = {part: clock[part] for part in _INSIDE if part in clock}
+    other = clock["step"] - sum(inside.values())
+    waited = min(clock.get(_WAITED, 0.0), inside.get("gen", 0.0))
+    if waited:
+        inside = {"waiting for the buffer": waited, **inside, "gen": inside["gen"] - waited}
+    return {**inside, "other": max(0.0, other), _AFTER: clock.get(_AFTER, 0.0)}
+
+
+def _average(rows: list[Parts]) -> Parts:
+    """Part → mean over ``rows`` (absent: 0), without parts that took no time."""
+    order = list(dict.fromkeys(part for row in rows for part in row))
+    means = {part: statistics.fmean(row.get(part, 0.0) for row in rows) for part in order}
+    return {part: seconds for part, seconds in means.items() if seconds > 0}
+
+
+def _bins(steps: list[int]) -> Iterator[list[int]]:
+    size = -(-len(steps) // _BINS) or 1
+    return (steps[i : i + size] for i in range(0, len(steps), size))
+
+
+def mean(side: Side, name: str) -> float | None:
+    """The mean of a metric over all steps of all runs, None where no run has it."""
+    values = [v for run in side.runs if name in run.series for v in run.series[name].sorted().values]
+    return statistics.fmean(values) if values else None
+
+
+def resources(side: Side) -> dict[str, Any]:
+    """Throughput and MFU per GPU. veRL divides by the trainer's GPUs; ``throughput_all`` divides by those of
+    the rollout too, which a decoupled run has beside them: only this is fair against one that shares."""
+    split = _split(side.runs[0])
+    throughput = mean(side, "perf/throughput")
+    return {
+        "label": side.label,
+        "gpus": _split_text(side.runs[0], split),
+        "throughput": throughput,
+        "throughput_all": throughput * split[0] / sum(split) if split and throughput else None,
+        "mfu_actor": mean(side, "perf/mfu/actor"),
+        "mfu_critic": mean(side, "perf/mfu/critic"),
+        "lag": mean(side, "training/model_version_lag/mean"),
+        "step_s": mean(side, "timing_s/step"),
+    }
+
+
+def _decoupled(side: Side) -> bool:
+    return any(run.kind == "job" for run in side.runs)
+
+
+def _split(run: Run) -> tuple[int, int] | None:
+    """(GPUs of the trainer, GPUs of the rollout beside it), None where the source doesn't say."""
+    verl = run.meta.get("verl") or {}
+    trainer = verl.get("trainer") or {}
+    if not trainer:
+        return None
+    count = int(trainer.get("nnodes") or 1) * int(trainer.get("n_gpus_per_node") or 1)
+    if run.kind != "job" or run.meta.get("mode") == "colocate":
+        return count, 0
+    rollout = (verl.get("actor_rollout_ref") or {}).get("rollout") or {}
+    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    engine = 1
+    for size in sizes:
+        engine *= int(rollout.get(size) or 1)
+    return count, engine * int(run.meta.get("explorers") or 1)
+
+
+def _split_text(run: Run, split: tuple[int, int] | None) -> str:
+    if split is None:
+        return "unknown: the source doesn't say"
+    word = "CPU process" if run.meta.get("device", _device(run)) == "cpu" else "GPU"
+    count, beside = split
+    plural = f"{word}{'es' if word.endswith('s') else 's'}"
+    own = f"{count} {word if count == 1 else plural}"
+    return f"{own} for the trainer, {beside} for the rollout" if beside else f"{own}, shared with the rollout"
+
+
+def _device(run: Run) -> str:
+    return str(((run.meta.get("verl") or {}).get("trainer") or {}).get("device", "cuda"))

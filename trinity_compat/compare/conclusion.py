@@ -1,0 +1,156 @@
+"""What to conclude from a comparison, in words: first whether training differs, then how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from trinity_compat.compare.verdict import (
+    ALPHA,
+    DIFFERS,
+    IDENTICAL,
+    SAME,
+    UNCLEAR,
+    Comparison,
+    MetricVerdict,
+)
+
+VERDICTS = (DIFFERS, UNCLEAR, SAME, IDENTICAL)
+# The metrics that a person looks at first, in this order.
+KEY_METRICS = (
+    "critic/score/mean",
+    "critic/rewards/mean",
+    "response_length/mean",
+    "actor/entropy",
+    "actor/ppo_kl",
+    "actor/kl_loss",
+    "actor/grad_norm",
+    "critic/vf_loss",
+    "training/rollout_probs_diff_mean",
+    "training/model_version_lag/mean",
+    "timing_s/step",
+    "perf/throughput",
+)
+_SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
+_OUTCOME = ("reward", "evaluation")
+_LEARNING = (*_OUTCOME, "length", "policy", "critic")
+
+
+def headline(comparison: Comparison) -> list[str]:
+    """The conclusion in a few sentences: does it train the same, the rewards, the counts, how sure."""
+    known = {metric.name: metric for metric in comparison.metrics}
+    lines = [_training(comparison)]
+    lines += [sentence(known[name]) for name in _SENTENCES if name in known]
+    lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
+    return [*lines, _counts(comparison.metrics), *_methods(comparison), *_power(comparison)]
+
+
+def key_metrics(comparison: Comparison) -> list[str]:
+    """The names of KEY_METRICS and of validation scores that both sides have."""
+    names = {metric.name for metric in comparison.metrics}
+    scores = sorted(name for name in names if name.startswith("val-core/"))
+    rewards, rest = KEY_METRICS[:1], KEY_METRICS[1:]
+    return [name for name in (*rewards, *scores, *rest) if name in names and not _twin(name, comparison)]
+
+
+def _twin(name: str, comparison: Comparison) -> bool:
+    """Whether this is the reward after a KL penalty of nothing: the score once more."""
+    if name != "critic/rewards/mean":
+        return False
+    known = {metric.name: metric for metric in comparison.metrics}
+    score = known.get("critic/score/mean")
+    return score is not None and score.a.mean == known[name].a.mean and score.b.mean == known[name].b.mean
+
+
+def group_rows(comparison: Comparison) -> list[tuple[str, dict[str, int], list[str]]]:
+    """(group, verdict → how many, the names of those that differ), in the table's order."""
+    return [
+        (
+            group,
+            {verdict: sum(m.verdict == verdict for m in metrics) for verdict in VERDICTS},
+            [m.name for m in metrics if m.verdict == DIFFERS],
+        )
+        for group, metrics in comparison.groups.items()
+    ]
+
+
+def _training(comparison: Comparison) -> str:
+    learning = [m for m in comparison.metrics if m.group in _LEARNING]
+    if not learning:
+        return "Whether it trains the same cannot be said: the sides share no metric of learning."
+    outcome = [_moved(m) for m in learning if m.verdict == DIFFERS and m.group in _OUTCOME]
+    inside = [m.name for m in learning if m.verdict == DIFFERS and m.group not in _OUTCOME]
+    share = f"{len(inside)} of {len(learning)} metrics of learning"
+    if outcome:
+        return f"It does not train the same: {_listed(outcome)}."
+    if inside:
+        return f"No reward or validation score differs, but {share} do: {_listed(inside)}."
+    noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
+    unclear = sum(m.verdict == UNCLEAR for m in learning)
+    tail = f" ({unclear} are too noisy to call the same)" if unclear else ""
+    return (
+        f"No sign that it trains differently: {len(learning)} metrics of learning, none beyond {noise}{tail}."
+    )
+
+
+def _moved(metric: MetricVerdict) -> str:
+    value, level = metric.difference.value, metric.a.summary.level
+    share = f" by {abs(value / level):.2g} of A's level" if level else ""
+    return f"{metric.name} is {'higher' if value > 0 else 'lower'} in B{share}"
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _counts(metrics: Sequence[MetricVerdict]) -> str:
+    counts = {verdict: sum(m.verdict == verdict for m in metrics) for verdict in VERDICTS}
+    tested = len(metrics) - counts[IDENTICAL]
+    return (
+        f"{len(metrics)} metrics compared: "
+        + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        + f" (about {ALPHA * tested:.0f} would differ by chance alone at 5 %)."
+    )
+
+
+def _methods(comparison: Comparison) -> list[str]:
+    """How the intervals were made, once for all metrics."""
+    methods = {m.difference.method for m in comparison.metrics if not math.isnan(m.difference.low)}
+    return [f"Intervals and p: {method}." for method in sorted(methods)]
+
+
+def _seeds(comparison: Comparison) -> bool:
+    return min(len(comparison.a.runs), len(comparison.b.runs)) >= 2
+
+
+def _power(comparison: Comparison) -> Iterator[str]:
+    """What this many seeds cannot say."""
+    a, b = len(comparison.a.runs), len(comparison.b.runs)
+    if min(a, b) < 2:
+        yield "One run on a side: seed noise is unknown, so 'differs' may be the seed. Add seeds."
+        return
+    least = 2 / 2**a if comparison.options.paired else least_p(a, b)
+    if least > ALPHA:
+        yield (
+            f"With {a} and {b} seeds p cannot go below {least:.2g}, so 'differs' cannot be said: "
+            f"read the intervals, or add seeds ({'6' if comparison.options.paired else '4'} a side)."
+        )
+
+
+def least_p(a: int, b: int) -> float:
+    """The smallest p of a two-sided permutation test with ``a`` and ``b`` runs: where the sides are equally
+    large, the split and its mirror image are equally far."""
+    return (2 if a == b else 1) / math.comb(a + b, a)
+
+
+def sentence(metric: MetricVerdict) -> str:
+    """One metric's verdict in words."""
+    d = metric.difference
+    interval = "" if math.isnan(d.low) else f", 95 % interval {d.low:+.4g} … {d.high:+.4g}"
+    p = "" if d.p is None else f", p = {d.p:.3g}, Hedges' g = {d.effect:+.2f}"
+    side = f"; {metric.better_side} is better" if metric.better_side else ""
+    return (
+        f"{metric.name}: {metric.verdict} (A {metric.a.summary.level:.4g}, B {metric.b.summary.level:.4g}, "
+        f"B − A {d.value:+.4g}{interval}{p}){side}"
+    )

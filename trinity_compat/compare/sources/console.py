@@ -1,0 +1,73 @@
+"""veRL's console output: metric lines ``step:N - k:v - …``, and the configuration that v0 prints first."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.compare.model import Run, Series
+from trinity_compat.compare.sources.tables import number_of
+from trinity_compat.errors import UserError, Where
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
+_PREFIX = re.compile(r"^\(\w+ pid=[^)]*\) ?")
+_CONFIG_BEGINS = "{'actor_rollout_ref':"  # pprint sorts the keys; no other key of veRL's stands before it
+
+
+def read(path: Path) -> Run:
+    """One run, with Ray's prefixes and colours taken off. Raises UserError where no metric is found."""
+    series: dict[str, Series] = {}
+    config: list[str] = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in (_ANSI.sub("", raw.rstrip("\n")) for raw in file):
+            match = _STEP_LINE.search(line.rstrip())
+            if match:
+                for name, value in _pairs(match[2]):
+                    series.setdefault(name, Series()).add(int(match[1]), value)
+            elif not series:  # what stands before the first metrics
+                config.append(line)
+    if not series:
+        raise UserError(
+            "no metric found: neither event files, a table, nor veRL console lines (step:N - key:value - …)",
+            where=Where(str(path)),
+            hint="give a TensorBoard, W&B, mlflow or job directory, a CSV/JSON export, or a veRL log",
+        )
+    verl = configuration(config)
+    return Run(path.stem, str(path), "console", series, meta={"verl": verl} if verl else {})
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    for piece in text.split(" - "):
+        name, _, value = piece.rpartition(":")
+        number = number_of(value)
+        if name and number is not None:
+            yield name.strip(), number
+
+
+def configuration(lines: Iterable[str]) -> Mapping[str, Any]:
+    """The configuration that veRL's task runner pretty-prints before it trains (main_ppo.py: pprint), empty
+    where it isn't there or other output runs through it. Literals only: nothing is evaluated."""
+    prefix, text = "", ""
+    for line in lines:
+        head = match[0] if (match := _PREFIX.match(line)) else ""
+        rest = line[len(head) :]
+        if rest.startswith(_CONFIG_BEGINS):
+            prefix, text = head, rest
+        elif text and head == prefix:
+            # a line that was cut where a pipe's buffer was full goes on without pprint's indent
+            text += f"\n{rest}" if rest.startswith(" ") else rest
+        if text and rest.endswith("}") and (found := _literal(text)):
+            return found
+    return {}
+
+
+def _literal(text: str) -> Mapping[str, Any]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
