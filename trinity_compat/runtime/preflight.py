@@ -29,6 +29,8 @@ def check(plan: Plan) -> None:
     check_models(verl, cwd=plan.cwd)
     check_data(verl, cwd=plan.cwd)
     check_reward_function(verl, cwd=plan.cwd)
+    if plan.spec.mode != "explore":
+        check_resume(verl, cwd=plan.cwd)
     check_disk(plan.job.root)
     check_ports(plan.ray)
     check_database(plan.spec.database_url)
@@ -63,6 +65,26 @@ def check_models(verl: Mapping[str, Any], *, cwd: Path) -> None:
                 f"{key}={value}: no such folder",
                 hint="the script's download step may have failed, or run elsewhere",
             )
+
+
+def check_resume(verl: Mapping[str, Any], *, cwd: Path) -> None:
+    """``resume_path`` names a checkpoint folder as veRL reads it: …/global_step_N with an actor in it."""
+    trainer = verl["trainer"]
+    if trainer.get("resume_mode") != "resume_path":
+        return
+    named = str(trainer.get("resume_from_path") or "")
+    path = _local(named, cwd)
+    if not named or not named.rsplit("global_step_", 1)[-1].isdigit():
+        raise UserError(
+            f"trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N, not {named!r}",
+            hint="or trainer.resume_mode=auto, which takes the job's newest checkpoint",
+        )
+    if not (path / "actor").is_dir():
+        found = ", ".join(sorted(other.name for other in path.parent.glob("global_step_*/"))) or "none"
+        raise UserError(
+            f"trainer.resume_from_path={named}: no checkpoint there (no folder {path}/actor)",
+            hint=f"checkpoints in {path.parent}: {found}",
+        )
 
 
 def _is_path(text: str) -> bool:
