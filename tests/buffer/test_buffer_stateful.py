@@ -5,10 +5,11 @@ TRINITY_COMPAT_STEPS=10000 makes the long run (at least so many operations per b
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import sqlalchemy as sa
@@ -27,10 +28,12 @@ from hypothesis.stateful import (
 from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.buffer.position import Position
 
 STEPS = int(os.environ.get("TRINITY_COMPAT_STEPS", "400"))
 PER_EXAMPLE = 50
 TASKS = 12
+LOST = 99  # a version that no checkpoint reaches
 LEDGER = """SELECT g.key, l.trainer_step, l.history_id, l.use_no
 FROM ledger l JOIN task_groups g ON g.id = l.group_id"""
 
@@ -82,6 +85,10 @@ class BufferMachine(RuleBasedStateMachine):
         self.versions: dict[int, int] = {}  # version → history it was published in
         self.history = 1
         self.trained_step = 0
+        self.starts: list[int] = [0]  # of each history, the step it goes on from
+        self.checkpoints = [(0, Position(below=3, beyond=(5,), buffer="another"))]  # (step, position)
+        self.adopted = Position(below=0, history=0)
+        self.adopted_step = 0
 
     def teardown(self):
         if hasattr(self, "buffer"):
@@ -231,8 +238,11 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reconcile(self, data):
         type(self).operations += 1
-        step = data.draw(st.integers(max(0, self.trained_step - 3), self.trained_step))
-        done = self.buffer.reconcile(step=step)
+        base = max(self.adopted_step, self.trained_step - 3)
+        step = data.draw(st.integers(base, self.trained_step))
+        self._resumed(step, self.buffer.reconcile(step=step))
+
+    def _resumed(self, step, done):
         self.history += 1
         for lease in self.leases:
             lease.state = "void" if lease.state == "open" else lease.state
@@ -247,6 +257,7 @@ class BufferMachine(RuleBasedStateMachine):
                 voided += 1
         self.versions = {version: at for version, at in self.versions.items() if version <= step}
         self.trained_step = step
+        self.starts.append(step)
         count = self._count()
         assert (done.history, done.ready_again, done.voided, done.kept) == (
             self.history,
@@ -254,6 +265,35 @@ class BufferMachine(RuleBasedStateMachine):
             voided,
             count["trained"],
         )
+
+    @rule()
+    def save(self):
+        type(self).operations += 1
+        position = self.buffer.position(step=self.trained_step)
+        known = {entry.task_no for entry in self.entries if entry.alive and entry.uses}
+        known |= {*range(self.adopted.below), *self.adopted.beyond}
+        below = next(number for number in itertools.count() if number not in known)
+        beyond = tuple(sorted(number for number in known if number > below))
+        assert (position.below, position.beyond, position.history) == (below, beyond, self.history)
+        self.checkpoints.append((self.trained_step, position))
+
+    @rule(data=st.data())
+    def resume_from(self, data):
+        """Any checkpoint that was ever saved, also of a line that was left, and one of another database."""
+        type(self).operations += 1
+        step, position = data.draw(st.sampled_from(self.checkpoints))
+        done = self.buffer.reconcile(step=step, position=position)
+        later = self.starts[position.history :]
+        line = position.buffer != "another" and position.history >= self.adopted.history
+        if line and min([*later, step]) >= step:
+            self._resumed(step, done)
+            return
+        self.adopted, self.adopted_step = replace(position, history=self.history + 1), step
+        for entry in self.entries:
+            entry.uses = []
+            entry.version = LOST
+        self.versions = {}
+        self._resumed(step, done)
 
     # -- what holds at every moment -------------------------------------------------------------
 
@@ -267,6 +307,7 @@ class BufferMachine(RuleBasedStateMachine):
     def missing(self, upto, limit):
         type(self).operations += 1
         living = {entry.task_no for entry in self.entries if entry.alive}
+        living |= {*range(self.adopted.below), *self.adopted.beyond}
         expected = [number for number in range(upto) if number not in living][:limit]
         assert self.buffer.missing_tasks(upto=upto, limit=limit) == expected
 

@@ -47,10 +47,11 @@ class Position:
 
 def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> Position:
     """The position after ``step``, whose uses are in the ledger; ``missing``: the first missing task."""
-    waiting = conn.execute(query(queries.FIRST_UNTRAINED)).scalar_one()
+    first, others = adopted(conn)
+    waiting = conn.execute(query(queries.FIRST_UNTRAINED), {"first": first}).scalar_one()
     below = missing if waiting is None else min(missing, waiting)
     beyond = conn.execute(query(queries.TRAINED_BEYOND), {"below": below}).scalars()
-    also = (task for task in _read(conn, _ADOPTED, {}).get("beyond", ()) if task > below)
+    also = (task for task in others if task > below)
     mine = _read(conn, _ID)
     if mine is None:
         mine = uuid.uuid4().hex
@@ -61,13 +62,13 @@ def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> Posit
 
 def is_ours(conn: sa.Connection, *, step: int, position: Position) -> bool:
     """Whether the ledger's current line runs through the checkpoint."""
-    adopted = _read(conn, _ADOPTED, {})
-    if adopted and step < adopted["step"]:
+    base = _read(conn, _ADOPTED, {"step": 0, "history": 0})
+    if step < base["step"]:
         return False
     if position.buffer is None:
         trained = conn.execute(query(queries.ANY_USE_AT), {"step": step}).first() is not None
-        return trained or step == adopted.get("step", 0)
-    if position.buffer != _read(conn, _ID) or position.history < adopted.get("history", 0):
+        return trained or step == base["step"]
+    if position.buffer != _read(conn, _ID) or position.history < base["history"]:
         return False
     left = {"history": position.history, "step": step}
     return conn.execute(query(queries.LEFT_BEFORE), left).first() is None
@@ -76,14 +77,16 @@ def is_ours(conn: sa.Connection, *, step: int, position: Position) -> bool:
 def adopt(conn: sa.Connection, *, step: int, history: int, position: Position) -> None:
     """Go on at ``position``; the caller has voided what was here."""
     conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": position.below})
-    _write(conn, _ADOPTED, {"step": step, "history": history, "beyond": list(position.beyond)})
+    kept = {"below": position.below, "beyond": list(position.beyond)}
+    _write(conn, _ADOPTED, {"step": step, "history": history, **kept})
     if position.stream is not None:
         _write(conn, stream_key(step + 1), position.stream)
 
 
-def adopted_tasks(conn: sa.Connection) -> set[int]:
-    """Tasks that another database trained, beyond the complete ones."""
-    return set(_read(conn, _ADOPTED, {}).get("beyond", ()))
+def adopted(conn: sa.Connection) -> tuple[int, set[int]]:
+    """What was trained before this database came in: all tasks below the first, and the others."""
+    kept = _read(conn, _ADOPTED, {"below": 0, "beyond": ()})
+    return kept["below"], set(kept["beyond"])
 
 
 def stream_key(step: int) -> str:

@@ -147,9 +147,10 @@ class SqlBuffer:
 
     def _missing(self, conn: sa.Connection, upto: int, limit: int) -> list[int]:
         locked = queries.COMPLETE_BELOW + queries.for_update(self._db.dialect)
-        first = int(conn.execute(query(locked)).scalar_one())
+        below, others = positions.adopted(conn)
+        first = max(below, int(conn.execute(query(locked)).scalar_one()))
         bind = {"kind": "train", "first": first, "upto": upto}
-        live = set(conn.execute(query(queries.LIVE_TASKS), bind).scalars()) | positions.adopted_tasks(conn)
+        live = set(conn.execute(query(queries.LIVE_TASKS), bind).scalars()) | others
         complete = first
         while complete in live:
             complete += 1
