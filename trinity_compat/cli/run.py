@@ -31,10 +31,14 @@ from trinity_compat.runtime.session import Ended
 )
 @click.option(
     "--mode",
-    type=click.Choice(["both", "train", "explore"]),
-    default="both",
-    show_default=True,
-    help="Which side to run here.",
+    type=click.Choice(["both", "train", "explore", "bench"]),
+    help="Which side to run here; bench evaluates checkpoints.  [default: the YAML's mode, else both]",
+)
+@click.option(
+    "--checkpoints",
+    metavar="all|latest|N,N",
+    help="What bench evaluates; 0 is the model before training.  [default: all, and 0 as the launch"
+    " evaluates before training]",
 )
 @click.option(
     "--job", metavar="DIR", help="The job directory, instead of <checkpoint_root_dir>/<project>/<name>."

@@ -16,13 +16,16 @@ class TrainerGone(RuntimeError):
 
 
 class Heartbeat:
-    """A thread with a buffer of its own; ``state`` and ``detail`` are what it reports."""
+    """A thread with a buffer of its own; ``state`` and ``detail`` are what it reports. Only an explorer
+    needs a trainer that lives."""
 
-    def __init__(self, open_own: Callable[[], Buffer], name: str, *, period_s: float = 1.0) -> None:
+    def __init__(
+        self, open_own: Callable[[], Buffer], name: str, *, role: str = "explorer", period_s: float = 1.0
+    ) -> None:
         self.state = "starting"
         self.detail: dict[str, Any] = {}
         self._open = open_own
-        self._name = name
+        self._name, self._role = name, role
         self._period = period_s
         self._stop = threading.Event()
         self._trouble: Exception | None = None
@@ -56,12 +59,12 @@ class Heartbeat:
 
     def _beat_until_stopped(self, buffer: Buffer) -> None:
         while not self._stop.is_set():
-            buffer.beat("explorer", self._name, state=self.state, detail=self.detail)
-            reason = trainer_trouble(buffer)
+            buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
+            reason = trainer_trouble(buffer) if self._role == "explorer" else None
             if reason and not self._trouble:
                 self._trouble = TrainerGone(reason)
             self._stop.wait(self._period)
-        buffer.beat("explorer", self._name, state=self.state, detail=self.detail)
+        buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
 
 
 def trainer_trouble(buffer: Buffer) -> str | None:

@@ -15,13 +15,16 @@ from typing import Any
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.explorer.bench import ROLE, Bench
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
+from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
+from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
 from trinity_compat.spec import RunSpec
 
@@ -30,17 +33,19 @@ STOPPED = 128 + signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
-    """``python -m trinity_compat.explorer JOB_DIR [--index I]``; returns the exit code."""
+    """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench]``; returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     job_dir = Path(argv[0])
     index = int(argv[argv.index("--index") + 1]) if "--index" in argv else 0
-    return run(RunSpec.load(job_dir / "config" / "run.json"), index)
+    spec = "bench.json" if "--bench" in argv else "run.json"
+    return run(RunSpec.load(job_dir / "config" / spec), index)
 
 
 def run(spec: RunSpec, index: int = 0) -> int:
     """Explore until the run is finished. 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped."""
-    name = "explorer" if spec.explorers == 1 else f"explorer_{index}"
-    heart = Heartbeat(lambda: open_buffer(spec.database_url), name)
+    role = ROLE if spec.mode == "bench" else "explorer"
+    name = role if spec.explorers == 1 or role == ROLE else f"explorer_{index}"
+    heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=role)
     heart.start()
     code, reason = _explore(spec, index, name, heart)
     state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
@@ -52,7 +57,8 @@ def run(spec: RunSpec, index: int = 0) -> int:
 
 def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[int, str]:
     try:
-        asyncio.run(_until_stopped(_async_run(spec, index, name, heart)))
+        work = _bench(spec, heart) if spec.mode == "bench" else _async_run(spec, index, name, heart)
+        asyncio.run(_until_stopped(work))
     except TrainerGone as error:
         return PEER_DIED, str(error)
     except UserError as error:
@@ -84,12 +90,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
-    config, tokenizer, processor = _configuration(spec)
+    config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
     _join_ray()
     _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
     buffer = open_buffer(spec.database_url)
-    report = Report(buffer, name)
+    report = Report(buffer, name, Trackers(spec.verl, name))
     workers = Workers(spec.verl, spec.device, spec.env)
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
@@ -102,12 +108,31 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         buffer.close()
 
 
+async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
+    config, tokenizer, processor = configuration(spec)
+    rows = eval_stream(config, tokenizer, processor) if config.data.val_files else None
+    jobs = eval_jobs(spec.verl, rows)
+    _join_ray()
+    _cancel_on_sigterm(asyncio.current_task())
+    buffer = open_buffer(spec.database_url)
+    trackers = Trackers(spec.verl, ROLE)
+    workers = Workers(spec.verl, spec.device, spec.env)
+    try:
+        await workers.start()
+        maker = GroupMaker(workers, make_scorer(config), tokenizer)
+        await Bench(spec, buffer, maker, jobs, trackers, heart).run()
+    finally:
+        workers.close()
+        trackers.close()
+        buffer.close()
+
+
 def _streams(config: Any, tokenizer: Any, processor: Any) -> tuple[TaskStream, TaskStream | None]:
     train = train_stream(config, tokenizer, processor)
     return train, eval_stream(config, tokenizer, processor) if config.data.val_files else None
 
 
-def _configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
+def configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
     """veRL's configuration, tokenizer and processor, as its main_ppo makes them."""
     from omegaconf import OmegaConf
     from verl.utils import hf_processor, hf_tokenizer

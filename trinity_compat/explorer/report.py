@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.explorer.trackers import Trackers
 
 
 class StepTimes:
@@ -34,11 +33,10 @@ class StepTimes:
 
 
 class Report:
-    """Metrics to the buffer and to TensorBoard ($TENSORBOARD_DIR, if set)."""
+    """Metrics to the buffer, to the launch's loggers and, as a line, to the log."""
 
-    def __init__(self, buffer: Buffer, role: str) -> None:
-        self._buffer, self._role = buffer, role
-        self._writer = _tensorboard()
+    def __init__(self, buffer: Buffer, role: str, trackers: Trackers | None = None) -> None:
+        self._buffer, self._role, self._trackers = buffer, role, trackers
 
     def step(
         self,
@@ -51,15 +49,14 @@ class Report:
         """Report one explorer step; ``extra`` joins its metrics."""
         metrics = step_metrics(step, version, groups, times) | dict(extra)
         self._buffer.log_metrics(self._role, step, metrics)
-        if self._writer:
-            for name, value in metrics.items():
-                self._writer.add_scalar(name, value, step)
+        if self._trackers:
+            self._trackers.log(step, metrics)
         print(_line(step, metrics), flush=True)
 
     def close(self) -> None:
         """Flush."""
-        if self._writer:
-            self._writer.close()
+        if self._trackers:
+            self._trackers.close()
 
 
 def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTimes) -> dict[str, float]:
@@ -89,12 +86,3 @@ def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTi
 
 def _line(step: int, metrics: Mapping[str, float]) -> str:
     return f"step:{step} - " + " - ".join(f"{name}:{value:.5g}" for name, value in metrics.items())
-
-
-def _tensorboard() -> Any:
-    directory = os.environ.get("TENSORBOARD_DIR")
-    if not directory:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(directory)

@@ -17,7 +17,7 @@ from trinity_compat.runtime.source import Source, from_yaml
 
 def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str]:
     """The YAML that a run would read, then the plan as comments. Raises UserError."""
-    for source, rest in _sources(path, arguments, options):
+    for source, rest in sources(path, arguments, options):
         made = plan.make_plan(source.config, rest, cwd=Path.cwd())
         refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
         yield source.yaml_text.rstrip("\n")
@@ -25,7 +25,8 @@ def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str
             yield f"# {line}"
 
 
-def _sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[tuple[Source, Options]]:
+def sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[tuple[Source, Options]]:
+    """What a YAML or a script would run, without executing any of it. Raises UserError."""
     if path.endswith((".yaml", ".yml")):
         yield from_yaml(Path(path)), options
         return

@@ -19,7 +19,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.spec import RunSpec, without_passwords
 
 MARKER = "latest_checkpointed_iteration.txt"
-_SIDES = {"train": ("train",), "explore": ("explore",)}
+_SIDES = {"train": ("train",), "explore": ("explore",), "bench": ("bench",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
 
 @contextlib.contextmanager
 def locked(job: JobDir, mode: str) -> Iterator[bool]:
-    """Hold the job for one side (``train``, ``explore``) or both while the run lives.
+    """Hold the job for one side (``train``, ``explore``), both, or a bench beside them while the run lives.
 
     Yields whether the other side is running already. The kernel drops the locks with the process.
     Raises UserError naming the process that holds a wanted side.

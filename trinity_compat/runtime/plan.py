@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import checkout, length, profiles
@@ -32,7 +32,8 @@ class Options:
 
     profiles: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()  # KEY=VALUE, veRL's or Trinity's spelling
-    mode: Mode = "both"
+    mode: Mode | None = None  # None: the configuration's, else both
+    checkpoints: str | None = None  # of mode bench
     job: str | None = None
     database: str | None = None
     explorers: int = 1
@@ -163,11 +164,19 @@ def _spec(
         total_steps=int(total) if total else None,
         sync=replace(sync, directory=sync.directory or str(_weights_folder(job, sync))),
         device=device,
-        mode=options.mode,
+        mode=options.mode or _mode_of(config),
         explorers=options.explorers,
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
+
+
+def _mode_of(config: Mapping[str, Any]) -> Mode:
+    """The YAML's mode. Raises UserError for one that this runtime does not have."""
+    mode: Any = config.get("mode") or "both"
+    if mode not in get_args(Mode):
+        raise UserError(f"mode: {mode} is not among {', '.join(get_args(Mode))}")
+    return cast(Mode, mode)
 
 
 def _env_vars(config: Mapping[str, Any]) -> dict[str, str]:

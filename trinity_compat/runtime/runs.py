@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from trinity_compat.errors import RunError
-from trinity_compat.runtime import checkout, hydra_flags, jobdir, plan, preflight, refusals
+from trinity_compat.runtime import bench, checkout, hydra_flags, jobdir, plan, preflight, refusals
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
@@ -45,16 +46,44 @@ def run_source(source: Source, options: Options) -> Ended:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
     made = plan.make_plan(source.config, options, cwd=Path.cwd())
     refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    if made.spec.mode == "bench":
+        return _bench(bench.planned(made, source.config, options.checkpoints), source)
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)
-    with catch_signals() as stop, jobdir.locked(made.job, options.mode) as joined:
+    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode) as joined:
         made = _prepare(made, source, options, joined=joined)
         if not joined:
             _forget_participants(made)
-        outcome = _run_processes(made, options, stop)
+        outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
         _forget_weights(made)
     return _tell(made, outcome)
+
+
+def _bench(made: Plan, source: Source) -> Ended:
+    """Evaluate checkpoints; the job itself, which may be training meanwhile, stays as it is."""
+    steps = ", ".join(map(str, made.spec.checkpoints))
+    for line in (*source.notes, *made.notes, f"bench     {made.job.root}, checkpoints of step {steps}"):
+        say(line)
+    preflight.check(made)
+    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
+        made.job.create()
+        made.spec.save(made.job.spec_path.with_name("bench.json"))
+        watch = bench.BenchWatch(made.spec.database_url, made.spec.checkpoints)
+        watch.begin()
+        try:
+            outcome = _with_ray(made, stop, lambda cluster: _supervised_bench(made, watch, stop, cluster))
+        finally:
+            _forget_weights(made)
+    if not outcome.code:
+        for line in bench.table(watch.metrics()):
+            say(line)
+    return _tell(made, outcome, again="the same command goes on where it stopped")
+
+
+def _supervised_bench(made: Plan, watch: bench.BenchWatch, stop: Stop, cluster: Cluster) -> Outcome:
+    command = _command(made, bench.ROLE, bench.ROLE, ("--bench",), cluster.address)
+    return supervise([command], Supervision(watch, stop, also_dead=cluster.dead, say=say))
 
 
 def _forget_participants(made: Plan) -> None:
@@ -69,9 +98,11 @@ def _forget_participants(made: Plan) -> None:
 
 
 def _forget_weights(made: Plan) -> None:
-    """Shared memory is nobody's disk: what the trainer published there goes with it."""
+    """Shared memory is nobody's disk: what the trainer published there goes with it. A bench's versions
+    serve nobody else wherever they lie."""
     folder = Path(made.spec.sync.directory)
-    if made.spec.mode != "explore" and not folder.is_relative_to(made.job.root):
+    elsewhere = made.spec.mode != "explore" and not folder.is_relative_to(made.job.root)
+    if elsewhere or made.spec.mode == "bench":
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -121,14 +152,14 @@ def _must_agree(job: JobDir, made: Plan) -> None:
         )
 
 
-def _run_processes(made: Plan, options: Options, stop: Stop) -> Outcome:
+def _with_ray(made: Plan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Outcome:
     """Everything from the start of Ray to the last process's end."""
     if address := os.environ.get(_RAY_OF_USER):
         say(f"uses the Ray at {_RAY_OF_USER}={address}")
-        return _supervised(made, options, stop, Cluster(address))
+        return work(Cluster(address))
     try:
         with local_ray(made.ray, gpus=0 if made.spec.device == "cpu" else None) as cluster:
-            outcome = _supervised(made, options, stop, cluster)
+            outcome = work(cluster)
     except RunError as error:
         outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)
     sweep()
@@ -175,21 +206,22 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
     env = {
         **os.environ,
         **made.env,
-        **(made.spec.env if role == "explorer" else {}),
+        **({} if role == "trainer" else made.spec.env),
         "RAY_ADDRESS": ray_address,
         "RAY_DEDUP_LOGS": "0",
         "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
         "TRINITY_COMPAT_SUPERVISOR": str(os.getpid()),
         "PYTHONUNBUFFERED": "1",
     }
-    argv = (sys.executable, "-m", f"trinity_compat.{role}", str(job.root), *extra)
+    side = "trainer" if role == "trainer" else "explorer"
+    argv = (sys.executable, "-m", f"trinity_compat.{side}", str(job.root), *extra)
     return Command(role, name, argv, checkout.python_path(env), job.log(name), cwd=str(made.run_cwd))
 
 
-def _tell(made: Plan, outcome: Outcome) -> Ended:
+def _tell(made: Plan, outcome: Outcome, *, again: str = "") -> Ended:
     """Say how it ended. What a signal ended is said by the caller: `| tee` died of the same Ctrl-C."""
     job, step = made.job, made.job.latest_checkpoint
-    again = (
+    again = again or (
         f"the same command continues from step {step}"
         if step
         else "no checkpoint yet: the same command starts over"

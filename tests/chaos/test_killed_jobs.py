@@ -1,0 +1,69 @@
+"""The kill matrix in short (`make chaos` is the long one): a job killed three times and started again."""
+
+import random
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "chaos"))
+from job import Job, Strike
+
+from trinity_compat.runtime.toy import ToySpec, make_toy
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]
+
+BATCH, STEPS = 8, 5
+WORDS = (
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.save_freq=2",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=False",
+    "trainer.max_actor_ckpt_to_keep=2",
+)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=8, warm_steps=1))
+
+
+@pytest.fixture(scope="module")
+def killed(toy, tmp_path_factory):
+    """The job, and what became of it."""
+    job = Job(tmp_path_factory.mktemp("killed"), toy, WORDS, STEPS, random.Random(0), batch=BATCH)
+    strikes = [
+        Strike("self", "inside ledger", 3),  # step 3 is entered and not committed
+        Strike("self", "inside checkpoint"),  # step 4: the model is written, the marker is not
+        Strike("job", "after weights", 2),  # step 3 again: its weights lie there, not announced
+    ]
+    try:
+        return job, job.run(strikes)
+    finally:
+        job.end()
+
+
+def test_three_kills_lose_nothing_and_train_nothing_twice(killed):
+    job, report = killed
+    assert [(kill["step"], kill["checkpoint"]) for kill in report.kills] == [(2, 2), (4, 2), (3, 2)]
+    assert report.left == 0
+    assert report.found.clean, report.found
+    assert not (job.root / "global_step_2" / "actor").exists()  # two are kept: 4 and 5
+
+
+def test_another_job_goes_on_at_the_checkpoint_s_task(killed, toy, tmp_path):
+    """resume_path, a fresh database: the explorer has no position of its own."""
+    checkpoint = killed[0].root / "global_step_4"
+    words = (*WORDS, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}")
+    job = Job(tmp_path, toy, words, STEPS, random.Random(0), batch=BATCH)
+    try:
+        job.start("")
+        job.wait_for_end()
+        assert job.process.returncode == 0, (tmp_path / "output.log").read_text()[-3000:]
+    finally:
+        job.end()
+    rows = sqlite3.connect(job.root / "buffer" / "experiences.db").execute(
+        "SELECT DISTINCT trainer_step, task_no FROM ledger JOIN task_groups ON id = group_id ORDER BY 2"
+    )
+    assert rows.fetchall() == [(5, task) for task in range(4 * BATCH, 5 * BATCH)]

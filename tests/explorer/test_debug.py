@@ -1,0 +1,153 @@
+"""`debug`: a served model in one place, a task in another; and what is said when something is not there."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from explorer_job import ROOT, job
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.engine import Completion, Request
+from trinity_compat.explorer.serving import EngineServer, RemoteEngine
+from trinity_compat.runtime import debug
+
+SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+
+
+class Scripted:
+    """Answers a prompt with itself, once per n."""
+
+    async def start(self):
+        """Nothing to build."""
+
+    async def submit(self, requests):
+        futures = []
+        for request in requests:
+            future = asyncio.get_running_loop().create_future()
+            ids = list(request.prompt_ids)
+            if ids == [13]:
+                future.set_exception(ValueError("no thirteen"))
+            else:
+                parts = [Completion(ids, [-0.1] * len(ids), "stop")] * request.sampling["n"]
+                future.set_result(parts)
+            futures.append(future)
+        return futures
+
+    async def close(self):
+        """Nothing to give back."""
+
+
+def with_server(work, model="m"):
+    """``work(port)`` while a scripted engine is served."""
+    port = free_port()
+
+    async def both():
+        serving = asyncio.ensure_future(EngineServer(Scripted(), {"model": model}).serve(port))
+        await asyncio.sleep(0.1)
+        try:
+            return await work(port)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    return asyncio.run(both())
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_requests_go_to_the_served_engine_and_their_answers_come_back_in_order():
+    async def work(port):
+        engine = RemoteEngine(port, "m")
+        await engine.start()
+        requests = [Request("a", [1, 2], {"n": 2}), Request("b", [3], {"n": 1})]
+        return [await future for future in await engine.submit(requests)]
+
+    two, one = with_server(work)
+    assert [part.token_ids for part in two + one] == [[1, 2], [1, 2], [3]]
+    assert two[0].logprobs == pytest.approx([-0.1, -0.1])
+
+
+def test_what_fails_in_the_served_engine_is_told_in_its_words():
+    async def work(port):
+        (future,) = await RemoteEngine(port, "m").submit([Request("a", [13], {"n": 1})])
+        await future
+
+    with pytest.raises(Exception, match="ValueError: no thirteen"):
+        with_server(work)
+
+
+def test_nobody_serves():
+    with pytest.raises(UserError, match="no model is served at") as told:
+        asyncio.run(RemoteEngine(free_port(), "m").start())
+    assert "--module inference_model" in told.value.hint
+
+
+def test_another_model_is_served():
+    async def work(port):
+        await RemoteEngine(port, "mine").start()
+
+    with pytest.raises(UserError, match="serves other, not mine"):
+        with_server(work, model="other")
+
+
+def test_a_taken_port_is_told_before_anything_is_loaded(tmp_path, toy):
+    spec, _ = job(tmp_path / "job", toy)
+    with socket.socket() as holder:
+        holder.bind(("", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is taken by .*pid {os.getpid()}"):
+            debug.serve(spec, port, None)
+
+
+def test_a_task_that_is_not_there(tmp_path, toy):
+    from trinity_compat.explorer.debugging import Ask
+
+    spec, _ = job(tmp_path / "job", toy)
+    model = spec.verl["actor_rollout_ref"]["model"]["path"]
+
+    async def work(port):
+        from trinity_compat.explorer.debugging import run_task
+
+        await run_task(spec, port, Ask(task=99, data="val"))
+
+    with pytest.raises(UserError, match=r"--task 99: data\.val_files hold 6 tasks") as told:
+        with_server(work, model=model)
+    assert told.value.hint == "0 to 5 can be taken"
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(200)
+def test_a_model_in_one_terminal_and_a_task_in_another(tmp_path, toy):
+    port = str(free_port())
+    command = [sys.executable, "-m", "trinity_compat", "debug", str(SCRIPT), "--port", port, "--module"]
+    env = {**os.environ, "TOY_DIR": str(toy)}
+    with (tmp_path / "serve.log").open("w") as log:
+        serving = subprocess.Popen(
+            [*command, "inference_model"], env=env, cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        until = time.monotonic() + 120
+        while "serving" not in (tmp_path / "serve.log").read_text():
+            assert serving.poll() is None and time.monotonic() < until, (tmp_path / "serve.log").read_text()
+            time.sleep(0.2)
+        words = [*command, "workflow", "--task", "3", "--output-file", "out.json"]
+        done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("reward ") == 9  # eight answers, and the seconds
+        record = json.loads((tmp_path / "out.json").read_text())
+        assert record["task"]["data_source"] == "toy/sort"
+        assert len(record["answers"]) == 8
+        assert all(len(a["response_ids"]) == len(a["logprobs"]) for a in record["answers"])
+    finally:
+        serving.send_signal(2)
+        assert serving.wait(30) == 0

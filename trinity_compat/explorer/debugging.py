@@ -1,0 +1,161 @@
+"""Serve a run's model, or take one task through its workflow (agent loop, tools, reward) and show it all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.jobs import make_job
+from trinity_compat.explorer.main import configuration
+from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker, Trajectory, make_engine
+from trinity_compat.explorer.scoring import LocalScorer, Score
+from trinity_compat.explorer.serving import EngineServer, RemoteEngine
+from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
+from trinity_compat.explorer.workers import worker_env
+from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer.files import WeightFile, write_file
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Which task to take: row ``task`` of the ``train`` or ``val`` data, ``n`` answers (None: as the run)."""
+
+    task: int = 0
+    data: str = "train"
+    n: int | None = None
+
+
+async def serve(spec: RunSpec, port: int, checkpoint: Path | None = None) -> None:
+    """Serve ``actor_rollout_ref.model.path``, or the actor of a checkpoint, until cancelled."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    os.environ.update(worker_env(spec.device, spec.env))
+    config, _, _ = configuration(spec)
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    engine = make_engine(config, model, spec.device, 0)
+    server = EngineServer(engine, {"model": str(config.actor_rollout_ref.model.path), "pid": os.getpid()})
+    with tempfile.TemporaryDirectory(prefix="tc-debug-") as folder:
+        await server.serve(port, _weights(spec, checkpoint, folder) if checkpoint else None)
+
+
+def _weights(spec: RunSpec, checkpoint: Path, folder: str) -> WeightFile:
+    from trinity_compat.explorer.bench import published_actor
+
+    return write_file(folder, 0, published_actor(spec.verl, checkpoint))
+
+
+class _Worker(RolloutWorker):
+    """A rollout worker on a served engine. What an agent loop raises comes through, with its traceback."""
+
+    def __init__(self, verl: Mapping[str, Any], device: str, engine: RemoteEngine) -> None:
+        super().__init__(verl, device)
+        self._engine = engine
+
+    async def _by_agent(self, job: Job) -> Rollout:
+        from trinity_compat.explorer.agents import AgentLoops
+
+        return Rollout(job.task_no, tuple(await AgentLoops(self._config, self._engine).run(job)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one task gave."""
+
+    task: Mapping[str, Any]
+    trajectories: Sequence[Trajectory]
+    scores: Sequence[Score]
+    prompt: str
+    responses: Sequence[str]
+    rollout_s: float
+    reward_s: float
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        index, source = self.task.get("index"), self.task.get("data_source")
+        yield f"task      index {index} of data_source {source!r}"
+        yield f"truth     {(self.task.get('reward_model') or {}).get('ground_truth')!r}"
+        yield f"prompt    {self.prompt!r}"
+        for run, (part, score, text) in enumerate(
+            zip(self.trajectories, self.scores, self.responses, strict=True)
+        ):
+            yield f"answer {run}  {text!r}"
+            tokens = f"{len(part.response_ids)} tokens, {sum(part.response_mask)} by the policy"
+            info = f", {dict(score.info)}" if score.info else ""
+            yield f"          reward {score.reward:g}, {tokens}, {part.num_turns} turns{info}"
+        yield f"seconds   rollout {self.rollout_s:.2f}, reward {self.reward_s:.2f}"
+
+    def record(self) -> dict[str, Any]:
+        """For a file."""
+        answers = [
+            {"response_text": text, "reward": score.reward, "info": dict(score.info), **asdict(part)}
+            for part, score, text in zip(self.trajectories, self.scores, self.responses, strict=True)
+        ]
+        return {"task": dict(self.task), "prompt_text": self.prompt, "answers": answers}
+
+
+async def run_task(spec: RunSpec, port: int, ask: Ask) -> Shown:
+    """One task with the model that is served at ``port``. Raises UserError for a task that is not there or a
+    server that is not up; what agent loop, tool and reward function raise comes through."""
+    config, tokenizer, processor = configuration(spec)
+    engine = RemoteEngine(port, str(config.actor_rollout_ref.model.path))
+    await engine.start()
+    job = job_of(spec, _stream(config, tokenizer, processor, ask.data), ask)
+    began = time.monotonic()
+    (rollout,) = [each async for each in _Worker(spec.verl, spec.device, engine).run([job])]
+    if rollout.error:
+        raise UserError(rollout.error)
+    made = time.monotonic()
+    scores = await LocalScorer(config).group(job.task, rollout.trajectories)
+    parts = rollout.trajectories
+    return Shown(
+        task=job.task,
+        trajectories=parts,
+        scores=scores,
+        prompt=tokenizer.decode(parts[0].prompt_ids),
+        responses=[tokenizer.decode(part.response_ids) for part in parts],
+        rollout_s=made - began,
+        reward_s=time.monotonic() - made,
+    )
+
+
+def _stream(config: Any, tokenizer: Any, processor: Any, data: str) -> TaskStream:
+    if data == "train":
+        return train_stream(config, tokenizer, processor)
+    if not config.data.val_files:
+        raise UserError("--data val: data.val_files is empty", hint="leave --data out")
+    return eval_stream(config, tokenizer, processor)
+
+
+def job_of(spec: RunSpec, rows: TaskStream, ask: Ask) -> Job:
+    """The task as the run would ask it, by its row. Raises UserError for a row that is not there."""
+    if not 0 <= ask.task < len(rows):
+        raise UserError(
+            f"--task {ask.task}: data.{ask.data}_files hold {len(rows)} tasks",
+            hint=f"0 to {len(rows) - 1} can be taken",
+        )
+    kind = "eval" if ask.data == "val" else "train"
+    job = make_job(spec.verl, kind, ask.task, rows.row(ask.task))
+    return replace(job, n=ask.n) if ask.n else job
+
+
+def load_plugins(folder: Path) -> list[str]:
+    """Import every Python file of ``folder``, as agent loops and tools register themselves. Returns names."""
+    sys.path.insert(0, str(folder))
+    names = []
+    for path in sorted(folder.glob("*.py")):
+        found = importlib.util.spec_from_file_location(path.stem, path)
+        if found is None or found.loader is None:
+            continue
+        module = importlib.util.module_from_spec(found)
+        sys.modules[path.stem] = module
+        found.loader.exec_module(module)
+        names.append(path.stem)
+    return names

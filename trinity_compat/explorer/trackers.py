@@ -1,0 +1,43 @@
+"""The launch's loggers, for an explorer: veRL's own Tracking, under the run's name with a suffix.
+
+The trainer logs a run of its own (``_trainer``). The console is left out: an explorer's log has a line per
+step already. TensorBoard is written whenever $TENSORBOARD_DIR says where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+
+class Trackers:
+    """Every logger of ``trainer.logger`` at once."""
+
+    def __init__(self, verl: Mapping[str, Any], suffix: str) -> None:
+        self._tracking: Any = None
+        trainer = verl["trainer"]
+        if backends := backends_of(trainer.get("logger")):
+            from verl.utils.tracking import Tracking
+
+            name = f"{trainer['experiment_name']}_{suffix}"
+            self._tracking = Tracking(trainer["project_name"], name, backends, config=dict(verl))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One step's metrics, to all of them."""
+        if self._tracking:
+            self._tracking.log(data=dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Flush, and end the runs."""
+        if self._tracking:
+            self._tracking.finish()
+
+
+def backends_of(logger: Any) -> list[str]:
+    """``trainer.logger`` without the console, with TensorBoard where the job has a place for it."""
+    asked = [logger] if isinstance(logger, str) else list(logger or ())
+    wanted = dict.fromkeys(name for name in asked if name != "console")
+    if os.environ.get("TENSORBOARD_DIR"):
+        wanted["tensorboard"] = None
+    return list(wanted)

@@ -1,0 +1,75 @@
+"""``debug``: a run's model in one terminal, one of its tasks in another. Nothing of the run itself starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import dry, plan, preflight, refusals
+from trinity_compat.runtime.jobdir import JobDir
+from trinity_compat.runtime.plan import Options
+from trinity_compat.spec import RunSpec
+
+if TYPE_CHECKING:
+    from trinity_compat.explorer.debugging import Ask, Shown
+
+
+def spec_of(source: str, arguments: Sequence[str], options: Options) -> RunSpec:
+    """What a job directory, a YAML or a script (read, not executed) would run. Sets the environment of the
+    profiles. Raises UserError for what cannot be run."""
+    if Path(source).is_dir():
+        return JobDir(Path(source).absolute()).load_spec()
+    found, rest = next(dry.sources(source, arguments, options))
+    made = plan.make_plan(found.config, rest, cwd=Path.cwd())
+    refusals.check(made.spec.verl, found.record, cwd=made.cwd)
+    preflight.check_packages()
+    preflight.check_models(made.spec.verl, cwd=made.cwd)
+    preflight.check_data(made.spec.verl, cwd=made.cwd)
+    preflight.check_reward_function(made.spec.verl, cwd=made.cwd)
+    os.environ.update(made.env)
+    return made.spec
+
+
+def serve(spec: RunSpec, port: int, step: int | None) -> None:
+    """Serve until Ctrl-C. ``step``: the checkpoint of the job instead of the model path. Raises UserError."""
+    preflight_port(port)
+    checkpoint = None
+    if step is not None:
+        checkpoint = Path(spec.job_dir) / f"global_step_{step}" / "actor"
+        if not checkpoint.is_dir():
+            have = sorted(path.name for path in Path(spec.job_dir).glob("global_step_*"))
+            raise UserError(f"{checkpoint} does not exist", hint=f"there are: {', '.join(have) or 'none'}")
+    from trinity_compat.explorer import debugging
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(debugging.serve(spec, port, checkpoint))
+
+
+def preflight_port(port: int) -> None:
+    """Raises UserError naming who holds ``port``."""
+    if not preflight.is_free(port):
+        raise UserError(
+            f"port {port} is taken{preflight.holder(port)}",
+            hint="end that process, or use another --port on both sides",
+        )
+
+
+def run_task(spec: RunSpec, port: int, ask: Ask, *, plugins: Path | None, output: Path | None) -> Shown:
+    """One task through its workflow; ``output`` takes what it gave, as JSON. Raises UserError, and whatever
+    agent loop, tool or reward function raise."""
+    from trinity_compat.explorer import debugging
+
+    if plugins:
+        debugging.load_plugins(plugins)
+    shown = asyncio.run(debugging.run_task(spec, port, ask))
+    if output:
+        part = output.with_name(f"{output.name}.part")
+        part.write_text(json.dumps(shown.record(), indent=1) + "\n")
+        part.replace(output)
+    return shown
