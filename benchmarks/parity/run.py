@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import time
@@ -90,7 +91,7 @@ def run_all(args: argparse.Namespace) -> None:
             print(f"{study} {way} seed {seed}: {done.seconds:.0f} s", file=sys.stderr, flush=True)
 
     seeds = range(1, args.seeds + 1)
-    turns = [(study, seed, way) for study in args.study for seed in seeds for way in ways_of(args, study)]
+    turns = [(study, seed, way) for seed in seeds for study in args.study for way in ways_of(args, study)]
     with ThreadPoolExecutor(args.jobs) as pool:
         running = [pool.submit(one, *turn) for turn in turns]
         try:
@@ -192,6 +193,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that run_all ends what it has begun
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {args.steps} steps")
     if not args.report:
         run_all(args)

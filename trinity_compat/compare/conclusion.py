@@ -86,6 +86,9 @@ def _training(comparison: Comparison) -> str:
     if inside:
         return f"No reward or validation score differs, but {share} do: {_listed(inside)}."
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
+    open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in key_metrics(comparison)[:2]]
+    if open_ends:
+        return f"Nothing is beyond {noise}, but that is too large to say 'the same' of {_listed(open_ends)}."
     unclear = sum(m.verdict == UNCLEAR for m in learning)
     tail = f" ({unclear} are too noisy to call the same)" if unclear else ""
     return (

@@ -147,9 +147,9 @@ def _check_pairing(a: Side, b: Side, options: Options) -> None:
 def _check_r(a: Side, b: Side, options: Options) -> None:
     """A given r that contradicts what every run says of itself is a mistake."""
     given, runs = options.updates_per_step, (*a.runs, *b.runs)
-    if given is None or any(run.updates_per_step in (None, given) for run in runs):
+    if given is None or any(updates_of(run) in (None, given) for run in runs):
         return
-    said = ", ".join(sorted({f"{run.source}: r = {run.updates_per_step}" for run in runs}))
+    said = ", ".join(sorted({f"{run.source}: r = {updates_of(run)}" for run in runs}))
     raise UserError(f"--updates-per-step {given} contradicts the runs' own configuration ({said})")
 
 
@@ -172,7 +172,7 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
             series[name],
             run,
             options.axis,
-            r=run.updates_per_step or options.updates_per_step,
+            r=updates_of(run) or options.updates_per_step,
             samples_per_step=options.samples_per_step or samples_of(run),
         )
         for run, series in (*a, *b)
@@ -193,6 +193,17 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
         _judge(side_a, side_b, difference),
         differs,
     )
+
+
+def updates_of(run: Run) -> int | None:
+    """Optimizer updates per veRL step: the source's own word, else from its configuration (veRL counts
+    mini-batches in prompts: actor.ppo_mini_batch_size), None where neither is there."""
+    if run.updates_per_step:
+        return run.updates_per_step
+    verl = run.meta.get("verl") or {}
+    actor = verl.get("actor_rollout_ref", {}).get("actor", {})
+    batch, mini = verl.get("data", {}).get("train_batch_size"), actor.get("ppo_mini_batch_size")
+    return int(batch) // int(mini) * int(actor.get("ppo_epochs") or 1) if batch and mini else None
 
 
 def samples_of(run: Run) -> int | None:
