@@ -130,14 +130,25 @@ def group(*versions):
 def test_lag_counts_from_the_oldest_token_to_the_policy_before_the_step():
     from trinity_compat.trainer.batch import lag_metrics
 
-    assert lag_metrics([group(4, 4)], 5) == {
-        "training/model_version_lag/mean": 0.0,
-        "training/model_version_lag/max": 0.0,
-    }
-    assert lag_metrics([group(1, 4), group(3, 4)], 5) == {
-        "training/model_version_lag/mean": 1.0,
-        "training/model_version_lag/max": 3.0,
-    }
+    lag = "training/model_version_lag"
+    current, old = lag_metrics([group(4, 4)], 5), lag_metrics([group(1, 4), group(3, 4)], 5)
+    assert (current[f"{lag}/mean"], current[f"{lag}/max"]) == (0.0, 0.0)
+    assert (old[f"{lag}/mean"], old[f"{lag}/max"]) == (1.0, 3.0)
+
+
+def test_staleness_has_the_names_and_meaning_of_verls_v1_trainer():
+    from trinity_compat.trainer.batch import lag_metrics
+
+    made = [(1, 2), (4, 4)]  # (oldest, newest) version that took part, before step 5
+    rows = [experience(ROWS[0], min_model_version=old, max_model_version=new) for old, new in made]
+    found = lag_metrics([Group("k", 0, {"data_source": "toy", "index": 4}, 1, tuple(rows))], 5)
+    for name, mean, most, least in (
+        ("trajectory_spans", 1.5, 2, 1),
+        ("trajectory_staleness", 1.0, 2, 0),
+        ("trajectory_staleness_worst", 1.5, 3, 0),
+    ):
+        at = f"training/off_policy/{name}"
+        assert [found[f"{at}/{how}"] for how in ("mean", "max", "min")] == [mean, most, least]
 
 
 def test_task_columns_repeat_each_task_for_its_answers():

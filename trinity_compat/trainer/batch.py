@@ -129,9 +129,21 @@ def task_columns(groups: Sequence[Group], repeat: int) -> dict[str, np.ndarray]:
 
 
 def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
-    """Steps between the policy that ``step`` starts from and the oldest one in each experience."""
-    lags = np.array([step - 1 - e.min_model_version for group in groups for e in group.experiences])
+    """Steps between the policy that ``step`` starts from and the oldest one in each experience, and the
+    same under the names that veRL's v1 trainer has for it (v1/trainer_base.py: _compute_metrics, 0.9.1)."""
+    experiences = [experience for group in groups for experience in group.experiences]
+    oldest = np.array([e.min_model_version for e in experiences])
+    newest = np.array([e.max_model_version for e in experiences])
+    lags = step - 1 - oldest
     return {
         "training/model_version_lag/mean": float(lags.mean()),
         "training/model_version_lag/max": float(lags.max()),
+        **_spread("training/off_policy/trajectory_spans", newest - oldest + 1),
+        **_spread("training/off_policy/trajectory_staleness", step - 1 - newest),
+        **_spread("training/off_policy/trajectory_staleness_worst", lags),
+        **_spread("training/num_turns", np.array([e.num_turns for e in experiences])),
     }
+
+
+def _spread(name: str, values: np.ndarray) -> dict[str, float]:
+    return {f"{name}/{how}": float(getattr(values, how)()) for how in ("mean", "max", "min")}
