@@ -45,6 +45,15 @@ def test_a_third_side_is_compared_with_the_first(seeds):
     assert result.output.count("A = a:") == 2
 
 
+def test_several_comparisons_are_one_json_document_and_one_page(seeds):
+    sides = seeds("a"), seeds("b"), seeds("c", shift=0.2)
+    data = json.loads(call(*sides, "--format", "json").output)
+    assert [found["b"]["label"] for found in data["comparisons"]] == ["b", "c"]
+    page = call(*sides, "--format", "html").output
+    assert page.count("<!doctype html>") == 1
+    assert page.count("<iframe srcdoc=") == 2
+
+
 def test_one_side_is_refused(seeds):
     assert isinstance(call(seeds("a")).exception, UserError)
 

@@ -66,7 +66,7 @@ def _compare_runs(
     read = [read_side(paths, label) for label, paths in named]
     comparisons = [compare(read[0], other, options) for other in read[1:]]
     failed = [(e, c) for c in comparisons for e in assertions if not holds(e, c)]
-    _print("\n".join(_render(c, form) for c in comparisons), output)
+    _print(_render(comparisons, form), output)
     for expression, comparison in failed:
         click.echo(f"assertion failed ({comparison.b.label}): {expression}", err=True)
     return 1 if failed else 0
@@ -97,24 +97,29 @@ def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _render(comparison: Comparison, form: str) -> str:
+def _render(comparisons: list[Comparison], form: str) -> str:
     from trinity_compat.compare import report
 
     if form == "json":
-        return report.as_json(comparison)
-    if form == "md":
-        return report.as_markdown(comparison)
+        return report.as_json(comparisons)
     if form == "html":
-        from trinity_compat.compare.configs import of_runs
-        from trinity_compat.compare.html import as_html
-
-        metas = [side.runs[0].meta for side in (comparison.a, comparison.b)]
-        return as_html(comparison, config_diff=of_runs(*metas))
-    width = None if sys.stdout.isatty() else 160
-    console = Console(width=width, highlight=False)
+        return _page(comparisons)
+    if form == "md":
+        return "\n".join(map(report.as_markdown, comparisons))
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     with console.capture() as capture:
-        report.print_text(comparison, console)
+        for comparison in comparisons:
+            report.print_text(comparison, console)
     return capture.get()
+
+
+def _page(comparisons: list[Comparison]) -> str:
+    from trinity_compat.compare.configs import of_runs
+    from trinity_compat.compare.html import as_html, together
+
+    metas = [[side.runs[0].meta for side in (c.a, c.b)] for c in comparisons]
+    pages = [as_html(c, config_diff=of_runs(*pair)) for c, pair in zip(comparisons, metas, strict=True)]
+    return together([c.b.label for c in comparisons], pages) if len(pages) > 1 else pages[0]
 
 
 def _config_text(sides: tuple[str, ...], form: str) -> str:

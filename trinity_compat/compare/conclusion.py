@@ -75,16 +75,20 @@ def group_rows(comparison: Comparison) -> list[tuple[str, dict[str, int], list[s
 
 
 def _training(comparison: Comparison) -> str:
-    learning = [m for m in comparison.metrics if m.group in _LEARNING]
+    learning = [m for m in comparison.metrics if m.group in _LEARNING and not _twin(m.name, comparison)]
     if not learning:
         return "Whether it trains the same cannot be said: the sides share no metric of learning."
     outcome = [_moved(m) for m in learning if m.verdict == DIFFERS and m.group in _OUTCOME]
     inside = [m.name for m in learning if m.verdict == DIFFERS and m.group not in _OUTCOME]
-    share = f"{len(inside)} of {len(learning)} metrics of learning"
+    tested = sum(m.verdict != IDENTICAL for m in learning)
     if outcome:
         return f"It does not train the same: {_listed(outcome)}."
     if inside:
-        return f"No reward or validation score differs, but {share} do: {_listed(inside)}."
+        chance = f"about {ALPHA * tested:.0f} would by chance"
+        return (
+            "No reward or validation score differs; of the other metrics of learning "
+            f"{len(inside)} (of {tested}; {chance}): {_listed(inside)}."
+        )
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
     open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in key_metrics(comparison)[:2]]
     if open_ends:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -28,3 +29,14 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None 
     page = resources.files("trinity_compat.compare").joinpath("report.html").read_text(encoding="utf-8")
     title = html.escape(f"{comparison.a.label} against {comparison.b.label}")
     return page.replace("__TITLE__", title).replace("__DATA__", json.dumps(data).replace("<", "\\u003c"))
+
+
+def together(labels: Sequence[str], pages: Sequence[str]) -> str:
+    """Several reports in one file, each in a frame of its own that holds the whole of it."""
+    frames = "".join(
+        f"<details{' open' if index == 0 else ''}><summary>{html.escape(label)}</summary>"
+        f'<iframe srcdoc="{html.escape(page)}"></iframe></details>'
+        for index, (label, page) in enumerate(zip(labels, pages, strict=True))
+    )
+    style = "summary{font:600 1.1rem system-ui;cursor:pointer}iframe{width:100%;height:92vh;border:0}"
+    return f'<!doctype html><html lang="en"><meta charset="utf-8"><style>{style}</style>{frames}</html>\n'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.model import Side
-from trinity_compat.compare.verdict import Comparison, MetricVerdict, SideCurves
+from trinity_compat.compare.verdict import IDENTICAL, Comparison, MetricVerdict, SideCurves
 
 _STYLES = {"differs": "bold red", "unclear": "yellow", "same": "green", "identical": "dim green"}
 _COLUMNS = (
@@ -59,20 +60,33 @@ def _sides(comparison: Comparison) -> list[str]:
 
 
 def print_text(comparison: Comparison, console: Console) -> None:
-    """Conclusion first, then a table per group, then what should be known about the names."""
-    for line in (*_sides(comparison), "", *headline(comparison), ""):
+    """Conclusion first, then a table per group, then what should be known about the names; the conclusion's
+    first line once more, where a terminal has scrolled."""
+    conclusion = headline(comparison)
+    for line in (*_sides(comparison), "", *conclusion, ""):
         console.print(Text(line))
     for group, metrics in comparison.groups.items():
-        table = Table(title=group, title_justify="left", box=None, pad_edge=False)
-        for index, column in enumerate(_COLUMNS):
-            table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
-        for metric in metrics:
-            cells = _cells(metric)
-            table.add_row(cells[0], Text(cells[1], style=_STYLES[metric.verdict]), *cells[2:])
-        console.print(table)
-        console.print()
+        _print_group(group, metrics, console)
     for note in _footnotes(comparison):
         console.print(Text(note))
+    console.print(Text(f"\n{conclusion[0]}", style="bold"))
+
+
+def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> None:
+    """A row for each metric but the identical ones, which are only named."""
+    table = Table(title=group, title_justify="left", box=None, pad_edge=False)
+    for index, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
+    for metric in metrics:
+        if metric.verdict != IDENTICAL:
+            cells = _cells(metric)
+            table.add_row(cells[0], Text(cells[1], style=_STYLES[metric.verdict]), *cells[2:])
+    if table.row_count:
+        console.print(table)
+    equal = ", ".join(metric.name for metric in metrics if metric.verdict == IDENTICAL)
+    if equal:
+        console.print(Text(f"{'' if table.row_count else f'{group}; '}identical: {equal}", style="dim"))
+    console.print()
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -139,6 +153,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def as_json(comparison: Comparison) -> str:
-    """Indented JSON with a newline at the end."""
-    return json.dumps(as_dict(comparison), indent=2, ensure_ascii=False) + "\n"
+def as_json(comparisons: Sequence[Comparison]) -> str:
+    """Indented JSON with a newline at the end: the comparison, or ``comparisons`` where there are several."""
+    found = [as_dict(comparison) for comparison in comparisons]
+    data = found[0] if len(found) == 1 else {"version": 1, "comparisons": found}
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
