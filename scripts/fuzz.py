@@ -3,7 +3,8 @@
     .venv/bin/python scripts/fuzz.py --kind tree --count 500000 [--seed 7] [--scripts DIR] [--seconds 600]
 
 Kinds: tree (mutated syntax trees, evaluated), parse (mutated argument vectors, read), argv (the same,
-translated and audited too), text (mutated scripts, through shfmt, translated and audited). Prints the
+translated and audited too), text (mutated scripts, through shfmt, translated and audited), yaml (mutated
+veRL configs, translated and audited). Prints the
 number of inputs and each kind of failure once, with its input; exit code 1 when there was one.
 """
 
@@ -22,7 +23,7 @@ from fuzz import harness
 
 def main() -> int:
     cli = argparse.ArgumentParser()
-    cli.add_argument("--kind", choices=("tree", "parse", "argv", "text"), required=True)
+    cli.add_argument("--kind", choices=("tree", "parse", "argv", "text", "yaml"), required=True)
     cli.add_argument("--count", type=int, default=1000)
     cli.add_argument("--seed", type=int, default=0)
     cli.add_argument("--seconds", type=float, default=float("inf"))

@@ -1,18 +1,24 @@
 """Mutated scripts, trees and argument vectors through parse → translate → audit, under watch."""
 
 import copy
+import functools
 import json
 import random
 import signal
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from trinity_compat.audit.collect import Request, audit_launch
+import yaml
+
+from trinity_compat.audit.collect import Request, audit_config, audit_launch
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv, read_text, tree
 from trinity_compat.launch.bounds import Budget
 from trinity_compat.translate import Options, Status
+from trinity_compat.verl_config import config_from_yaml, effective_config
+from trinity_compat.verl_config.tree import put
 
 SEEDS = Path(__file__).parent / "seeds"
 SECONDS = 10  # the promise is 2 of a core of one's own; a shared machine may be slower, a hang is not
@@ -152,10 +158,68 @@ def _check(read, audit, cwd):
 
 def check_audit(launch, cwd):
     """Every key has one status, and the sums are right (LaunchAudit asserts it)."""
-    result = audit_launch(launch, Request(cwd=cwd, env=ENV, options=Options(env=ENV)))
+    _check_statuses(audit_launch(launch, Request(cwd=cwd, env=ENV, options=Options(env=ENV))))
+
+
+def _check_statuses(result):
     for finding in result.findings:
         if finding.status not in STATUSES:
             raise Violation(f"{finding} has no status")
+
+
+@functools.cache
+def yaml_folder():
+    """Where the YAML under test is written, before the watch begins."""
+    return tempfile.TemporaryDirectory(prefix="tc-fuzz-")
+
+
+def check_yaml(text):
+    """One veRL YAML, translated and audited."""
+    path = Path(yaml_folder().name) / "config.yaml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    request = Request(cwd=path.parent, env=ENV, options=Options(env=ENV))
+    with deadline(), WATCH():
+        try:
+            config = config_from_yaml(path)
+        except UserError:
+            return
+        _check_statuses(audit_config(config, request))
+
+
+def seed_yamls(argvs):
+    """What the launches set, as configs of one's own: alone, and over ``defaults``."""
+    out = []
+    for argv in argvs:
+        for launch in read_argv(argv, env=ENV).launches:
+            try:
+                config = effective_config(launch)
+            except UserError:
+                continue
+            tree = {}
+            for key in config.set_keys:
+                put(tree, key, config.settings[key].value)
+            header = f"defaults: [{config.flavour or 'ppo_trainer'}, _self_]\n"
+            searchpath = "hydra:\n  searchpath: [pkg://verl.trainer.config]\n"
+            body = yaml.safe_dump(tree, sort_keys=False)
+            out += [body, header + searchpath + body]
+    return out
+
+
+def mutate_yaml(rng, text, pool):
+    """Change lines, values and characters of a YAML."""
+    lines = text.splitlines()
+    for _ in range(rng.randint(1, 4)):
+        at, other = rng.randrange(len(lines) + 1), rng.choice(pool).splitlines()
+        kind = rng.random()
+        if kind < 0.3:
+            lines.insert(at, rng.choice(other))
+        elif kind < 0.5 and at < len(lines):
+            lines.pop(at)
+        elif kind < 0.8 and at < len(lines):
+            lines[at] = lines[at].partition(":")[0] + ": " + rng.choice(SPITE).partition("=")[2]
+        else:
+            return mutate_text(rng, "\n".join(lines), rng.choice(SPITE)) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def mutate_argv(rng, argv, pool):
@@ -277,11 +341,17 @@ def _places(node, out):
             _places(item, out)
 
 
+@functools.lru_cache(maxsize=1)
+def _pool(kind, texts):
+    """What a kind mutates: argument vectors, trees, YAML texts."""
+    argvs = seed_argvs(texts) if kind in ("argv", "parse", "yaml") else []
+    return argvs, Trees(texts) if kind == "tree" else None, seed_yamls(argvs) if kind == "yaml" else []
+
+
 def run(kind, count, seed, texts, on_failure):
     """Run ``count`` inputs of a kind; ``on_failure(input description, error)`` for each violation."""
     rng = random.Random(seed)
-    argvs = seed_argvs(texts)
-    trees = Trees(texts) if kind == "tree" else None
+    argvs, trees, yamls = _pool(kind, tuple(texts))
     for number in range(count):
         case = random.Random(rng.getrandbits(64))
         try:
@@ -293,6 +363,9 @@ def run(kind, count, seed, texts, on_failure):
                 for _ in range(case.randint(1, 5)):
                     made = mutate_text(case, made, case.choice(texts))
                 check_text(made)
+            elif kind == "yaml":
+                made = mutate_yaml(case, case.choice(yamls), yamls)
+                check_yaml(made)
             else:
                 made = mutate_argv(case, case.choice(argvs), argvs)
                 check_argv(made, audit=kind == "argv")

@@ -22,7 +22,7 @@ calm = settings(
 )
 
 
-@pytest.mark.parametrize("kind, share", [("tree", 5), ("parse", 5), ("argv", 1), ("text", 1)])
+@pytest.mark.parametrize("kind, share", [("tree", 5), ("parse", 5), ("argv", 1), ("text", 1), ("yaml", 1)])
 def test_mutated_seeds(kind, share):
     failures = []
     run(kind, INPUTS * share, 1, seed_texts(), lambda made, error: failures.append((made, repr(error))))

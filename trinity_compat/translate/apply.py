@@ -52,7 +52,7 @@ def value_at(config: Any, path: str) -> Any:
     """The value at a dotted path of nested mappings and lists; None when nothing is there."""
     node = config
     for part in path.split("."):
-        if isinstance(node, Mapping):
+        if isinstance(node, (dict, Mapping)):
             node = node.get(part)
         elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
             node = node[int(part)]

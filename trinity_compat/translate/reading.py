@@ -27,7 +27,7 @@ class Reading:
         """The value at a dotted path, list positions as numbers; ``default`` where nothing stands."""
         node: Any = self.config
         for part in path.split("."):
-            if isinstance(node, Mapping) and part in node:
+            if isinstance(node, (dict, Mapping)) and part in node:
                 node = node[part]
             elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
                 node = node[int(part)]

@@ -29,6 +29,9 @@ HOWS: Mapping[str, Status] = {
 }
 
 
+_REMEMBERED = 8192  # keys whose row was looked up; all releases together have some two thousand
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """How one veRL key, or all keys below a prefix, becomes Trinity's.
@@ -72,6 +75,7 @@ class Rows:
     exact: Mapping[str, Row]
     below: Mapping[str, Row]  # "critic." → the row critic.*
     endings: Mapping[str, Row]  # "_target_" → the row *._target_
+    _found: dict[str, Row | None] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Rows:
@@ -88,6 +92,13 @@ class Rows:
 
     def find(self, key: str) -> Row | None:
         """Return the row for ``key``; None when no row and no rule covers it."""
+        if key not in self._found:
+            if len(self._found) >= _REMEMBERED:
+                self._found.clear()
+            self._found[key] = self._search(key)
+        return self._found[key]
+
+    def _search(self, key: str) -> Row | None:
         if row := self.exact.get(key):
             return row
         parts = key.split(".")

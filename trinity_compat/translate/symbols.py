@@ -121,8 +121,12 @@ def _how_to_give(source: Open) -> str:
 
 def _replaced(value: Any, text_of: Any) -> Any:
     if isinstance(value, str):
+        if "TCmark" not in value:
+            return value
         return _MARK.sub(lambda match: text_of(int(match.group(1))), value)
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (dict, Mapping)):
         return {_replaced(key, text_of): _replaced(item, text_of) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_replaced(item, text_of) for item in value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,15 @@ from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.verl_config.apply import Applied, apply_overrides
 from trinity_compat.verl_config.arguments import Arguments, Given, read_arguments
-from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
+from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
 from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
-from trinity_compat.verl_config.pinned import pinned_tree
-from trinity_compat.verl_config.releases import PINNED, check_version
-from trinity_compat.verl_config.sections import takes
-from trinity_compat.verl_config.tree import nodes, paired_leaves, put
+from trinity_compat.verl_config.pinned import pinned_release
+from trinity_compat.verl_config.releases import PINNED, Tree, check_version
+from trinity_compat.verl_config.tree import copied, nodes, paired_leaves, put
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 
@@ -125,13 +125,13 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
     groups, plain = _split_groups(plan.arguments.overrides, path)
     choices = _choices(groups)
     notes = [*plan.arguments.diagnostics, *map(_hydra_note, plan.arguments.hydra)]
-    parts = _defaults(path, choices, groups)
+    tree, files = _composed(path, choices, groups)
     release = f"verl {choice.value}"
-    applied = apply_overrides(merge_parts(parts), plain, release)
+    applied = apply_overrides(tree, plain, release)
     notes += [*_path_notes(path), *applied.diagnostics]
     unread = _unread(applied, _flavour(path, choices))
     notes += [_unread_note(given, release) for given in unread]
-    settings = settings_of(applied.tree, _file_origins(parts), plan.launch, notes, applied.origins)
+    settings = settings_of(applied.tree, files, plan.launch, notes, applied.origins)
     set_keys = _set_keys(settings, applied)
     return EffectiveConfig(
         plan.launch,
@@ -169,8 +169,8 @@ def _unread(applied: Applied, flavour: str) -> list[Given]:
     """Added keys that neither this release's sections nor the pinned one's have a use for."""
     if not applied.added:
         return []
-    pinned = pinned_tree(flavour)
-    return [given for given in applied.added if not takes(pinned, given.override.key)]
+    pinned = pinned_release(flavour)
+    return [given for given in applied.added if not pinned.takes(given.override.key)]
 
 
 def _unread_note(given: Given, release: str) -> Diagnostic:
@@ -227,6 +227,30 @@ def _choices(groups: tuple[Given, ...]) -> Choices:
     return choices
 
 
+def _composed(
+    path: SearchPath, choices: Choices, groups: tuple[Given, ...]
+) -> tuple[dict[str, Any], Mapping[str, Where | None]]:
+    """The configuration that the values are set on, and which of its keys stand in the user's files."""
+    if groups or path.places or not path.declares_tree:
+        parts = _defaults(path, choices, groups)
+        return merge_parts(parts), _file_origins(parts)
+    try:
+        known, tree = _by_itself(path.tree, path.primary)
+    except CompositionError as error:
+        error.where = path.where
+        raise
+    choices.known.update(known)
+    return copied(tree), {}
+
+
+@lru_cache(maxsize=64)
+def _by_itself(tree: Tree, primary: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """(choices made, configuration) of a config file of veRL's own, to read only. Raises CompositionError."""
+    choices = Choices()
+    config = compose(tree.find, primary, choices)
+    return choices.known, config
+
+
 def _defaults(path: SearchPath, choices: Choices, groups: tuple[Given, ...]) -> list[tuple[str, ConfigFile]]:
     """The final defaults list; an error carries the place of the group override that caused it."""
     try:
@@ -277,9 +301,10 @@ def settings_of(
     env = {name: word.text for name, word in launch.env.items() if not word.open and not word.env_refs}
     resolver = Resolver(tree, env)
     resolved = resolver.resolve()
+    origins = origins or {}
     out: dict[str, Setting] = {}
     for key, raw, value in paired_leaves(tree, resolved):
-        given = (origins or {}).get(key)
+        given = origins.get(key)
         shown = str(raw) if is_interpolated(raw) else None
         if given is None:
             out[key] = Setting(key, value, files.get(key), None, key, shown)

@@ -70,10 +70,14 @@ def releases_of(module: str) -> tuple[str, ...]:
     """The releases that have ``module`` as a main, newest last; all when none is known to."""
     if module in _MAINS:
         name = _MAINS[module]
-        found = tuple(version for version in VERSIONS if release_tree(version).find(name))
+        found = VERSIONS if name in FLAVOURS else _having(name)
     else:
         found = tuple(version for version in VERSIONS if module in recipes(version)["mains"])
     return found or VERSIONS
+
+
+def _having(name: str) -> tuple[str, ...]:
+    return tuple(version for version in VERSIONS if release_tree(version).find(name))
 
 
 def search_path(launch: Launch, version: str, flags: Flags, root: Path) -> SearchPath:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
@@ -16,6 +17,8 @@ from trinity_compat.verl_config.merge import MISSING
 Path = tuple[str | int, ...]
 _SIMPLE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}", re.A)
 _NAME = re.compile(r"[A-Za-z_][\w.]*", re.A)
+_PLAIN = frozenset({bool, int, float, type(None)})
+_KNOWN = 4096  # texts whose reading is remembered: veRL's own some hundred, and those of a launch
 
 
 class InterpolationError(ValueError):
@@ -47,13 +50,21 @@ class Resolver:
 
     def resolve(self) -> dict[str, Any]:
         """The tree with every interpolation filled in; failures go to ``errors`` and stay as text."""
-        return {key: self._tolerant((key,), value) for key, value in self._tree.items()}
+        return self._section((), self._tree)
+
+    def _section(self, path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, value in section.items():
+            kind = value.__class__
+            if kind in _PLAIN or (kind is str and "${" not in value):
+                out[key] = value
+            elif kind is dict:
+                out[key] = self._section((*path, key), value)
+            else:
+                out[key] = self._tolerant((*path, key), value)
+        return out
 
     def _tolerant(self, path: Path, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: self._tolerant((*path, key), item) for key, item in value.items()}
-        if isinstance(value, str) and "${" not in value:
-            return value
         try:
             return self.value(path, value)
         except InterpolationError as error:
@@ -141,10 +152,10 @@ class Resolver:
         for part in target:
             if isinstance(node, str) and "${" in node:
                 node, path = self._follow(node, path)
-            if isinstance(node, list) and str(part).isdigit() and int(part) < len(node):
+            if isinstance(node, dict) and part in node:
+                node, path = node[part], (*path, part)
+            elif isinstance(node, list) and str(part).isdigit() and int(part) < len(node):
                 node, path = node[int(part)], (*path, int(part))
-            elif isinstance(node, Mapping) and part in node:
-                node, path = node[str(part)], (*path, part)
             else:
                 raise InterpolationError(f"'{shown}' names a key that isn't there")
         return self.value(path, node)
@@ -156,10 +167,10 @@ class Resolver:
             return self.value(path, raw), path
         node: Any = self._tree
         for part in target:
-            node = node.get(part) if isinstance(node, Mapping) else None
+            node = node.get(part) if isinstance(node, dict) else None
         return (self.value(path, raw), path) if node is None else (node, target)
 
-    def _call(self, name: str, arguments: list[str], parent: Path) -> Any:
+    def _call(self, name: str, arguments: tuple[str, ...], parent: Path) -> Any:
         function = _RESOLVERS.get(name)
         if function is None:
             raise _Symbolic
@@ -169,11 +180,12 @@ class Resolver:
         if "${" in text and not text.startswith(("'", '"')):
             return self._text(text, parent)
         try:
-            return parse_value(text)
+            value = _literal(text)
+            return parse_value(text) if isinstance(value, dict | list) else value
         except OverrideSyntaxError as error:
             raise InterpolationError(str(error)) from None
 
-    def _select(self, arguments: list[str], parent: Path) -> Any:
+    def _select(self, arguments: tuple[str, ...], parent: Path) -> Any:
         """oc.select: a missing key, or one set to ``???``, gives the default."""
         key = str(self._argument(arguments[0], parent))
         default = self._argument(arguments[1], parent) if len(arguments) > 1 else None
@@ -187,7 +199,7 @@ class Resolver:
             return default
         return default if isinstance(value, str) and value == MISSING else value
 
-    def _environment(self, arguments: list[str], parent: Path) -> Any:
+    def _environment(self, arguments: tuple[str, ...], parent: Path) -> Any:
         """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""
         name = str(self._argument(arguments[0], parent))
         if name in self._env:
@@ -197,12 +209,12 @@ class Resolver:
         default = self._argument(arguments[1], parent)
         return default if default is None else str(default)
 
-    def _decode(self, arguments: list[str], parent: Path) -> Any:
+    def _decode(self, arguments: tuple[str, ...], parent: Path) -> Any:
         text = self._argument(arguments[0], parent)
         return text if text is None else self._argument(str(text), parent)
 
 
-_RESOLVERS: dict[str, Callable[[Resolver, list[str], Path], Any]] = {
+_RESOLVERS: dict[str, Callable[[Resolver, tuple[str, ...], Path], Any]] = {
     "oc.select": Resolver._select,
     "oc.env": Resolver._environment,
     "oc.decode": Resolver._decode,
@@ -211,13 +223,24 @@ _RESOLVERS: dict[str, Callable[[Resolver, list[str], Path], Any]] = {
 
 def _join(dots: str, name: str, parent: Path) -> Path | None:
     """The absolute path of a reference: one dot is the node's own parent, each further one a level up."""
-    parts = tuple(part for part in re.split(r"[.\[\]]+", name) if part)
+    parts = _parts(name)
     if not dots:
         return parts
     up = len(dots) - 1
     return None if up > len(parent) else (*parent[: len(parent) - up], *parts)
 
 
+@lru_cache(maxsize=_KNOWN)
+def _literal(text: str) -> Any:
+    return parse_value(text)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _parts(name: str) -> Path:
+    return tuple(part for part in re.split(r"[.\[\]]+", name) if part)
+
+
+@lru_cache(maxsize=_KNOWN)
 def _closing(text: str, opening: int) -> int:
     """Index of the brace that closes the one at ``opening``. Raises InterpolationError."""
     depth = 0
@@ -228,7 +251,8 @@ def _closing(text: str, opening: int) -> int:
     raise InterpolationError(f"'{text}' lacks a closing brace")
 
 
-def _arguments(text: str) -> list[str]:
+@lru_cache(maxsize=_KNOWN)
+def _arguments(text: str) -> tuple[str, ...]:
     """A resolver's arguments, split at the commas outside of brackets and quotes."""
     out, depth, quote, start = [], 0, "", 0
     for index, char in enumerate(text):
@@ -243,4 +267,4 @@ def _arguments(text: str) -> list[str]:
         elif char == "," and depth == 0:
             out.append(text[start:index].strip())
             start = index + 1
-    return [*out, text[start:].strip()]
+    return (*out, text[start:].strip())

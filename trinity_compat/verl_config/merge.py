@@ -11,8 +11,8 @@ MISSING = "???"
 def merge(into: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
     """``source`` over ``into`` in place: dicts merge, all else replaces; ``???`` never replaces a value."""
     for key, value in source.items():
-        here = into.get(key)
-        if isinstance(value, Mapping):
+        if isinstance(value, (dict, Mapping)):
+            here = into.get(key)
             into[key] = merge(here if isinstance(here, dict) else {}, value)
         elif value != MISSING or key not in into:
             into[key] = list(value) if isinstance(value, list) else value

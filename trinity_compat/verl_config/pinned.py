@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from trinity_compat.errors import UserError
@@ -10,6 +11,8 @@ from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import FLAVOURS, PINNED, release_tree
+from trinity_compat.verl_config.sections import takes
+from trinity_compat.verl_config.tree import copied, nodes
 from trinity_compat.verl_config.tree import put as set_key
 
 
@@ -33,7 +36,29 @@ def pinned_tree(flavour: str) -> dict[str, Any]:
     """0.9.1's defaults of a flavour, interpolations as written. Raises UserError."""
     if flavour not in FLAVOURS:
         raise UserError(f"veRL has no configuration '{flavour}'", hint=f"write one of {', '.join(FLAVOURS)}")
-    return compose(release_tree(PINNED).find, flavour, Choices())
+    return copied(pinned_release(flavour).tree)
+
+
+class Pinned:
+    """0.9.1's defaults of one flavour, to read only: every caller gets the same object.
+
+    ``tree`` as ``pinned_tree``; ``nodes`` every dotted key of it, inner ones too.
+    """
+
+    def __init__(self, flavour: str) -> None:
+        self.tree: Mapping[str, Any] = compose(release_tree(PINNED).find, flavour, Choices())
+        self.nodes = frozenset(nodes(self.tree))
+        self.takes = lru_cache(maxsize=8192)(self._takes)
+
+    def _takes(self, key: str) -> bool | None:
+        """``sections.takes`` on this tree."""
+        return takes(self.tree, key)
+
+
+@lru_cache(maxsize=len(FLAVOURS))
+def pinned_release(flavour: str) -> Pinned:
+    """The pinned release's ``flavour``, which must be one of FLAVOURS."""
+    return Pinned(flavour)
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:

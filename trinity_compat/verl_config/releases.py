@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from trinity_compat.data import data_path
@@ -21,7 +21,7 @@ FLAVOURS = ("ppo_trainer", "ppo_megatron_trainer")
 Find = Callable[[str], ConfigFile | None]  # a config's path in its search path, without suffix
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Tree:
     """A folder of config files by path without suffix, e.g. ``actor/dp_actor``."""
 
@@ -45,7 +45,12 @@ class Tree:
 
     def has_group(self, group: str) -> bool:
         """Whether ``group`` is a folder of this tree (Hydra then takes it as a config group)."""
-        return any(name.startswith(group + "/") for name in self.files)
+        return group in self._groups
+
+    @cached_property
+    def _groups(self) -> frozenset[str]:
+        parts = [name.split("/") for name in self.files]
+        return frozenset("/".join(path[:depth]) for path in parts for depth in range(1, len(path)))
 
 
 def _load(name: str) -> Any:

@@ -33,7 +33,7 @@ def _walk(tree: Mapping[str, Any], key: str) -> bool | None:
     for part in key.split("."):
         if node is None or node == {} or (isinstance(node, str) and "${" in node):
             return True
-        if not isinstance(node, Mapping):
+        if not isinstance(node, dict):
             return False
         if part not in node:
             return _by_class(node.get("_target_"), part, inside)

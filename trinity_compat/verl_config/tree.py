@@ -27,13 +27,26 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def paired_leaves(
     raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
+) -> list[tuple[str, Any, Any]]:
     """(dotted key, value as written, resolved value) of two trees of the same shape, by ``raw``'s leaves."""
+    out: list[tuple[str, Any, Any]] = []
     for name, value in raw.items():
-        if isinstance(value, Mapping) and value:
-            yield from paired_leaves(value, resolved[name], f"{prefix}{name}.")
+        if value and isinstance(value, dict):
+            out += paired_leaves(value, resolved[name], f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", value, resolved[name]
+            out.append((f"{prefix}{name}", value, resolved[name]))
+    return out
+
+
+def copied(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of nested dicts and lists; everything else in them is shared (it never changes)."""
+    return {name: _copied(value) for name, value in tree.items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -18,10 +18,9 @@ from typing import Any
 from trinity_compat.data import data_path
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
-from trinity_compat.verl_config.pinned import pinned_tree, put
+from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
 from trinity_compat.verl_config.releases import PINNED, VERSIONS
-from trinity_compat.verl_config.sections import takes
-from trinity_compat.verl_config.tree import paired_leaves
+from trinity_compat.verl_config.tree import copied, paired_leaves
 
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 
@@ -73,6 +72,8 @@ class Row:
 
     def value(self, value: Any) -> Any:
         """The new spelling of a value."""
+        if not self.values:
+            return value
         try:
             text = value if isinstance(value, str) else json.dumps(value)
         except (TypeError, ValueError):
@@ -99,8 +100,8 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
     placed: list[_Placed] = []
     moves: list[Move] = []
     dropped: list[Drop] = []
-    tree = pinned_tree(config.flavour or "ppo_trainer")
-    pinned = pinned_tree(config.flavour or "ppo_trainer")
+    pinned = pinned_release(config.flavour or "ppo_trainer")
+    tree = copied(pinned.tree)
     for setting in config.settings.values():
         _carry(config, setting, pinned, placed, moves, dropped)
     for implied in _implied(config):
@@ -110,6 +111,7 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
     return Upgraded(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped))
 
 
+@lru_cache(maxsize=8192)
 def row_for(key: str, flavour: str) -> Row | None:
     """The row that a key of an older release falls under: its own, else the longest prefix's."""
     exact, prefixes = _rows()
@@ -151,7 +153,7 @@ def _row(stored: Mapping[str, Any]) -> Row:
 def _carry(
     config: EffectiveConfig,
     setting: Setting,
-    pinned: Mapping[str, Any],
+    pinned: Pinned,
     placed: list[_Placed],
     moves: list[Move],
     dropped: list[Drop],
@@ -160,15 +162,15 @@ def _carry(
     key, given = setting.key, setting.where is not None
     row = row_for(key, config.flavour)
     if key.rpartition(".")[2] == "_target_":
-        if given or not _has(pinned, key):
+        if given or key not in pinned.nodes:
             dropped.append(Drop(key, "the class behind a section belongs to its release", given))
         return
     if row is None:
-        if takes(pinned, key) is False:
+        if pinned.takes(key) is False:
             dropped.append(
                 Drop(key, f"{PINNED} makes a dataclass of this section, which has no such field", given)
             )
-        elif given or _has(pinned, key) or not _says_nothing(setting.value):
+        elif given or key in pinned.nodes or not _says_nothing(setting.value):
             placed.append(_Placed(key, setting.value, setting, not given))
         else:
             dropped.append(Drop(key, f"null or empty, and {PINNED} has no such key", given))
@@ -183,15 +185,6 @@ def _carry(
     if (row.take_pinned and not given) or (row.skip_null and value is None):
         return
     placed += [_Placed(new, value, setting, not given) for new in targets]
-
-
-def _has(tree: Mapping[str, Any], key: str) -> bool:
-    node: Any = tree
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return False
-        node = node[part]
-    return True
 
 
 def _says_nothing(value: Any) -> bool:
@@ -209,38 +202,35 @@ def _settle(tree: dict[str, Any], placed: list[_Placed]) -> dict[str, Setting]:
     written = {item.key: item for item in placed if not item.optional}
     pending = [item for item in placed if item.optional and item.key not in written]
     while True:
-        resolved = Resolver(tree).resolve()
-        differing = [item for item in pending if not _holds(resolved, item)]
+        leaves = {key: (raw, value) for key, raw, value in paired_leaves(tree, Resolver(tree).resolve())}
+        differing = [item for item in pending if not _holds(leaves, item)]
         for item in differing:
             put(tree, item.key, item.value)
             written[item.key] = item
         if not differing:
-            return _as_settings(tree, resolved, written)
+            return _as_settings(leaves, written)
         pending = [item for item in pending if item.key not in written]
 
 
-def _holds(resolved: Mapping[str, Any], item: _Placed) -> bool:
-    node: Any = resolved
-    for part in item.key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return False
-        node = node[part]
-    if item.value == {} and isinstance(node, Mapping):
-        return True
-    return type(node) is type(item.value) and node == item.value
+def _holds(leaves: Mapping[str, tuple[Any, Any]], item: _Placed) -> bool:
+    """Whether the tree has ``item``'s value; an empty section says nothing about one that is filled."""
+    leaf = leaves.get(item.key)
+    if leaf is None:
+        return item.value == {} and any(key.startswith(item.key + ".") for key in leaves)
+    value = leaf[1]
+    return type(value) is type(item.value) and (value == item.value or item.value == {})
 
 
-def _as_settings(
-    tree: Mapping[str, Any], resolved: Mapping[str, Any], written: Mapping[str, _Placed]
-) -> dict[str, Setting]:
+def _as_settings(leaves: Mapping[str, tuple[Any, Any]], written: Mapping[str, _Placed]) -> dict[str, Setting]:
     out: dict[str, Setting] = {}
-    for key, raw, value in paired_leaves(tree, resolved):
+    for key, (raw, value) in leaves.items():
         item = written.get(key)
         if item is None:
             shown = raw if isinstance(raw, str) and "${" in raw else None
             out[key] = Setting(key, value, None, None, key, shown)
         else:
-            out[key] = replace(item.setting, key=key, value=value)
+            old = item.setting
+            out[key] = Setting(key, value, old.where, old.word, old.spelling, old.interpolation)
     return out
 
 
@@ -248,7 +238,7 @@ def _result(
     config: EffectiveConfig,
     settings: dict[str, Setting],
     placed: list[_Placed],
-    pinned: Mapping[str, Any],
+    pinned: Pinned,
 ) -> EffectiveConfig:
     given: dict[str, list[str]] = {item.setting.key: [] for item in placed if not item.optional}
     for item in placed:
@@ -256,7 +246,7 @@ def _result(
             given[item.setting.key].append(item.key)
     order = [new for key in config.set_keys for new in given.get(key, ())]
     set_keys = tuple(dict.fromkeys(key for key in order if key in settings))
-    unknown = tuple(key for key in set_keys if not takes(pinned, key))
+    unknown = tuple(key for key in set_keys if not pinned.takes(key))
     why = f"carried forward from {config.version.value} ({config.version.why})"
     choice = VersionChoice(PINNED, why)
     return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)
