@@ -80,14 +80,14 @@ def _training(comparison: Comparison) -> str:
         return "Whether it trains the same cannot be said: the sides share no metric of learning."
     outcome = [_moved(m) for m in learning if m.verdict == DIFFERS and m.group in _OUTCOME]
     inside = [m.name for m in learning if m.verdict == DIFFERS and m.group not in _OUTCOME]
-    tested = sum(m.verdict != IDENTICAL for m in learning)
+    tested = sum(m.verdict != IDENTICAL and m.group not in _OUTCOME for m in learning)
     if outcome:
         return f"It does not train the same: {_listed(outcome)}."
     if inside:
-        chance = f"about {ALPHA * tested:.0f} would by chance"
+        verb = "differs" if len(inside) == 1 else "differ"
         return (
-            "No reward or validation score differs; of the other metrics of learning "
-            f"{len(inside)} (of {tested}; {chance}): {_listed(inside)}."
+            "No reward or validation score differs. "
+            f"Of {tested} other metrics of learning {len(inside)} {verb} (about {ALPHA * tested:.0f} would by chance): {_listed(inside)}."
         )
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
     open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in key_metrics(comparison)[:2]]
