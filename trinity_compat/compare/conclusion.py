@@ -85,10 +85,9 @@ def _training(comparison: Comparison) -> str:
         return f"It does not train the same: {_listed(outcome)}."
     if inside:
         verb = "differs" if len(inside) == 1 else "differ"
-        return (
-            "No reward or validation score differs. "
-            f"Of {tested} other metrics of learning {len(inside)} {verb} (about {ALPHA * tested:.0f} would by chance): {_listed(inside)}."
-        )
+        share = f"Of {tested} other metrics of learning {len(inside)} {verb}"
+        chance = f"about {ALPHA * tested:.0f} would by chance"
+        return f"No reward or validation score differs. {share} ({chance}): {_listed(inside)}."
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
     open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in key_metrics(comparison)[:2]]
     if open_ends:
