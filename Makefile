@@ -1,4 +1,4 @@
-.PHONY: install demo test lint bench parity clean
+.PHONY: install demo test lint bench parity chaos clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -32,6 +32,13 @@ bench: install
 # Stock veRL against ours, seed by seed; goes on where it was stopped. 50-150 s for each of 40 runs when idle.
 parity: install
 	$(PY) benchmarks/parity/run.py --out .scratch/parity $(PARITY_ARGS)
+
+# The long kill matrix (docs/durability.md): the store alone, then whole jobs; the jobs go on where they were stopped.
+chaos: install
+	$(PY) tests/buffer/chaos.py sqlite --kills 1000
+	$(PY) tests/buffer/chaos.py postgresql --kills 1000 --restarts 100
+	TRINITY_COMPAT_STEPS=10000 pytest tests/buffer/test_buffer_stateful.py
+	$(PY) benchmarks/chaos/run.py --out .scratch/chaos $(CHAOS_ARGS)
 
 clean:
 	rm -rf .venv .venv-upstream-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,8 +4,9 @@
 
 Experiences of 128 prompt and 1024 response tokens with log-probs and 4 KB of text, in groups of 8, 256
 experiences to a transaction; read by claiming 32 groups and entering them in the ledger, as the trainer
-does. Beside it: the same bytes through the bare sqlite3 module (the ceiling), PostgreSQL, and the real
-trinity-rft 0.6.0 where ``.venv-upstream-0.6.0`` is there. Prints Markdown.
+does. Each side has a connection of its own, as in a run. Beside it: the same bytes through the bare sqlite3
+module (the ceiling), PostgreSQL, our buffer behind a Ray actor (no run has it so; upstream does), and the
+real trinity-rft 0.6.0 where ``.venv-upstream-0.6.0`` is there. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ sys.path.insert(0, str(ROOT / "tests" / "buffer"))
 from buffer_postgres import PostgresServer, Unavailable  # noqa: E402
 
 from trinity_compat.buffer import open_buffer  # noqa: E402
-from trinity_compat.buffer.model import Experience, Group  # noqa: E402
+from trinity_compat.buffer.model import Claim, Experience, Group  # noqa: E402
 
 PROMPT, RESPONSE, GROUP, BATCH = 128, 1024, 8, 32
 UPSTREAM = ROOT / ".venv-upstream-0.6.0" / "bin" / "python"
@@ -106,6 +107,43 @@ def time_reader(url: str, experiences: int) -> tuple[float, float, float]:
     seconds = time.perf_counter() - start
     buffer.close()
     return len(claims) * BATCH * GROUP / seconds, *quantiles(claims)
+
+
+class Behind:
+    """Our buffer in a Ray actor, where upstream keeps its storage."""
+
+    def __init__(self, url: str) -> None:
+        self.buffer = open_buffer(url)
+
+    def put(self, groups: list[Group]) -> int:
+        return self.buffer.put_groups(groups)
+
+    def take(self, step: int) -> Claim:
+        claim = self.buffer.claim_groups(BATCH, owner="t", step=step)
+        assert claim is not None
+        self.buffer.mark_trained(claim, step=step)
+        return claim
+
+
+def time_behind_ray(url: str, experiences: int, folder: str) -> tuple[float, float]:
+    """(written, read) per second through one Ray actor, one call for 256 experiences."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
+    try:
+        actor = ray.remote(Behind).remote(url)
+        groups = make_groups(0, experiences // GROUP)
+        batches = [groups[first : first + BATCH] for first in range(0, len(groups), BATCH)]
+        ray.get(actor.put.remote(make_groups(1 << 20, 1)))  # the actor is up
+        start = time.perf_counter()
+        for batch in batches:
+            ray.get(actor.put.remote(batch))
+        written = time.perf_counter()
+        for step in range(1, len(batches) + 1):
+            assert len(ray.get(actor.take.remote(step)).groups) == BATCH
+        return experiences / (written - start), experiences / (time.perf_counter() - written)
+    finally:
+        ray.shutdown()
 
 
 def quantiles(seconds: list[float]) -> tuple[float, float]:
@@ -245,6 +283,9 @@ def main() -> None:
         print(f"| sqlite3 module alone | {raw[0]:,.0f} | {raw[1]:,.0f} | |", flush=True)
         for name, url_of in backends.items():
             show_speed(name, url_of, args.experiences)
+        with tempfile.TemporaryDirectory(prefix="tcr", dir="/tmp") as ray_folder:
+            ours = time_behind_ray(backends["SQLite"]("ray"), args.experiences, ray_folder)
+        print(f"| SQLite behind a Ray actor | {ours[0]:,.0f} | {ours[1]:,.0f} | |", flush=True)
         if UPSTREAM.exists():
             for way, (written, read) in time_upstream(min(args.experiences, 2048)).items():
                 print(f"| trinity-rft 0.6.0, {way} | {written:,.0f} | {read:,.0f} | |", flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
@@ -35,6 +35,16 @@ class Standing:
     step: int  # the newest in the ledger
     checkpoint: int
 
+    @classmethod
+    def of(cls, data: dict) -> Standing:
+        """From JSON."""
+        pairs = {name: frozenset(map(tuple, data[name])) for name in ("groups", "uses")}
+        return cls(**{**data, **pairs})
+
+    def as_json(self) -> dict:
+        """To JSON."""
+        return {**asdict(self), "groups": sorted(self.groups), "uses": sorted(self.uses)}
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -65,6 +75,7 @@ def standing(url: str, checkpoint: int) -> Standing | None:
 
 def check(url: str, before: list[Standing], *, steps: int, batch: int, answers: int) -> Found:
     """Look at a finished job of ``steps`` steps of ``batch`` groups of ``answers``."""
+    rewards = curve(url)
     with _connect(url) as conn:
 
         def one(statement: str) -> int:
@@ -72,7 +83,6 @@ def check(url: str, before: list[Standing], *, steps: int, batch: int, answers: 
 
         rows = [tuple(row) for row in conn.execute(sa.text(STEPS))]
         logged = [step for step in conn.execute(sa.text(LOGGED)).scalars() if step > 0]
-        curve = [float(row[1]) for row in conn.execute(sa.text(CURVE))]
         groups = {(row[0], row[1]) for row in conn.execute(sa.text(COMMITTED))}
         uses = {(row[0], row[1]) for row in conn.execute(sa.text(TRAINED), {"step": steps})}
         gone = sum(len(then.groups - groups) + len(then.uses - uses) for then in before)
@@ -82,9 +92,15 @@ def check(url: str, before: list[Standing], *, steps: int, batch: int, answers: 
             twice=one(USE_TWICE) + one(EXPERIENCE_TWICE) + one(TASK_TWICE),
             broken=one(BROKEN_GROUPS) + sum(row[1:] != (batch * answers, batch) for row in rows),
             contiguous=[row[0] for row in rows] == whole and logged == whole,
-            reward=sum(curve[-LAST_STEPS:]) / LAST_STEPS,
-            curve=curve,
+            reward=sum(rewards[-LAST_STEPS:]) / LAST_STEPS,
+            curve=rewards,
         )
+
+
+def curve(url: str) -> list[float]:
+    """Mean reward of each step."""
+    with _connect(url) as conn:
+        return [float(row[1]) for row in conn.execute(sa.text(CURVE))]
 
 
 def _connect(url: str) -> sa.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from checks import Found, Standing, check, standing
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 MARKER = "latest_checkpointed_iteration.txt"
-BATCH, ANSWERS = 32, 8  # the script's groups in a step and answers in a group
+ANSWERS = 8  # the script's, in a group
 LIMIT_S = 240.0
 _MARK = "TC_CHAOS_RUN"
 
@@ -28,7 +29,7 @@ WORDS = {
     "explorer": "trinity_compat.explorer",
     "trainer": "trinity_compat.trainer",
     "engine": "ray::RolloutWorker",
-    "worker": "TrainingOnlyWorker",
+    "worker": "ray::WorkerDict",
 }
 
 
@@ -61,10 +62,9 @@ class Report:
     starts: int
     restarts: int
     left: int  # processes that outlived a kill by more than 20 s
-    seconds: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """The job in ``folder``. ``server`` is the PostgreSQL that ``url`` names, None for SQLite."""
 
@@ -75,6 +75,7 @@ class Job:
     rng: random.Random
     server: object | None = None
     url: str = ""
+    batch: int = 32  # groups in a step; half of them in an update
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
@@ -83,6 +84,10 @@ class Job:
     @property
     def root(self) -> Path:
         return self.folder / "job"
+
+    @property
+    def notes(self) -> Path:
+        return self.folder / "struck.json"
 
     @property
     def database(self) -> str:
@@ -94,31 +99,46 @@ class Job:
         return int(marker.read_text() or 0) if marker.exists() else 0
 
     def run(self, strikes: list[Strike]) -> Report:
-        """Strike after strike, each in a start of its own; then to the end. Raises Stuck."""
-        began, before, kills = time.monotonic(), list[Standing](), list[dict[str, object]]()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for strike in strikes:
+        """Strike after strike, each in a start of its own; then to the end. Raises Stuck.
+
+        What was struck is kept in the folder: a job whose benchmark was ended goes on behind it.
+        """
+        before, kills = self.struck()
+        for strike in strikes[len(kills) :]:
             kill = self.strike(strike, before)
             if kill is None:  # it reached its end first
                 break
             kills.append(kill)
+            self.note(before, kills)
         else:
             self.start("")
             self.shake(2 if self.server else 0)
             self.wait_for_end()
         if self.process is None or self.process.returncode != 0:
             raise Stuck(f"the last start ended with {self.process and self.process.returncode}")
-        found = check(self.database, before, steps=self.steps, batch=BATCH, answers=ANSWERS)
-        starts = len(kills) + 1
-        return Report(found, kills, starts, self.restarts, self.left, round(time.monotonic() - began, 1))
+        found = check(self.database, before, steps=self.steps, batch=self.batch, answers=ANSWERS)
+        return Report(found, kills, len(kills) + 1, self.restarts, self.left)
+
+    def struck(self) -> tuple[list[Standing], list[dict[str, object]]]:
+        if not self.notes.exists():
+            return [], []
+        data = json.loads(self.notes.read_text())
+        return [Standing.of(one) for one in data["before"]], data["kills"]
+
+    def note(self, before: list[Standing], kills: list[dict[str, object]]) -> None:
+        part = self.notes.with_suffix(".part")
+        part.write_text(json.dumps({"before": [one.as_json() for one in before], "kills": kills}))
+        part.replace(self.notes)
 
     # -- the command --------------------------------------------------------------------------------
 
     def start(self, stop_at: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         database = ["--database", self.url] if self.url else []
         command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
         command += ["--job", str(self.root), *database, "--", *self.words]
         env = {**os.environ, "TOY_DIR": str(self.toy), _MARK: self.mark, "TRINITY_COMPAT_STOP_AT": stop_at}
+        env |= {"TRAIN_PROMPTS": str(self.batch), "MINI_PROMPTS": str(self.batch // 2)}
         with (self.folder / "output.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True

@@ -1,28 +1,35 @@
 """The kill matrix at job level: SIGKILL at named points and at random, the same command again, SQL.
 
-    python benchmarks/chaos/run.py --out DIR [--kills 40] [--postgres 10] [--seeds 5] [--steps 12] [--jobs N]
+    python benchmarks/chaos/run.py --out DIR [--kills 40] [--postgres 10] [--seeds 5] [--steps 12]
 
-Each job is the toy script under ``trinity-compat run``; it is killed up to five times, each time given the
+Each job is the toy script under ``trinity-compat run``; it is killed up to six times, each time given the
 same command again, and brought to its end. First ``--seeds`` jobs run undisturbed, over SQLite: the final
-reward of the others must lie in their 95 % interval (of prediction: one more run). Finished jobs are one
-line each in DIR/outcomes.jsonl and are not repeated; ``--jobs`` bounds how many run this time. Prints the
-tables; exits with 1 when anything was lost, doubled or broken.
+reward of the others must lie in their 95 % interval (of prediction: one more run). ``--undisturbed DIR``
+takes those of the parity study instead (``.scratch/parity/grpo/offset0``: same toy, command and seeds).
+Finished jobs are one line each in DIR/outcomes.jsonl and are not repeated; ``--within`` bounds the seconds of
+this time. Prints the tables; exits with 1 when anything was lost, doubled or broken.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+import checks
 from job import ROOT, Job, Strike, Stuck
 
 sys.path.append(str(ROOT / "tests" / "buffer"))
@@ -34,7 +41,8 @@ POINTS = (
     *("inside weights", "after weights", "after publish", "inside resume"),
 )
 VICTIMS = ("explorer", "trainer", "engine", "worker", "command", "job")
-PER_JOB = 5
+PER_JOB = {"sqlite": 6, "postgresql": 3}
+running: set[Job] = set()
 # 0.975 quantiles of Student's t by degrees of freedom.
 T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
@@ -58,19 +66,22 @@ def _passing(name: str, rng: random.Random) -> int:
 
 def plan(args: argparse.Namespace) -> Iterator[tuple[str, str, int, list[Strike]]]:
     """(name, backend, seed, strikes) of each job, in order."""
-    for seed in range(1, args.seeds + 1):
+    for seed in range(1, args.seeds + 1) if args.undisturbed is None else ():
         yield f"undisturbed-{seed}", "sqlite", seed, []
     for backend, kills, restarts in (("sqlite", args.kills, 0), ("postgresql", args.postgres, 1)):
         rng = random.Random(backend)
         todo = strikes(kills, rng, restarts=restarts)
-        for number, first in enumerate(range(0, kills, PER_JOB)):
+        size = PER_JOB[backend]
+        for number, first in enumerate(range(0, kills, size)):
             seed = number % args.seeds + 1
-            yield f"{backend}-{number + 1}", backend, seed, todo[first : first + PER_JOB]
+            mine = sorted(todo[first : first + size], key=lambda strike: "resume" in strike.point)
+            yield f"{backend}-{number + 1}", backend, seed, mine  # a job that never ran resumes nothing
 
 
 def run_job(args: argparse.Namespace, name: str, backend: str, seed: int, todo: list[Strike]) -> dict:
     folder = args.out / name
-    shutil.rmtree(folder, ignore_errors=True)
+    if backend == "postgresql" or not todo:  # an ended one's server is gone; to go on would be a disturbance
+        shutil.rmtree(folder, ignore_errors=True)
     server = PostgresServer() if backend == "postgresql" else None
     words = [f"trainer.total_training_steps={args.steps}", "trainer.save_freq=2", "trainer.test_freq=6"]
     words += ["trainer.val_before_train=False", "trainer.max_actor_ckpt_to_keep=1"]
@@ -80,6 +91,7 @@ def run_job(args: argparse.Namespace, name: str, backend: str, seed: int, todo: 
         folder, args.toy, tuple(words), args.steps, rng, server, server.new_database("job") if server else ""
     )
     outcome = {"name": name, "backend": backend, "seed": seed, "asked": len(todo)}
+    running.add(job)
     try:
         report = job.run(todo)
         shutil.rmtree(job.root, ignore_errors=True)
@@ -87,23 +99,43 @@ def run_job(args: argparse.Namespace, name: str, backend: str, seed: int, todo: 
     except Stuck as error:
         return outcome | {"stuck": str(error), "clean": False}
     finally:
+        running.discard(job)
         job.end()
         if server:
             server.close()
 
 
 def run_all(args: argparse.Namespace) -> None:
+    """The jobs that are not done, in order. Ended early, it takes its jobs with it."""
     done = {outcome["name"] for outcome in outcomes(args)}
-    left = args.jobs
-    for name, backend, seed, todo in plan(args):
-        if name in done or left == 0:
-            continue
-        left -= 1
-        outcome = run_job(args, name, backend, seed, todo)
-        with (args.out / "outcomes.jsonl").open("a") as file:
-            file.write(json.dumps(outcome) + "\n")
-        told = "clean" if outcome["clean"] else f"NOT CLEAN: {outcome.get('stuck') or outcome.get('found')}"
-        print(f"{name}: {len(outcome.get('kills', []))} kills, {told}", file=sys.stderr, flush=True)
+    deadline = time.monotonic() + args.within
+
+    def one(item: tuple[str, str, int, list[Strike]]) -> None:
+        if time.monotonic() < deadline:
+            outcome = run_job(args, *item)
+            if not stopped.is_set():  # else it was ended, not finished
+                keep(args, outcome)
+
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with ThreadPoolExecutor(args.parallel) as pool:
+        turns = [pool.submit(one, item) for item in plan(args) if item[0] not in done]
+        try:
+            for turn in turns:
+                turn.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for job in list(running):
+                job.end()
+            raise
+
+
+def keep(args: argparse.Namespace, outcome: dict) -> None:
+    with (args.out / "outcomes.jsonl").open("a") as file:
+        file.write(json.dumps(outcome) + "\n")
+    told = "clean" if outcome["clean"] else f"NOT CLEAN: {outcome.get('stuck') or outcome.get('found')}"
+    print(f"{outcome['name']}: {len(outcome.get('kills', []))} kills, {told}", file=sys.stderr, flush=True)
 
 
 def outcomes(args: argparse.Namespace) -> list[dict]:
@@ -121,13 +153,25 @@ def interval(values: list[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def report(found: list[dict]) -> bool:
+def elsewhere(args: argparse.Namespace) -> list[dict]:
+    """The undisturbed runs of the parity study, as far as the jobs here go."""
+    calm = []
+    for seed in range(1, args.seeds + 1):
+        file = args.undisturbed / f"seed{seed}" / "job" / "buffer" / "experiences.db"
+        curve = checks.curve(f"sqlite:///{file}")[: args.steps]
+        reward = statistics.fmean(curve[-checks.LAST_STEPS :])
+        calm.append({"seed": seed, "found": {"reward": reward, "curve": curve}})
+    return calm
+
+
+def report(args: argparse.Namespace, found: list[dict]) -> bool:
     calm = [outcome for outcome in found if not outcome["asked"]]
     hit = [outcome for outcome in found if outcome["asked"]]
     for outcome in found:
         if not outcome["clean"]:
             print(f"NOT CLEAN: {outcome['name']}: {outcome.get('stuck') or outcome['found']}")
     hit = [outcome for outcome in hit if "found" in outcome]
+    calm = elsewhere(args) if args.undisturbed else calm
     bounds = interval([outcome["found"]["reward"] for outcome in calm]) if len(calm) > 1 else (0.0, 1.0)
     matrix([kill for outcome in hit for kill in outcome["kills"]])
     totals(hit, calm, bounds)
@@ -179,8 +223,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=40, help="over SQLite")
     parser.add_argument("--postgres", type=int, default=10, help="over PostgreSQL, its server restarted too")
     parser.add_argument("--seeds", type=int, default=5, help="undisturbed jobs")
+    parser.add_argument("--undisturbed", type=Path, metavar="DIR", help="seed1, seed2, … of the parity study")
     parser.add_argument("--steps", type=int, default=12, help="veRL steps of each job")
-    parser.add_argument("--jobs", type=int, default=-1, help="at most so many jobs this time")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds in which a job may begin")
+    parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
     args = parser.parse_args()
     args.out = args.out.absolute()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -188,7 +234,7 @@ def main() -> None:
     toy = [Path(sys.executable).parent / "trinity-compat", "toy", args.toy]
     subprocess.run(toy, check=True, stdout=subprocess.DEVNULL)
     run_all(args)
-    sys.exit(0 if report(outcomes(args)) else 1)
+    sys.exit(0 if report(args, outcomes(args)) else 1)
 
 
 if __name__ == "__main__":
