@@ -117,3 +117,10 @@ def test_two_runs_of_one_name_stay_apart(tmp_path):
     data = json.loads(call(tmp_path / "x" / "job", tmp_path / "y" / "job", "--format", "json"))
     assert [Path(data[side]["runs"][0]["source"]).parent.name for side in ("a", "b")] == ["x", "y"]
     assert data["a"]["label"] != data["b"]["label"]
+
+
+def test_markdown_has_a_verdict_by_group():
+    lines = call(STOCK, OURS, "--format", "md").splitlines()
+    assert lines[0].startswith("**Nothing is beyond")
+    assert "| group | differs | unclear | same | identical | which differ |" in lines
+    assert "| reward | 0 | 2 | 0 | 4 |  |" in lines

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from trinity_compat.compare import breakdown
-from trinity_compat.compare.conclusion import group_rows, key_metrics
+from trinity_compat.compare.conclusion import key_metrics
 from trinity_compat.compare.report import as_dict
 from trinity_compat.compare.verdict import Comparison
 
@@ -21,7 +21,6 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None 
     """
     sides = (comparison.a, comparison.b)
     data = as_dict(comparison, curves=True)
-    data["groups"] = [{"group": g, "counts": counts, "differs": d} for g, counts, d in group_rows(comparison)]
     data["key"] = key_metrics(comparison)
     data["timing"] = [breakdown.timing(side) for side in sides]
     data["resources"] = [breakdown.resources(side) for side in sides]

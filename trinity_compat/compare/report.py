@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trinity_compat.compare.conclusion import headline
+from trinity_compat.compare.conclusion import VERDICTS, group_rows, headline
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.verdict import IDENTICAL, Comparison, MetricVerdict, SideCurves
 
@@ -91,7 +91,11 @@ def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> 
 
 def as_markdown(comparison: Comparison) -> str:
     """The same as the text, for a pull request."""
-    lines = [*(f"- {line}" for line in _sides(comparison)), "", *(f"- {s}" for s in headline(comparison))]
+    conclusion, *details = headline(comparison)
+    lines = [f"**{conclusion}**", "", *(f"- {line}" for line in (*_sides(comparison), *details)), ""]
+    lines += [f"| group | {' | '.join(VERDICTS)} | which differ |", "|---" * (len(VERDICTS) + 2) + "|"]
+    for group, counts, names in group_rows(comparison):
+        lines.append(f"| {group} | {' | '.join(map(str, counts.values()))} | {', '.join(names)} |")
     for group, metrics in comparison.groups.items():
         lines += ["", f"### {group}", "", "| " + " | ".join(_COLUMNS) + " |", "|---" * len(_COLUMNS) + "|"]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(m)) + " |" for m in metrics]
@@ -107,6 +111,9 @@ def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
         "b": _side_dict(comparison.b),
         "axis": comparison.options.axis,
         "conclusion": headline(comparison),
+        "groups": [
+            {"group": g, "counts": counts, "differs": names} for g, counts, names in group_rows(comparison)
+        ],
         "metrics": [_metric_dict(m, curves) for m in comparison.metrics],
         "only_a": comparison.only_a,
         "only_b": comparison.only_b,
