@@ -1,5 +1,6 @@
 """Undisturbed runs to their end: what a script, a YAML and another database have to do with each other."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,25 @@ def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, to
     assert (tmp_path / "checkpoints" / "global_step_2" / "actor").is_dir()  # beside the job itself
     evaluations = one.sql("select kind, count(*) from task_groups where kind like 'eval:%' group by 1")
     assert evaluations == [("eval:1", 8), ("eval:2", 8)]  # before training, and after step 3
+    bench_gives_the_trainer_s_figures(run, one, yaml)
+
+
+def bench_gives_the_trainer_s_figures(run, one, yaml):
+    """Of the steps that were validated, the same to the last digit; a second bench makes nothing."""
+    before = one.sql("select count(*) from task_groups")
+    bench = run(yaml=yaml, options=["--mode", "bench"], name="bench").start().finish(120)
+    assert bench.code == 0, bench.out + bench.err
+    metrics = {
+        (role, step): {name: value for name, value in json.loads(text).items() if name.startswith("val-")}
+        for role, step, text in one.sql("select role, step, metrics from metrics")
+    }
+    assert {step for role, step in metrics if role == "bench"} == {0, 2, 3}
+    for step in (0, 3):
+        assert metrics["bench", step] == metrics["trainer", step] != {}
+    assert "step 0      step 2      step 3" in bench.out
+    assert list((one.job / "monitor" / "tensorboard" / "bench").glob("events.out.*"))
+    assert one.sql("select count(*) from task_groups") == [(before[0][0] + 3 * 8,)]
+    assert one.alive() == []
 
 
 @pytest.mark.runtime
@@ -69,8 +89,9 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
             "algorithm.filter_groups.enable=True",
             "algorithm.filter_groups.metric=reward",
             f"reward.custom_reward_function.path={tmp_path}/parity.py",
+            "trainer.logger=[console,tensorboard,wandb,mlflow,file]",
         ]
-        one = run(*words, options=["--database", url])
+        one = run(*words, options=["--database", url], env=loggers(tmp_path))
         one.start().finish(200)
         assert one.code == 0, one.out + one.err
         assert one.alive() == []
@@ -80,5 +101,31 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
         assert [group.task_no for group in groups] == list(range(16))
         assert all(len({part.reward for part in group.experiences}) > 1 for group in groups)
         assert not (one.job / "buffer" / "experiences.db").exists()
+        every_logger_has_two_runs(tmp_path, one.job)
     finally:
         server.close()
+
+
+def loggers(folder):
+    return {
+        "WANDB_MODE": "offline",
+        "MLFLOW_TRACKING_URI": f"file://{folder}/mlruns",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl",
+    }
+
+
+def every_logger_has_two_runs(folder, job):
+    """The trainer's and the explorer's, named so; each holds its own steps."""
+    names = {path.read_text() for path in folder.glob("mlruns/*/*/tags/mlflow.runName")}
+    assert names == {"grpo_trainer", "grpo_explorer"}
+    rewards = list(folder.glob("mlruns/*/*/metrics/critic/score/mean"))
+    assert [len(path.read_text().splitlines()) for path in rewards] == [2, 2]
+    stores = [path.read_bytes() for path in folder.glob("wandb/offline-run-*/*.wandb")]
+    told = [{name for name in names if name.encode() in store} for store in stores]
+    assert sorted(told, key=str) == [{"grpo_explorer"}, {"grpo_trainer"}]
+    for end in ("", "_explorer"):
+        lines = [json.loads(line) for line in (folder / f"metrics{end}.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == [1, 2]
+    for role in ("trainer", "explorer"):
+        assert list((job / "monitor" / "tensorboard" / role).glob("events.out.*"))

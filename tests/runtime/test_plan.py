@@ -261,3 +261,49 @@ def test_a_verl_checkout_in_the_working_directory_is_not_what_runs(tmp_path, mon
     assert trainer.env["PYTHONPATH"] == "/elsewhere"
     assert trainer.cwd == str(laid.job.root)
     assert any("are not used" in line for line in laid.notes)
+
+
+def test_log_level_and_group_by_node_reach_every_process():
+    made = planned(sets=("log.level=debug", "log.group_by_node=true"))
+    commands = commands_of(made, "ray:1")
+    assert {command.env["VERL_LOGGING_LEVEL"] for command in commands} == {"DEBUG"}
+    assert {command.env["VLLM_LOGGING_LEVEL"] for command in commands} == {"DEBUG"}
+    folders = {command.log.parent for command in commands}
+    assert len(folders) == 1 and folders.pop().parent == made.job.root / "log"
+
+
+def test_an_unknown_log_level_is_refused():
+    with pytest.raises(UserError, match=r"log\.level=loud"):
+        planned(sets=("log.level=loud",))
+
+
+def test_the_file_logger_s_file_has_one_writer(monkeypatch):
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/x/metrics.jsonl")
+    paths = {c.name: c.env["VERL_FILE_LOGGER_PATH"] for c in commands_of(planned(), "ray:1")}
+    assert paths == {"trainer": "/x/metrics.jsonl", "explorer": "/x/metrics_explorer.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "expected"),
+    [("explore", None, "explore"), ("explore", "train", "train"), ("both", None, "both")],
+)
+def test_the_yaml_s_mode_holds_unless_the_command_line_says_another(mode, given, expected):
+    made, _ = source()
+    config = {**made.config, "mode": mode}
+    plan_ = make_plan(config, Options(mode=given), cwd=Path("/work"), device="cpu")
+    assert plan_.spec.mode == expected
+
+
+def test_a_mode_that_is_not_there_is_refused():
+    made, _ = source()
+    with pytest.raises(UserError, match="mode: serve"):
+        make_plan({**made.config, "mode": "serve"}, Options(), cwd=Path("/work"), device="cpu")
+
+
+def test_a_database_file_that_the_yaml_names_itself_is_not_passed_over_in_silence():
+    made, _ = source()
+    config = json.loads(json.dumps(made.config))
+    assert not [note for note in planned().notes if "experience_buffer" in note]
+    config["buffer"]["trainer_input"]["experience_buffer"]["path"] = "sqlite:///mine.db"
+    notes = make_plan(config, Options(), cwd=Path("/work"), device="cpu").notes
+    assert any("mine.db: the run's database is sqlite:////work/checkpoints" in note for note in notes)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trinity_compat.runtime import preflight
+from trinity_compat.runtime import loggers, preflight
 from trinity_compat.runtime.plan import detect_device
 
 State = Literal["ok", "note", "problem"]
@@ -197,9 +197,7 @@ def _wandb() -> Check:
     """The FAQ's ``UsageError: api_key not configured (no-tty)``."""
     if importlib.util.find_spec("wandb") is None:
         return Check("wandb", "note", "not installed: trainer.logger must not name it", "pip install wandb")
-    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
-    known = netrc.is_file() and "api.wandb.ai" in netrc.read_text(errors="replace")
-    if known or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+    if loggers.wandb_may_start():
         return Check("wandb", "ok", "a key or an offline mode is set")
     mend = "export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger"
     return Check("wandb", "note", "no key: wandb would stop a run without a terminal", mend)

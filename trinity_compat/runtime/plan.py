@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from trinity_compat.translate import inverse
 from trinity_compat.verl_config.pinned import compose_pinned
 
 _SHARED_MEMORY = Path("/dev/shm")
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/kfd")
 
 
@@ -52,7 +54,8 @@ class Plan:
     cwd: Path  # where the launch was made
     run_cwd: Path  # where its processes run: the same, unless a veRL checkout lies there
     notes: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)  # for every process, from profiles
+    env: Mapping[str, str] = field(default_factory=dict)  # for every process
+    log_folder: str = ""  # below log/, with log.group_by_node: this node's address
 
 
 def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device: str | None = None) -> Plan:
@@ -84,8 +87,14 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         ray=(verl.get("ray_kwargs") or {}).get("ray_init") or {},
         cwd=cwd,
         run_cwd=run_cwd,
-        notes=(*notes, *_filter_note(verl), *_save_freq_note(verl, spec)),
-        env={name: value for overlay in overlays for name, value in overlay.env},
+        notes=(
+            *notes,
+            *_filter_note(verl),
+            *_save_freq_note(verl, spec),
+            *_database_note(config, spec, options, cwd),
+        ),
+        env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
+        log_folder=_node_address() if (config.get("log") or {}).get("group_by_node") else "",
     )
 
 
@@ -194,9 +203,43 @@ def _weights_folder(job: JobDir, sync: SyncSpec) -> Path:
 
 def _database_of(config: Mapping[str, Any], job: JobDir) -> str:
     """The YAML's database when it names a server; a file of its own stays in the job directory."""
-    buffer = ((config.get("buffer") or {}).get("trainer_input") or {}).get("experience_buffer") or {}
-    path = str(buffer.get("path") or "")
+    path = _named_database(config)
     return path if path.startswith("postgresql") else job.default_database_url
+
+
+def _named_database(config: Mapping[str, Any]) -> str:
+    buffer = ((config.get("buffer") or {}).get("trainer_input") or {}).get("experience_buffer") or {}
+    return str(buffer.get("path") or "")
+
+
+def _database_note(config: Mapping[str, Any], spec: RunSpec, options: Options, cwd: Path) -> list[str]:
+    """A file that the YAML names itself: a rerun or a reset of the job must find its database with it."""
+    path, ours = _named_database(config), spec.database_url
+    here = f"sqlite:///{(cwd / path.removeprefix('sqlite:///')).absolute()}"
+    if options.job or options.database or here == ours or not path.startswith("sqlite:///"):
+        return []
+    return [f"buffer.trainer_input.experience_buffer.path={path}: the run's database is {ours}"]
+
+
+def _log_level(config: Mapping[str, Any]) -> dict[str, str]:
+    """``log.level`` for the loggers of veRL and vLLM. Raises UserError for a level that nobody knows."""
+    level = (config.get("log") or {}).get("level")
+    if not level:
+        return {}
+    name = str(level).upper()
+    if name not in _LEVELS:
+        raise UserError(f"log.level={level}", hint=f"it may be {', '.join(_LEVELS)}")
+    return {"VERL_LOGGING_LEVEL": name, "VLLM_LOGGING_LEVEL": name}
+
+
+def _node_address() -> str:
+    """This machine's address as others see it; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError
+from trinity_compat.runtime import loggers
 from trinity_compat.runtime.plan import Plan
 from trinity_compat.spec import without_passwords
 
@@ -26,6 +27,7 @@ def check(plan: Plan) -> None:
     """Run every check, cheapest first."""
     verl = plan.spec.verl
     check_packages()
+    loggers.check(verl)
     check_models(verl, cwd=plan.cwd)
     check_data(verl, cwd=plan.cwd)
     check_reward_function(verl, cwd=plan.cwd)

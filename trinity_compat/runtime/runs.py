@@ -23,6 +23,7 @@ from trinity_compat.runtime.source import Source
 from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
 
 _RAY_OF_USER = "RAY_ADDRESS"
+_FILE_LOGGER = "VERL_FILE_LOGGER_PATH"
 
 
 def run_invocation(found: Invocation, request: Request) -> Ended:
@@ -214,8 +215,17 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
         "PYTHONUNBUFFERED": "1",
     }
     side = "trainer" if role == "trainer" else "explorer"
+    if role != "trainer" and (path := env.get(_FILE_LOGGER)):  # one file is one writer's
+        env[_FILE_LOGGER] = str(Path(path).with_stem(f"{Path(path).stem}_{name}"))
     argv = (sys.executable, "-m", f"trinity_compat.{side}", str(job.root), *extra)
-    return Command(role, name, argv, checkout.python_path(env), job.log(name), cwd=str(made.run_cwd))
+    return Command(
+        role,
+        name,
+        argv,
+        checkout.python_path(env),
+        job.log(f"{made.log_folder}/{name}".lstrip("/")),
+        cwd=str(made.run_cwd),
+    )
 
 
 def _tell(made: Plan, outcome: Outcome, *, again: str = "") -> Ended:
