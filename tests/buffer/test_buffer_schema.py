@@ -156,6 +156,8 @@ PLANNED = {
     "DROP_STALE": ("oldest_ready", {"kind": "train", "min_version": 0}),
     "CLAIMED_GROUPS": ("by_claim", {"token": 1}),
     "LAPSED": ("open_claims", {"now": 1.0}),
+    "FIRST_UNTRAINED": ("by_claim", {"first": 0}),
+    "TRAINED_BEYOND": ("live_task", {"below": 49_900}),
     "LIVE_TASKS": ("live_task", {"kind": "train", "first": 49_000, "upto": 49_500}),
 }
 

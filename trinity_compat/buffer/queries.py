@@ -163,9 +163,12 @@ VOID_VERSIONS = "UPDATE weight_versions SET voided_in = :history WHERE version >
 # What an explorer measured stays true of the groups that stay; a redone step replaces it.
 VOID_METRICS = """UPDATE metrics SET voided_in = :history
 WHERE step > :step AND voided_in IS NULL AND role NOT LIKE 'explorer%'"""
-FIRST_UNTRAINED = """SELECT min(task_no) FROM task_groups
-WHERE kind = 'train' AND state IN ('ready', 'claimed') AND use_count = 0
-    AND task_no >= :first"""
+# Two parts, as each has an index of its own: what is ready, and what is in somebody's hands.
+FIRST_UNTRAINED = """SELECT min(task_no) FROM (
+    SELECT task_no FROM task_groups WHERE kind = 'train' AND state = 'ready'
+    UNION ALL SELECT task_no FROM task_groups
+    WHERE claim_token IS NOT NULL AND kind = 'train' AND state = 'claimed' AND use_count = 0) t
+WHERE task_no >= :first"""
 TRAINED_BEYOND = """SELECT task_no FROM task_groups WHERE kind = 'train' AND task_no > :below
     AND state NOT IN ('void', 'stale') AND use_count > 0 ORDER BY task_no"""
 ANY_USE_AT = "SELECT 1 FROM ledger_entries WHERE trainer_step = :step AND voided_in IS NULL LIMIT 1"
