@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat.compare.sources import read_runs
+from trinity_compat.compare.sources import read_runs, read_side
+from trinity_compat.compare.verdict import Options, compare
 from trinity_compat.errors import UserError
 
 VALUES = [0.25, 0.5, -1.5e-7, 3e8]
@@ -182,6 +183,25 @@ def test_nan_points_are_left_out(tmp_path):
     (run,) = read_runs(path)
     assert points(run, "a") == [(1, 0.5)]
     assert not math.isnan(run.series["a"].sorted().values[-1])
+
+
+def test_infinite_points_are_left_out_of_the_comparison_and_named(tmp_path):
+    for name, value in (("a", "0.5"), ("b", '"inf"')):
+        (tmp_path / f"{name}.jsonl").write_text(
+            f'{{"step":1,"data":{{"x":0.5}}}}\n{{"step":2,"data":{{"x":{value}}}}}\n'
+        )
+    sides = [read_side([tmp_path / f"{name}.jsonl"], name) for name in "ab"]
+    found = compare(*sides, Options())
+    assert found.metric("x").xs == [1.0]
+    assert any("x has 1 points that are NaN or infinite" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("content", ["1", "null", '{"step": 1e99, "a": 1}', "[1, 2]"])
+def test_json_that_is_no_table_is_named(tmp_path, content):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match="no numeric metric"):
+        read_runs(path)
 
 
 @pytest.mark.parametrize("content", ["", "hello\nworld\n", "\x00\x01\x02"])

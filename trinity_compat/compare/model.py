@@ -25,10 +25,10 @@ class Series:
         self.walls.append(wall)
 
     def sorted(self) -> Series:
-        """Ordered by step, one point a step (the last written wins), without NaN values."""
+        """Ordered by step, one point a step (the last written wins), without NaN and infinite values."""
         latest: dict[int, int] = {}
         for index, (step, value) in enumerate(zip(self.steps, self.values, strict=True)):
-            if value == value:
+            if math.isfinite(value):
                 latest[step] = index
         order = [latest[step] for step in sorted(latest)]
         return Series(

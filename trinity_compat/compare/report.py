@@ -138,7 +138,7 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
         "a": _summary_dict(metric.a),
         "b": _summary_dict(metric.b),
         "difference": {
-            "value": d.value,
+            "value": _finite(d.value),
             "low": _finite(d.low),
             "high": _finite(d.high),
             "effect": _finite(d.effect),
@@ -153,7 +153,12 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
 
 def _summary_dict(side: SideCurves) -> dict[str, Any]:
     s = side.summary
-    return {"level": s.level, "slope": s.slope, "last": s.last, "points": s.points}
+    return {
+        "level": _finite(s.level),
+        "slope": _finite(s.slope),
+        "last": _finite(s.last),
+        "points": s.points,
+    }
 
 
 def _finite(value: float) -> float | None:

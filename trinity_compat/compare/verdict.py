@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics as stdlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity_compat.compare import names
@@ -115,7 +115,7 @@ def compare(a: Side, b: Side, options: Options) -> Comparison:
     renamed_b, notes_b = _renamed(b, options)
     in_a = set.intersection(*(set(series) for _, series in renamed_a))
     in_b = set.intersection(*(set(series) for _, series in renamed_b))
-    metrics, notes = [], [note for run in (*a.runs, *b.runs) for note in run.notes]
+    metrics, notes = [], [note for run in (*a.runs, *b.runs) for note in (*run.notes, *_not_finite(run))]
     for name in sorted(in_a & in_b):
         if options.metrics and not name.startswith(tuple(options.metrics)):
             continue
@@ -131,6 +131,13 @@ def compare(a: Side, b: Side, options: Options) -> Comparison:
             hint=f"{a.label} has e.g. {_some(in_a)}; {b.label} has e.g. {_some(in_b)}; see --pair",
         )
     return Comparison(a, b, options, metrics, sorted(in_a - in_b), sorted(in_b - in_a), notes)
+
+
+def _not_finite(run: Run) -> Iterator[str]:
+    for name, series in run.series.items():
+        count = sum(not math.isfinite(value) for value in series.values)
+        if count:
+            yield f"{run.source}: {name} has {count} points that are NaN or infinite; they were left out"
 
 
 def _some(found: set[str]) -> str:

@@ -43,7 +43,7 @@ def read_json(path: Path) -> Run:
     if isinstance(data, dict) and data and all(isinstance(v, list) for v in data.values()):
         names = list(data)
         data = [dict(zip(names, values, strict=False)) for values in zip(*data.values(), strict=False)]
-    elif isinstance(data, dict):
+    elif not isinstance(data, list):
         data = [data]
     return _from_rows(path, (row for row in data if isinstance(row, dict)))
 
@@ -66,6 +66,8 @@ def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
         flat: Mapping[str, Any] = {**row, **data} if isinstance(data, dict) else row
         step, found = _first(flat, _STEP_NAMES)
         wall, _ = _first(flat, _WALL_NAMES)
+        if abs(step) >= 2**63:
+            continue  # no step of a run
         has_step |= found
         for name, value in flat.items():
             number = number_of(value)
