@@ -57,10 +57,30 @@ class RunSpec:
 
     @classmethod
     def load(cls, path: Path) -> RunSpec:
-        """Read what ``save`` wrote."""
-        data = json.loads(path.read_text())
+        """Read what ``save`` wrote, as ``JOB/config/NAME``. A job that was renamed or copied since names its
+        own database and folders, not those of whatever lies at its old place."""
+        data = _moved(json.loads(path.read_text()), str(path.absolute().parent.parent))
         checkpoints = tuple(data.get("checkpoints", ()))
         return cls(**{**data, "sync": SyncSpec(**data["sync"]), "checkpoints": checkpoints})
+
+
+def _moved(data: Any, here: str) -> Any:
+    """``data`` with its ``job_dir`` replaced by ``here`` wherever a value names the job or lies in it."""
+    before = data["job_dir"]
+
+    def follow(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: follow(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [follow(part) for part in value]
+        if not isinstance(value, str):
+            return value
+        scheme = "sqlite:///" if value.startswith("sqlite:///") else ""
+        place = value.removeprefix(scheme)
+        inside = place == before or place.startswith(f"{before}/")
+        return f"{scheme}{here}{place.removeprefix(before)}" if inside else value
+
+    return data if before == here else follow(data)
 
 
 def without_passwords(text: str) -> str:

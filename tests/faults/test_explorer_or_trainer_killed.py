@@ -1,15 +1,23 @@
 """The one that dies is named, the other is ended within ten seconds, and the rerun goes on."""
 
+import re
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
 
 from trinity_compat.runtime.export import to_hf
+
+FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
 
 
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
-def test_the_explorer_is_killed_and_the_same_command_continues(run):
+def test_the_explorer_is_killed_and_the_same_command_continues(run, toy, monkeypatch, capsys):
     one = run("trainer.total_training_steps=400").start()
     one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())
     one.side("explorer").kill()
@@ -26,7 +34,28 @@ def test_the_explorer_is_killed_and_the_same_command_continues(run):
     assert f"from step {step}" in again.out
     steps = [row[0] for row in again.sql("select distinct trainer_step from ledger order by 1")]
     assert steps == list(range(1, step + 3))
-    assert (to_hf(again.job, step=step, out=again.cwd / "hf", critic=False) / "model.safetensors").is_file()
+    whole = to_hf(again.job, step=step, out=again.cwd / "hf", critic=False)
+    assert (whole / "model.safetensors").is_file()
+    monkeypatch.chdir(again.cwd)
+    the_faq_s_two_snippets_do_what_they_say(again.job, step, toy, whole, capsys)
+
+
+def the_faq_s_two_snippets_do_what_they_say(job, step, toy, whole, capsys):
+    """docs/faq.md: Trinity's own text, its imports apart."""
+    experiences, checkpoint = re.findall(r"```python\n(.*?)```", FAQ.read_text(), re.DOTALL)
+    path = yaml.safe_load((job / "config" / "trinity.yaml").read_text())["buffer"]["trainer_input"]
+    names = {"buffer": SimpleNamespace(trainer_input=SimpleNamespace(experience_buffer=SimpleNamespace()))}
+    names["buffer"].trainer_input.experience_buffer.path = path["experience_buffer"]["path"]
+    exec(experiences, names)
+    assert capsys.readouterr().out.count("exp.prompt_text='<|im_start|>") == 4
+    assert all(len(exp.response_ids) == len(exp.logprobs) > 0 for exp in names["exp_list"])
+
+    names = {"model_path": toy / "model", "checkpoint_root_dir": job.parent.parent}
+    names |= {"project": job.parent.name, "name": job.name}
+    exec(checkpoint.replace("global_step_780", f"global_step_{step}"), names)
+    exported = load_file(whole / "model.safetensors")
+    for name, value in names["model"].state_dict().items():
+        assert torch.equal(value.bfloat16(), exported[name])
 
 
 @pytest.mark.runtime

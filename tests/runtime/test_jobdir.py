@@ -6,6 +6,7 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.jobdir import JobDir, locked, set_aside
+from trinity_compat.spec import RunSpec, SyncSpec
 
 
 @pytest.fixture
@@ -49,3 +50,22 @@ def test_the_latest_checkpoint_is_the_marker_s(job):
     assert job.latest_checkpoint is None
     (job.root / "latest_checkpointed_iteration.txt").write_text("40")
     assert job.latest_checkpoint == 40
+
+
+def test_a_renamed_or_copied_job_names_its_own_database(job, tmp_path):
+    spec = RunSpec(
+        job_dir=str(job.root),
+        database_url=job.default_database_url,
+        verl={"trainer": {"default_local_dir": str(job.root)}, "data": {"train_files": ["/data/t.parquet"]}},
+        updates_per_step=1,
+        total_steps=None,
+        sync=SyncSpec(directory=f"{job.root}/weights"),
+    )
+    spec.save(job.spec_path)
+    assert job.load_spec() == spec
+    moved = JobDir(set_aside(job))
+    found = moved.load_spec()
+    assert found.database_url == moved.default_database_url
+    assert (found.job_dir, found.sync.directory) == (str(moved.root), f"{moved.root}/weights")
+    assert found.verl["trainer"]["default_local_dir"] == str(moved.root)
+    assert found.verl["data"]["train_files"] == ["/data/t.parquet"]

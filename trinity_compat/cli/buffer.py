@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from trinity_compat.buffer.report import BufferReport, Stats
+from trinity_compat.spec import RunSpec
 
 _SOURCE = click.argument("source", metavar="JOB_DIR|FILE|URL")
 
@@ -39,7 +40,7 @@ def _url(source: str) -> str:
     path = Path(source).absolute()
     spec = path / "config" / "run.json"
     if spec.is_file():
-        return str(json.loads(spec.read_text())["database_url"])
+        return RunSpec.load(spec).database_url
     return f"sqlite:///{path / 'buffer' / 'experiences.db' if path.is_dir() else path}"
 
 

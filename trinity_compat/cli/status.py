@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from pathlib import Path
 
 import click
@@ -10,16 +10,20 @@ import click
 
 @click.command("status")
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
-def command(job: Path, watch: bool) -> None:
-    """Show what JOB (a job directory) is doing: steps, both sides, buffer, checkpoint."""
+@click.option(
+    "--watch/--once", default=None, help="Follow it, or not.  [default: on a terminal, while it runs]"
+)
+def command(job: Path, watch: bool | None) -> None:
+    """Show what JOB (a job directory) is doing: steps, both sides, buffer, checkpoint.
+
+    On a terminal a running job is followed until it ends, or Ctrl-C; the job itself does not notice.
+    """
     from trinity_compat.runtime import status
 
-    while True:
-        if watch:
-            click.clear()
-        for line in status.lines(*status.read_job(job)):
-            click.echo(line)
-        if not watch:
-            return
-        time.sleep(2.0)
+    found, snapshot = status.read_job(job)
+    if watch or (watch is None and sys.stdout.isatty() and status.is_live(snapshot)):
+        click.echo(f"job        {found.root}")
+        status.follow(found)
+        found, snapshot = status.read_job(job)
+    for line in status.lines(found, snapshot):
+        click.echo(line)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import pwd
+import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +26,8 @@ from trinity_compat.runtime.plan import detect_device
 State = Literal["ok", "note", "problem"]
 _PINS = {"verl": "0.9.1", "ray": "2.60.0", "transformers": "5.10.4", "tensordict": "0.10.0"}
 _NEEDED_MEMORY = 8 * 2**30  # bytes: the toy's run; a real model needs more
+_NEEDED_FILES = 4096
+_OLD_S = 24 * 3600.0
 _RAY_PORTS = {6379: "Ray's control store", 8265: "Ray's dashboard"}
 
 
@@ -52,6 +57,8 @@ def examine(folder: Path) -> Iterator[Check]:
         yield flash.result()
         yield from _memory_and_disk(folder)
         yield from _ports()
+        yield from _limits()
+        yield from _leftovers()
         yield address.result()
         yield _wandb()
         yield platform.result()
@@ -167,7 +174,31 @@ def _size(name: str, have: int, wanted: int, mend: str) -> Check:
     return Check(name, "ok", found)
 
 
+def _limits() -> Iterator[Check]:
+    """Ray's own advice: its processes hold a file for each of their connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _NEEDED_FILES:
+        found = f"{soft}; Ray's processes want {_NEEDED_FILES} and more"
+        yield Check("open files", "note", found, f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}")
+
+
+def _leftovers() -> Iterator[Check]:
+    """Weights in shared memory and folders of Ray that a run killed with SIGKILL could not take away."""
+    old = time.time() - _OLD_S
+    places = [*Path("/dev/shm").glob(f"trinity-compat-{os.getuid()}-*"), *Path("/tmp").glob("tc-ray-*")]
+    left = [path for path in places if path.lstat().st_mtime < old and path.owner() == _me()]
+    if left:
+        found = f"{len(left)} folders of runs that were killed, older than a day"
+        yield Check("leftovers", "note", found, f"rm -r {' '.join(map(str, left[:8]))}")
+
+
+def _me() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
 def _ports() -> Iterator[Check]:
+    if all(preflight.is_free(port) for port in _RAY_PORTS):
+        yield Check("ports", "ok", f"{', '.join(map(str, _RAY_PORTS))} are free; a run finds its own anyway")
     for port, what in _RAY_PORTS.items():
         if not preflight.is_free(port):
             found = f"{what} is taken{preflight.holder(port)}; a run starts a Ray of its own on free ports"

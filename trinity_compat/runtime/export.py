@@ -16,6 +16,7 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
     Raises UserError for a job or a step without a checkpoint, RunError with the merger's reason.
     """
     job = JobDir(root.absolute())
+    spec = job.load_spec()
     step = step if step is not None else job.latest_checkpoint
     if step is None:
         raise UserError(f"{job.root} has no checkpoint", hint="trainer.save_freq decides when one is written")
@@ -24,7 +25,7 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
         have = sorted(path.name for path in job.root.glob("global_step_*"))
         raise UserError(f"{shards} does not exist", hint=f"this job has {', '.join(have) or 'no checkpoint'}")
     target = (out or job.root / f"global_step_{step}" / "hf").absolute()
-    strategy = str(job.load_spec().verl["actor_rollout_ref"]["actor"]["strategy"])
+    strategy = str(spec.verl["actor_rollout_ref"]["actor"]["strategy"])
     backend = "megatron" if strategy == "megatron" else "fsdp"
     words = ["merge", "--backend", backend, "--local_dir", str(shards), "--target_dir", str(target)]
     command = [sys.executable, "-m", "verl.model_merger", *words]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import board
 from trinity_compat.runtime.board import Snapshot
 from trinity_compat.runtime.jobdir import JobDir
+from trinity_compat.runtime.progress import Progress
 
 _LOST_S = 30.0  # a participant that has not beaten for this long is not there any more
+_LOOK_S = 0.5
 _ENDED = ("done", "failed", "stopped")
 
 
@@ -27,6 +32,23 @@ def read_job(root: Path) -> tuple[JobDir, Snapshot]:
         return job, board.read(buffer, spec)
     finally:
         buffer.close()
+
+
+def is_live(snapshot: Snapshot) -> bool:
+    """Whether any process of the job works, as far as its heartbeat tells."""
+    return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in snapshot.participants)
+
+
+def follow(job: JobDir, *, out: TextIO | None = None) -> None:
+    """Show a running job as its own terminal does, until it ends or Ctrl-C."""
+    spec = job.load_spec()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Progress(spec, lambda: open_buffer(spec.database_url), out=out) as shown,
+    ):
+        while shown.last is None or is_live(shown.last):
+            shown.update()
+            time.sleep(_LOOK_S)
 
 
 def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:

@@ -1,0 +1,116 @@
+"""The two sides on two machines: network namespaces of their own, a Ray and a job directory each. They share
+PostgreSQL over TCP, and a file system for the weights."""
+
+import contextlib
+import os
+import socket
+import subprocess
+
+import pytest
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.report import BufferReport
+
+STEPS = 3
+
+
+class Machine:
+    """A network namespace with one link to here, or, without the right to make one, this machine itself.
+
+    ``server``: the address at which this machine is reached from there; ``address``: its own.
+    """
+
+    def __init__(self, number):
+        self.name, self.prefix = f"tc{os.getpid() % 10000}-{number}", []
+        self.server = self.address = "127.0.0.1"
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            self._link(f"10.77.{number}.")
+
+    def _link(self, net):
+        ip(f"netns add {self.name}")
+        ip(f"link add {self.name} type veth peer name eth0 netns {self.name}")
+        ip(f"addr add {net}1/30 dev {self.name}")
+        ip(f"link set {self.name} up")
+        for words in (f"addr add {net}2/30 dev eth0", "link set eth0 up", "link set lo up"):
+            ip(f"-n {self.name} {words}")
+        ip(f"-n {self.name} route add default via {net}1")
+        self.prefix = ["ip", "netns", "exec", self.name]
+        self.server, self.address = f"{net}1", f"{net}2"
+
+    def close(self):
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            ip(f"netns del {self.name}")  # the link goes with it
+
+
+def ip(words):
+    subprocess.run(["ip", *words.split()], check=True, capture_output=True)
+
+
+@pytest.fixture
+def machines():
+    made = [Machine(number) for number in (1, 2)]
+    yield made
+    for machine in made:
+        machine.close()
+
+
+@pytest.fixture
+def server(machines):
+    from buffer_postgres import PostgresServer, Unavailable
+
+    try:
+        found = PostgresServer(fsync=False)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    found.new_database("two")
+    found.stop()
+    with (found.data / "pg_hba.conf").open("a") as rules:
+        rules.writelines(f"host all tc {machine.address}/32 trust\n" for machine in machines)
+    addresses = ",".join(sorted({machine.server for machine in machines}))
+    found.settings = {**found.settings, "listen_addresses": addresses, "port": str(port)}
+    os.environ["PGPORT"] = str(port)
+    found.start()
+    yield found
+    del os.environ["PGPORT"]
+    found.close()
+
+
+@pytest.mark.runtime
+@pytest.mark.postgres
+@pytest.mark.timeout(400)
+def test_explorer_and_trainer_on_two_machines(run, tmp_path, machines, server):
+    port = server.settings["port"]
+
+    def side(machine, mode):
+        url = f"postgresql+psycopg://tc@{machine.server}:{port}/two"
+        options = ["--mode", mode, "--database", url, "--job", str(tmp_path / mode)]
+        options += ["--set", "synchronizer.sync_method=checkpoint", "--set", "log.group_by_node=true"]
+        one = run(f"trainer.total_training_steps={STEPS}", options=options, name=mode)
+        one.command = [*machine.prefix, *one.command]
+        return one.start()
+
+    explore, train = side(machines[0], "explore"), side(machines[1], "train")
+    train.finish(250)
+    explore.finish(60)
+    assert (train.code, explore.code) == (0, 0), train.out + train.err + explore.out + explore.err
+    assert train.alive() == explore.alive() == []
+
+    url = f"{server.url('two')}&port={port}"
+    report = BufferReport(url)
+    stats = report.stats()
+    report.close()
+    assert (stats.ledger_steps, stats.last_step, stats.used_twice) == (STEPS, STEPS, 0)
+    assert stats.lag == {0: STEPS * 8 * 8}
+    buffer = open_buffer(url)
+    weights = buffer.get_version(STEPS)
+    buffer.close()
+    assert (weights.path, weights.method) == (
+        f"{tmp_path}/train/weights/v0000000{STEPS}.safetensors",
+        "checkpoint",
+    )
+    if machines[0].prefix:  # each one's logs under its own address
+        assert (tmp_path / "explore" / "log" / machines[0].address / "explorer.log").stat().st_size
+        assert (tmp_path / "train" / "log" / machines[1].address / "trainer.log").stat().st_size
