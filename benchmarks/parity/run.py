@@ -44,9 +44,13 @@ class Study:
     words: tuple[str, ...] = ()
 
 
+KL_LOSS = (
+    "actor_rollout_ref.actor.use_kl_loss=True",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=128",
+)
 STUDIES = {
     "grpo": Study("run_toy_grpo.sh", (STOCK, *OURS)),
-    "kl": Study("run_toy_grpo.sh", (STOCK, "offset0"), ("actor_rollout_ref.actor.use_kl_loss=True",)),
+    "kl": Study("run_toy_grpo.sh", (STOCK, "offset0"), KL_LOSS),
     "ppo": Study("run_toy_ppo.sh", (STOCK, "offset0")),
 }
 SHOWN = (
