@@ -91,6 +91,19 @@ def test_unknown_keys_are_named_with_the_nearest_spelling(tmp_path):
     assert "did you mean data.shuffle?" in unknown["data.shufle"]
 
 
+@pytest.mark.parametrize(
+    "refused", ["actor_rollout_ref.actor.ppo_mini_batch_size=300", "--config-name=nowhere"]
+)
+def test_a_refused_launch_names_its_unknown_keys_too(tmp_path, refused):
+    (tmp_path / "run.sh").write_text(GRPO.replace('"$@"', f"data.shufle=True {refused}"))
+    (launch,) = launches(tmp_path / "run.sh")["launches"]
+    assert launch["outcome"] == "refused"
+    unknown = {f["key"]: f for f in launch["findings"] if f["status"] == "unknown"}
+    assert set(unknown) == {"data.shufle"}
+    assert unknown["data.shufle"]["code"] == "TC001"
+    assert "did you mean data.shuffle?" in unknown["data.shufle"]["reason"]
+
+
 def test_a_folder_is_searched_and_what_trains_nothing_is_named(folder):
     data = launches(folder)
     assert [launch["source"].rpartition("/")[2] for launch in data["launches"]] == ["grpo.sh", "sft.sh"]

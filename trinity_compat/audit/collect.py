@@ -15,7 +15,9 @@ from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.translate import is_translated, translate
 from trinity_compat.translate.model import Finding, Status, Translation
 from trinity_compat.translate.options import Options
-from trinity_compat.verl_config import config_from_yaml, effective_config
+from trinity_compat.translate.rows import Rows, load_rows
+from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
+from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.releases import check_version
@@ -115,7 +117,9 @@ def audit_launch(
     try:
         config = effective_config(launch, version=request.options.verl_version, root=request.cwd)
     except UserError as error:
-        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading)
+        rows = load_rows(request.options.rules)
+        unknown = {key: reason_without_release(key, rows) for key, _ in _spelled_keys(launch)}
+        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading, unknown)
     return audit_config(config, request, source=source, reading=reading)
 
 
@@ -129,7 +133,8 @@ def audit_config(
         translation = translate(config, request.options, root=request.cwd)
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
-        return _refused(config.launch, source, settings, _one_line(error), reading, config.version)
+        unknown = _unknown_reasons(config, load_rows(request.options.rules))
+        return _refused(config.launch, source, settings, _one_line(error), reading, unknown, config.version)
     return _audited(config, translation, source, reading)
 
 
@@ -204,13 +209,20 @@ def _refused(
     settings: list[tuple[str, object]],
     why: str,
     reading: Reading | None,
+    unknown: Mapping[str, str | None],
     version: VersionChoice | None = None,
 ) -> LaunchAudit:
     where = {_spelled(word.text): word.where for word in launch.arguments}
-    findings = (
-        Finding(REFUSED, Status.UNSUPPORTED, key, value, where.get(key), reason=f"not translated: {why}")
-        for key, value in dict(settings).items()
-    )
+
+    def finding(key: str, value: object) -> Finding:
+        reason = unknown.get(key)
+        if reason is not None:
+            return Finding(UNKNOWN, Status.UNKNOWN, key, value, where.get(key), reason=reason)
+        return Finding(
+            REFUSED, Status.UNSUPPORTED, key, value, where.get(key), reason=f"not translated: {why}"
+        )
+
+    findings = (finding(key, value) for key, value in dict(settings).items())
     return LaunchAudit(
         source=source or launch.where.file,
         where=launch.where,
@@ -220,6 +232,13 @@ def _refused(
         diagnostics=reading.diagnostics if reading else (),
         refused=why,
     )
+
+
+def _unknown_reasons(config: EffectiveConfig, rows: Rows) -> dict[str, str | None]:
+    """The keys of a composed launch that no release reads, each with the reason."""
+    moved = {move.old for move in upgrade(config).moves} if config.unknown else set[str]()
+    unknown = (key for key in config.unknown if key not in moved and is_unknown(key, config.unknown, rows))
+    return {key: reason_of(key, config) for key in unknown}
 
 
 def _one_line(error: UserError) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trinity_compat.launch.model import Open
 from trinity_compat.translate.model import Caution
+from trinity_compat.translate.releases import release_caution
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.view import View
 
@@ -14,6 +15,7 @@ def launch_cautions(view: View) -> Iterator[Caution]:
     """Cautions that no single derivation can give."""
     yield from _ignored(view)
     yield from _open(view)
+    yield from release_caution(view)
 
 
 def _ignored(view: View) -> Iterator[Caution]:

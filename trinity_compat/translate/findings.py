@@ -13,14 +13,13 @@ from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.pinned import pinned_defaults, same
 from trinity_compat.translate.rows import Row, Rows
 from trinity_compat.translate.trainer_config import trainer_config
+from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of
 from trinity_compat.translate.view import View
 from trinity_compat.trinity_config import schema
 from trinity_compat.verl_config import Upgraded
 from trinity_compat.verl_config.model import Setting
-from trinity_compat.verl_config.suggest import did_you_mean
 
 _TC = "trainer.trainer_config."
-USER_RULE = "TC002"
 
 
 @dataclass(frozen=True)
@@ -80,22 +79,16 @@ class Judge:
 
     def _is_unknown(self, key: str) -> bool:
         """No release reads it, and neither a row of its own nor a user's rule speaks for it."""
-        if key not in self.view.origin.unknown or key in self.successors:
-            return False
-        row = self.rows.find(key)
-        return row is None or (key not in self.rows.exact and row.code != USER_RULE)
+        return key not in self.successors and is_unknown(key, self.view.origin.unknown, self.rows)
 
     def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
-        known = self.view.origin.settings.keys() - set(self.view.origin.unknown)
-        near = did_you_mean(key, sorted(known))
-        hint = f"did you mean {near}?" if near else "no key of veRL's resembles it"
-        reason = f"veRL {self.view.origin.version.value} has no such key and never reads it; {hint}"
-        return Status.UNKNOWN, reason, "TC001", self._residue_target(key)
+        reason = reason_of(key, self.view.origin)
+        return Status.UNKNOWN, reason, UNKNOWN, self._residue_target(key)
 
     def _fate_today(self, key: str) -> tuple[Status, str, str, str | None]:
         row = self.rows.find(key)
         if row is None:
-            return Status.UNKNOWN, "no row says what becomes of it", "TC001", self._residue_target(key)
+            return Status.UNKNOWN, "no row says what becomes of it", UNKNOWN, self._residue_target(key)
         target = self._target(row, key)
         verdict = self.draft.verdicts.get(key)
         if verdict is not None:
@@ -178,8 +171,11 @@ class Judge:
         return field is None or not same(field.default, value)
 
 
+_IDLE = Status.NO_EFFECT, "TC089", "an empty dictionary, merged into a section that keeps its keys"
+
+
 def _finding_of_other(said: Setting) -> Finding:
-    status, code, reason = _fate_of_other(said.key)
+    status, code, reason = _fate_of_other(said.key) if said.value != {} else _IDLE
     return Finding(code, status, said.key, said.value, said.where, reason=reason)
 
 

@@ -102,6 +102,15 @@ class View:
             raise UserError(f"{self.spelling(key)}={value!r} should be a whole number", where=self.where(key))
         return int(value)
 
+    def size(self, key: str) -> int:
+        """How many there are of something, 1 where veRL has no such key. Raises UserError below 1."""
+        size = self.integer(key, 1)
+        if size < 1:
+            raise UserError(
+                f"{self.spelling(key)}={self.value(key)!r} should be 1 or more", where=self.where(key)
+            )
+        return size
+
     def number(self, key: str, default: float | None = None) -> float:
         """The value of ``key`` as a number. Raises UserError naming the place and the spelling."""
         self.demand_known(key)

@@ -10,7 +10,7 @@ from typing import Any
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
-from trinity_compat.verl_config.apply import Applied, apply_overrides
+from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import Arguments, Given, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
@@ -141,7 +141,7 @@ def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
         set_keys,
         tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
-        _others(plan.arguments, groups) if plan.launch.arguments else (),
+        (*_others(plan.arguments, groups), *_idle(settings, applied)) if plan.launch.arguments else (),
     )
 
 
@@ -158,6 +158,15 @@ def _others(arguments: Arguments, groups: tuple[Given, ...]) -> tuple[Setting, .
         key = f"~{key}" if override.op == DELETE else key
         found[key] = Setting(key, override.value, given.where, None, given.spelling)
     return tuple(found.values())
+
+
+def _idle(settings: Mapping[str, Setting], applied: Applied) -> list[Setting]:
+    """Empty dictionaries merged into sections that have keys: they change nothing."""
+    return [
+        Setting(key, {}, given.where, given.value_word, given.spelling)
+        for key, given in applied.origins.items()
+        if key not in settings and isinstance(lookup(applied.tree, key), dict)
+    ]
 
 
 def _hydra_note(given: Given) -> Diagnostic:

@@ -42,7 +42,7 @@ def fit(
 def choose(found: Fit) -> VersionChoice:
     """The newest of the releases that fit best, with the reason in words."""
     version = found.best[-1]
-    return VersionChoice(version, _why(version, found))
+    return VersionChoice(version, _why(version, found), found.best)
 
 
 _ALL = (1 << len(VERSIONS)) - 1

@@ -30,10 +30,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """Which veRL release the launch was written for, and why we think so."""
+    """Which veRL release the launch was written for, and why we think so.
+
+    ``candidates`` are the releases that fit equally well, oldest first; empty where nothing was inferred.
+    """
 
     value: str
     why: str
+    candidates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ FILES = "data.train_files"
 
 def batch(view: View) -> Iterator[Put | Verdict | Caution]:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
-    mini, n, r = view.integer(MINI), view.integer(N, 1), view.r
+    mini, n, r = view.integer(MINI), view.size(N), view.r
     yield Put("algorithm.repeat_times", n, (N,))
     yield Put("buffer.batch_size", mini, (MINI,))
     yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")

@@ -110,7 +110,7 @@ def _halvings(size: int) -> list[int]:
 
 
 def _sequence_parallel(view: View, size: int) -> Iterator[Put | Verdict | Caution]:
-    given = view.integer(SP, 1)
+    given = view.size(SP)
     yield Put("trainer.ulysses_sequence_parallel_size", given if view.megatron else size, (SP,))
     if size != given and not view.megatron:
         reason = f"lowered from {given}: the trainer's share of the GPUs is smaller"
@@ -121,25 +121,25 @@ def _sequence_parallel(view: View, size: int) -> Iterator[Put | Verdict | Cautio
 def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
     engine = tp
     if view.options.trinity != "0.4.1":
-        engine *= view.integer(DP, 1) * view.integer(PP, 1)
-    experiences = view.integer(MINI) * view.integer(N, 1)
+        engine *= view.size(DP) * view.size(PP)
+    experiences = view.integer(MINI) * view.size(N)
     return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence)
 
 
 def _sequence(view: View) -> int:
     actor = f"{ARR}.actor"
     if not view.megatron:
-        return view.integer(SP, 1)
+        return view.size(SP)
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     product = 1
     for size in sizes:
-        product *= view.integer(f"{actor}.megatron.{size}", 1)
+        product *= view.size(f"{actor}.megatron.{size}")
     return product
 
 
 def _fitting_tp(view: View, room: int) -> int:
     """The engine's tensor parallel size, halved until one engine leaves a GPU to the trainer."""
-    tp = view.integer(TP, 1)
+    tp = view.size(TP)
     while tp > max(room, 1):
         tp //= 2
     return max(tp, 1)
@@ -180,7 +180,7 @@ def _cautions(view: View, machine: Machine, rollout: int, tp: int) -> Iterator[C
         yield Caution(
             "TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N"
         )
-    if tp != view.integer(TP, 1):
+    if tp != view.size(TP):
         reason = f"lowered from {view.value(TP)}: an engine of that size would leave no GPU to the trainer"
         yield Verdict(TP, Status.APPROXIMATED, reason)
         yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
@@ -192,7 +192,7 @@ def _colocated(view: View) -> Iterator[Put | Verdict | Caution]:
     yield Put(f"{ENGINE}.engine_num", 1, note="one GPU")
     yield Put(f"{ENGINE}.tensor_parallel_size", 1, (TP,))
     yield from _sequence_parallel(view, 1)
-    if view.integer(TP, 1) > 1:
+    if view.size(TP) > 1:
         yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
     if reward_model_gpus(view):
         yield Caution("TW004", "upstream's colocate mode takes no auxiliary models", view.where(PER_NODE))

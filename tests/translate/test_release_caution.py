@@ -1,0 +1,70 @@
+"""TW018: several veRL releases fit, and a default that the launch relies on differs between them."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.translate import Options, translate
+from trinity_compat.verl_config import FLAVOURS, effective_config
+
+from .helpers import BASICS, launch_of
+
+ROOT = Path(__file__).parents[2]
+ENTROPY = "actor.entropy_coeff 0.001 (0.2.0–0.3.0), 0 (0.4.1–0.9.1)"
+OLD = ("algorithm.adv_estimator=grpo",)  # every release takes these
+
+
+def told(*arguments, version=None):
+    launch = launch_of([*BASICS, *arguments])
+    translation = translate(effective_config(launch, version=version), Options(verl_version=version))
+    return " ".join(f"{w.message} ({w.hint})" for w in translation.warnings if w.code == "TW018")
+
+
+def test_keys_values_releases_and_the_cure_are_named():
+    said = told(*OLD)
+    assert ENTROPY in said
+    assert "algorithm.use_kl_in_reward true (0.2.0–0.3.0), false (0.4.1–0.9.1)" in said
+    assert "--verl-version 0.2.0" in said
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.9.1"])
+def test_nothing_is_told_when_the_release_is_given(version):
+    assert told(*OLD, version=version) == ""
+
+
+def test_nothing_is_told_when_one_release_alone_fits():
+    assert told(*OLD, "trainer.remove_previous_ckpt_in_save=True") == ""
+
+
+def test_what_the_launch_sets_is_not_told():
+    assert "entropy_coeff" not in told(*OLD, "actor_rollout_ref.actor.entropy_coeff=0.01")
+
+
+def test_releases_without_a_difference_are_not_told():
+    assert told(*OLD, "actor_rollout_ref.actor.loss_agg_mode=token-mean") == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("actor_rollout_ref.actor.use_kl_loss=True", False),
+        ("algorithm.kl_ctrl.kl_coef=0", False),
+        ("algorithm.kl_ctrl.kl_coef=0.01", True),
+    ],
+)
+def test_kl_in_the_reward_differs_only_where_early_releases_had_it(setting, expected):
+    assert ("use_kl_in_reward" in told(*OLD, setting)) is expected
+
+
+def test_one_clip_ratio_was_both_bounds():
+    assert "actor.clip_ratio_low 0.3 (0.2.0–0.3.0), 0.2 (0.4.1–0.9.1)" in told(
+        *OLD, "actor_rollout_ref.actor.clip_ratio=0.3"
+    )
+
+
+def test_the_table_is_current():
+    changed = runpy.run_path(str(ROOT / "scripts/make_changed_defaults.py"))["changed"]
+    stored = json.loads((ROOT / "translators/verl/changed_defaults.json").read_text())
+    assert stored == {flavour: changed(flavour) for flavour in FLAVOURS}
