@@ -28,6 +28,26 @@ def test_the_two_sides_of_a_split_run_share_it(job):
         assert (first, second) == (False, True)
 
 
+def test_explorers_of_several_commands_share_the_explore_side(job):
+    with (
+        locked(job, "explore", 0) as first,
+        locked(job, "explore", 1) as second,
+        locked(job, "train") as third,
+    ):
+        assert (first, second, third) == (False, True, True)
+        for mode, explorer in (("explore", None), ("explore", 0), ("both", None)):
+            with pytest.raises(UserError, match="another run"), locked(job, mode, explorer):
+                pass
+    with locked(job, "explore"), pytest.raises(UserError), locked(job, "explore", 1):
+        pass
+
+
+def test_a_bench_disturbs_nobody_and_a_job_of_a_similar_name_is_another(job):
+    other = JobDir(job.root.with_name(f"{job.root.name}.train"))
+    with locked(other, "both"), locked(job, "bench"), locked(job, "both") as joined:
+        assert not joined
+
+
 def test_a_run_that_ended_holds_nothing(job):
     with locked(job, "both"):
         pass

@@ -307,3 +307,21 @@ def test_a_database_file_that_the_yaml_names_itself_is_not_passed_over_in_silenc
     config["buffer"]["trainer_input"]["experience_buffer"]["path"] = "sqlite:///mine.db"
     notes = make_plan(config, Options(), cwd=Path("/work"), device="cpu").notes
     assert any("mine.db: the run's database is sqlite:////work/checkpoints" in note for note in notes)
+
+
+def test_one_explorer_of_several_is_a_command_of_its_own():
+    made = planned(mode="explore", explorers=3, explorer=1)
+    assert [command.name for command in commands_of(made, "ray:1")] == ["explorer_1"]
+    assert made.spec.explorers == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "explore", "explorer": 2, "explorers": 2}, "counted from 0"),
+        ({"explorer": 0}, "--mode explore"),
+    ],
+)
+def test_an_explorer_that_there_is_not(options, said):
+    with pytest.raises(UserError, match=said):
+        planned(**options)

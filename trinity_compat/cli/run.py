@@ -48,6 +48,12 @@ from trinity_compat.runtime.session import Ended
     "--explorers", type=click.IntRange(1), default=1, show_default=True, help="How many explorers to start."
 )
 @click.option(
+    "--explorer",
+    type=click.IntRange(0),
+    metavar="I",
+    help="With --mode explore: start only this one of them, from 0; the others are other commands.",
+)
+@click.option(
     "--restarts",
     type=click.IntRange(0),
     default=0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -94,10 +95,11 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def locked(job: JobDir, mode: str) -> Iterator[bool]:
-    """Hold the job for one side (``train``, ``explore``), both, or a bench beside them while the run lives.
+def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool]:
+    """Hold the job for one side (``train``, ``explore``, or one ``explorer`` of several), both, or a bench
+    beside them while the run lives.
 
-    Yields whether the other side is running already. The kernel drops the locks with the process.
+    Yields whether another side is running already. The kernel drops the locks with the process.
     Raises UserError naming the process that holds a wanted side.
     """
     # Outside the job directory, so that a job can be renamed under its lock.
@@ -106,17 +108,24 @@ def locked(job: JobDir, mode: str) -> Iterator[bool]:
     wanted = _SIDES.get(mode, ("explore", "train"))
     with contextlib.ExitStack() as held:
         for side in wanted:
-            held.enter_context(_lock(folder / f"{job.root.name}.{side}", job, side))
-        others = [side for side in ("explore", "train") if side not in wanted]
-        yield any(_is_locked(folder / f"{job.root.name}.{side}") for side in others)
+            alone = explorer is None or side != "explore"
+            path = folder / f"{job.root.name}.{side}"
+            held.enter_context(_lock(path, job, side, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+            if not alone:
+                one = f"{side}.{explorer}"
+                held.enter_context(_lock(folder / f"{job.root.name}.{one}", job, one, fcntl.LOCK_EX))
+        mine = {f"{job.root.name}.{side}" for side in (*wanted, f"explore.{explorer}")}
+        sides = re.compile(re.escape(job.root.name) + r"\.(train|explore(\.\d+)?)")
+        others = [path for path in folder.iterdir() if sides.fullmatch(path.name) and path.name not in mine]
+        yield any(_is_locked(path) for path in others)
 
 
 @contextlib.contextmanager
-def _lock(path: Path, job: JobDir, side: str) -> Iterator[None]:
+def _lock(path: Path, job: JobDir, side: str, how: int) -> Iterator[None]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, how | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
             raise UserError(

@@ -39,6 +39,7 @@ class Options:
     job: str | None = None
     database: str | None = None
     explorers: int = 1
+    explorer: int | None = None  # the one of them that this command starts; None: all
     restarts: int = 0
     dry_run: bool = False
 
@@ -55,6 +56,7 @@ class Plan:
     run_cwd: Path  # where its processes run: the same, unless a veRL checkout lies there
     notes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # for every process
+    explorer: int | None = None  # of several, the one to start here
     log_folder: str = ""  # below log/, with log.group_by_node: this node's address
 
 
@@ -94,6 +96,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
             *_database_note(config, spec, options, cwd),
         ),
         env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
+        explorer=_one_explorer(options, spec.mode),
         log_folder=_node_address() if (config.get("log") or {}).get("group_by_node") else "",
     )
 
@@ -210,6 +213,19 @@ def _database_of(config: Mapping[str, Any], job: JobDir) -> str:
 def _named_database(config: Mapping[str, Any]) -> str:
     buffer = ((config.get("buffer") or {}).get("trainer_input") or {}).get("experience_buffer") or {}
     return str(buffer.get("path") or "")
+
+
+def _one_explorer(options: Options, mode: Mode) -> int | None:
+    """Raises UserError for a number that there is not, or one that a trainer would start with."""
+    number = options.explorer
+    if number is not None and mode != "explore":
+        raise UserError("--explorer N needs --mode explore", hint="the trainer is a command of its own then")
+    if number is not None and number >= options.explorers:
+        raise UserError(
+            f"--explorer {number} of --explorers {options.explorers}: they are counted from 0",
+            hint="give every command the same --explorers, and each its own --explorer",
+        )
+    return number
 
 
 def _database_note(config: Mapping[str, Any], spec: RunSpec, options: Options, cwd: Path) -> list[str]:

@@ -52,7 +52,7 @@ def run_source(source: Source, options: Options) -> Ended:
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)
-    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode) as joined:
+    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode, made.explorer) as joined:
         made = _prepare(made, source, options, joined=joined)
         if not joined:
             _forget_participants(made)
@@ -151,6 +151,11 @@ def _must_agree(job: JobDir, made: Plan) -> None:
             f"the run in {job.root} was started with another configuration or database",
             hint=f"see {job.root}/config/run.json; start both sides with the same script and options",
         )
+    if made.spec.mode == "explore" and theirs.explorers != made.spec.explorers:
+        raise RunError(
+            f"the run in {job.root} was started with --explorers {theirs.explorers}",
+            hint="give every command of the run the same --explorers",
+        )
 
 
 def _with_ray(made: Plan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Outcome:
@@ -196,6 +201,8 @@ def commands_of(made: Plan, ray_address: str) -> list[Command]:
     out = []
     if spec.mode != "train":
         for index, name in enumerate(explorers):
+            if made.explorer not in (None, index):
+                continue
             out.append(_command(made, "explorer", name, ("--index", str(index)), ray_address))
     if spec.mode != "explore":
         out.append(_command(made, "trainer", "trainer", (), ray_address))
