@@ -53,11 +53,19 @@ def test_a_console_log_says_what_the_file_logger_said():
 
 
 def test_the_configuration_is_read_off_both():
-    differences = of_runs(stock().meta, ours().meta)
+    rows = of_runs(stock().meta, ours().meta)
     assert stock().meta["verl"]["actor_rollout_ref"]["actor"]["optim"]["lr"] == 3e-4
     # where Ray runs, where checkpoints go, and which trainer is asked for: nothing else
-    assert {row["key"].split(".")[0] for row in differences} <= {"ray_kwargs", "trainer", "transfer_queue"}
-    assert "trainer.default_local_dir" in {row["key"] for row in differences}
+    changed = {row["key"] for row in rows if row["a"] != row["b"]}
+    assert {key.split(".")[0] for key in changed} <= {"ray_kwargs", "trainer", "transfer_queue"}
+    assert "trainer.default_local_dir" in changed
+
+
+def test_keys_whose_effect_the_audit_calls_changed_stand_first():
+    rows = of_runs(stock().meta, ours().meta)
+    said = [row for row in rows if row["why"]]
+    assert said == rows[: len(said)]
+    assert {row["why"].split(":")[0] for row in said} == {"approximated", "no_effect"}
 
 
 @pytest.mark.parametrize(

@@ -124,14 +124,19 @@ def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> st
 
 
 def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Differences of two runs' recorded veRL configurations, those that an audit speaks of first, with its
-    words. For the HTML report; None unless both runs recorded theirs."""
+    """What differs between two runs' recorded veRL configurations, for the HTML report: first the keys whose
+    effect an audit calls changed (with its words, also where both wrote the same value), then the keys that
+    only have another value. None unless both runs recorded theirs."""
     verl_a, verl_b = a.get("verl"), b.get("verl")
     if not verl_a or not verl_b:
         return None
-    sides = [InEffect(name, dict(_leaves(tree)), {}, "") for name, tree in (("A", verl_a), ("B", verl_b))]
+    one, other = (dict(_leaves(tree)) for tree in (verl_a, verl_b))
     reasons = {**_reasons(a), **_reasons(b)}
-    rows = [{"key": d.key, "a": d.a, "b": d.b, "why": reasons.get(d.key, "")} for d in difference(*sides)]
+    changed = {d.key for d in difference(InEffect("A", one, {}, ""), InEffect("B", other, {}, ""))}
+    rows = [
+        {"key": key, "a": one.get(key, _ABSENT), "b": other.get(key, _ABSENT), "why": reasons.get(key, "")}
+        for key in changed | set(reasons)
+    ]
     return sorted(rows, key=lambda row: (not row["why"], row["key"]))
 
 
