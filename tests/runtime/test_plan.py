@@ -277,10 +277,14 @@ def test_an_unknown_log_level_is_refused():
         planned(sets=("log.level=loud",))
 
 
-def test_the_file_logger_s_file_has_one_writer(monkeypatch):
+def test_a_log_that_the_environment_names_has_one_writer(monkeypatch):
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/x/metrics.jsonl")
-    paths = {c.name: c.env["VERL_FILE_LOGGER_PATH"] for c in commands_of(planned(), "ray:1")}
+    monkeypatch.setenv("WANDB_RUN_ID", "abc")
+    commands = commands_of(planned(), "ray:1")
+    paths = {command.name: command.env["VERL_FILE_LOGGER_PATH"] for command in commands}
     assert paths == {"trainer": "/x/metrics.jsonl", "explorer": "/x/metrics_explorer.jsonl"}
+    runs = {command.name: command.env.get("WANDB_RUN_ID") for command in commands}
+    assert runs == {"trainer": "abc", "explorer": None}
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,9 @@ def _table(found: Stats) -> str:
 @command.command()
 @_SOURCE
 @click.option("-n", "--limit", default=4, show_default=True, help="How many groups, newest first.")
-@click.option("--kind", default="train", show_default=True, help="train, or eval:<request id>.")
+@click.option(
+    "--kind", default="train", show_default=True, help="train, eval:N or bench:STEP:…, as stats lists them."
+)
 @click.option("--state", default="", help="ready, claimed, trained, stale or void.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(source: str, limit: int, kind: str, state: str, as_json: bool) -> None:

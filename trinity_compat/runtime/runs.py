@@ -23,6 +23,7 @@ from trinity_compat.runtime.source import Source
 from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
 
 _RAY_OF_USER = "RAY_ADDRESS"
+_RUN_IDS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")
 _FILE_LOGGER = "VERL_FILE_LOGGER_PATH"
 
 
@@ -222,8 +223,8 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
         "PYTHONUNBUFFERED": "1",
     }
     side = "trainer" if role == "trainer" else "explorer"
-    if role != "trainer" and (path := env.get(_FILE_LOGGER)):  # one file is one writer's
-        env[_FILE_LOGGER] = str(Path(path).with_stem(f"{Path(path).stem}_{name}"))
+    if role != "trainer":
+        _log_apart(env, name)
     argv = (sys.executable, "-m", f"trinity_compat.{side}", str(job.root), *extra)
     return Command(
         role,
@@ -233,6 +234,14 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
         job.log(f"{made.log_folder}/{name}".lstrip("/")),
         cwd=str(made.run_cwd),
     )
+
+
+def _log_apart(env: dict[str, str], name: str) -> None:
+    """A run or a file that the environment names is the trainer's; two writers would mix their steps."""
+    for run in _RUN_IDS:
+        env.pop(run, None)
+    if path := env.get(_FILE_LOGGER):
+        env[_FILE_LOGGER] = str(Path(path).with_stem(f"{Path(path).stem}_{name}"))
 
 
 def _tell(made: Plan, outcome: Outcome, *, again: str = "") -> Ended:
