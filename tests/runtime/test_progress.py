@@ -101,3 +101,39 @@ def test_a_side_that_a_signal_ended_is_stopped_and_not_missing(spec):
     (explorer,) = [line for line in told if line.startswith("explorer ")]
     assert "stopped: by a signal" in trainer and "(gone?)" not in trainer
     assert "(gone?)" in explorer
+
+
+def test_what_is_left_follows_the_latest_steps_pace(spec, buffer):
+    assert board.read(buffer, spec).left_s is None
+    for step in (3, 4):
+        buffer.log_metrics("trainer", step, {"critic/score/mean": 0.5, "timing_s/step": 20.0})
+    snapshot = board.read(buffer, spec)
+    assert snapshot.left_s == pytest.approx(6 * 20.0)
+    text = io.StringIO()
+    Console(file=text, width=120).print(panel(snapshot))
+    assert "about 2 min left" in text.getvalue()
+
+
+def test_the_last_validation_stays_on_show_and_step_0_is_no_row(spec, buffer):
+    name = "val-core/toy/acc/mean@1"
+    buffer.log_metrics("trainer", 0, {name: 0.125, "buffer/ready": 3.0})
+    progress = Progress(spec, lambda: buffer, out=io.StringIO())
+    progress.update()
+    buffer.log_metrics("trainer", 3, {"critic/score/mean": 0.5})
+    progress._next = 0.0
+    progress.update()
+    assert progress.last.validation == {name: 0.125}
+    assert [row.step for row in progress.last.rows] == [1, 2, 3]
+
+
+def test_following_a_job_ends_with_it(spec, buffer):
+    Path(spec.job_dir, "config").mkdir()
+    spec.save(Path(spec.job_dir, "config", "run.json"))
+    job, snapshot = status.read_job(Path(spec.job_dir))
+    assert status.is_live(snapshot)
+    for role, name in (("trainer", "host-12"), ("explorer", "explorer")):
+        buffer.beat(role, name, state="done")
+    out = io.StringIO()
+    status.follow(job, out=out)
+    assert "step 2/10" in out.getvalue()
+    assert not status.is_live(status.read_job(Path(spec.job_dir))[1])

@@ -46,6 +46,14 @@ class Snapshot:
         """The last finished veRL step; 0 before the first."""
         return self.rows[-1].step if self.rows else 0
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the last step at the pace of the latest few; None while nobody can know."""
+        pace = [row.step_s for row in self.rows[-8:] if row.step_s is not None]
+        if self.total is None or not pace or self.step >= self.total:
+            return None
+        return (self.total - self.step) * sum(pace) / len(pace)
+
 
 def read(buffer: Buffer, spec: RunSpec, *, after_step: int = -1) -> Snapshot:
     """Read the current history's state; trainer rows later than ``after_step`` only."""
@@ -54,7 +62,7 @@ def read(buffer: Buffer, spec: RunSpec, *, after_step: int = -1) -> Snapshot:
     return Snapshot(
         total=spec.total_steps,
         updates_per_step=spec.updates_per_step,
-        rows=[_row(step, values) for step, values in metrics if _is_training(values)],
+        rows=[_row(step, values) for step, values in metrics if step > 0 and _is_training(values)],
         depth=buffer.depth(),
         participants=buffer.participants(),
         version=latest.version if latest else None,

@@ -91,6 +91,8 @@ class Progress:
         fresh = [row for row in snapshot.rows if row.step not in self._rows]
         self._rows.update({row.step: row for row in fresh})
         merged = _with_rows(snapshot, list(self._rows.values()))
+        if self._seen and not merged.validation:  # read from the new rows only
+            merged = replace(merged, validation=self._seen.validation)
         self._seen = merged
         if self._live:
             self._live.update(panel(merged), refresh=True)
@@ -128,7 +130,8 @@ def _bar(snapshot: board.Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     r, total = snapshot.updates_per_step, snapshot.total
     updates = f"{snapshot.step * r}/{total * r if total else '?'}"
-    done = f"veRL step {snapshot.step}/{total or '?'}   Trinity updates {updates}"
+    left = "" if snapshot.left_s is None else f"   about {board.age(snapshot.left_s)} left"
+    done = f"veRL step {snapshot.step}/{total or '?'}   Trinity updates {updates}{left}"
     grid.add_row(ProgressBar(total=total or 1, completed=snapshot.step, width=40), done)
     return grid
 
