@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trinity_compat.compare.assertion import holds
+from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.statistics import area_between, between_seeds, slope
@@ -50,11 +51,16 @@ def test_a_shift_beyond_seed_noise_is_found_and_the_better_side_named(seeds):
 
 
 def test_one_run_a_side_says_that_seed_noise_is_unknown(seeds):
-    from trinity_compat.compare.conclusion import headline
-
     c = compare(side(seeds("a", count=1), "a"), side(seeds("b", count=1, first_seed=9), "b"), Options())
     assert "weak" in c.metric("critic/score/mean").difference.method
     assert any("seed noise is unknown" in line for line in headline(c))
+
+
+def test_the_first_line_blames_nothing_on_training_that_may_be_the_seed(seeds):
+    one_each = (side(seeds(n, count=1, shift=s), n) for n, s in (("a", 0.0), ("b", 0.2)))
+    several = (side(seeds(n, shift=s), n) for n, s in (("c", 0.0), ("d", 0.2)))
+    assert "can't tell it from the seed" in headline(compare(*one_each, Options()))[0]
+    assert headline(compare(*several, Options()))[0].startswith("It does not train the same")
 
 
 def test_false_alarm_rate_over_seeds_is_near_five_percent():
