@@ -49,7 +49,7 @@ def checkpoints_of(job: JobDir) -> tuple[int, ...]:
     last = job.latest_checkpoint
     folders = job.root.glob("global_step_*")
     found = {int(m[1]): path for path in folders if (m := _STEP.fullmatch(path.name))}
-    whole = [step for step, path in found.items() if any((path / "actor").rglob("*model*"))]
+    whole = [step for step, path in found.items() if any((path / "actor").glob("*"))]
     return tuple(sorted(step for step in whole if last is None or step <= last))
 
 

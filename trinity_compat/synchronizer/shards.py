@@ -70,17 +70,26 @@ def _shard_files(folder: Path) -> list[Path]:
     told = folder / "fsdp_config.json"
     if len(sizes) > 1 and told.exists():
         sizes &= {int(json.loads(told.read_text())["world_size"])}
-    if len(sizes) != 1:
+    if not sizes:
+        megatron = (
+            "hf_model in actor.checkpoint.save_contents writes what can be read beside a Megatron checkpoint"
+        )
         raise UserError(
-            f"{folder} holds no shards of an FSDP checkpoint (model_world_size_N_rank_M.pt)"
-            if not sizes
-            else f"{folder} holds shards of several world sizes: {', '.join(map(str, sorted(sizes)))}",
-            hint="name the folder …/global_step_N/actor of a job",
+            f"{folder} holds no shards of an FSDP checkpoint (model_world_size_N_rank_M.pt)",
+            hint=megatron if (folder / "dist_ckpt").exists() else "it is …/global_step_N/actor of a job",
+        )
+    if len(sizes) > 1:
+        raise UserError(
+            f"{folder} holds shards of several world sizes: {', '.join(map(str, sorted(sizes)))}",
+            hint="remove those of the run that you do not want",
         )
     (size,) = sizes
     files = [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
     if missing := [path.name for path in files if not path.exists()]:
-        raise UserError(f"{folder}: {missing[0]} is missing; the checkpoint is not whole")
+        raise UserError(
+            f"{folder}: {missing[0]} is missing; the checkpoint is not whole",
+            hint="each machine of a run on several wrote its own ranks: copy them together",
+        )
     return files
 
 
