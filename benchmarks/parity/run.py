@@ -13,6 +13,7 @@ them; the short tables are printed. Words after -- go to the script.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import statistics
@@ -158,8 +159,9 @@ def _cells(metric: MetricVerdict) -> list[str]:
     d = metric.difference
     levels = [f"{level.summary.level:.4g}" for level in (metric.a, metric.b)]
     p = "" if d.p is None else f"{d.p:.2f}"
-    interval = f"{d.low:+.2g} … {d.high:+.2g}"
-    return [metric.name, *levels, f"{d.value:+.2g}", interval, p, f"{d.effect:+.1f}", metric.verdict]
+    interval = "–" if math.isnan(d.low) else f"{d.low:+.2g} … {d.high:+.2g}"
+    effect = "–" if math.isnan(d.effect) else f"{d.effect:+.1f}"
+    return [metric.name, *levels, f"{d.value:+.2g}", interval, p, effect, metric.verdict]
 
 
 def report(args: argparse.Namespace, study: str) -> None:
