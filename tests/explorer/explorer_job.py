@@ -1,23 +1,27 @@
 """A job directory for an explorer alone, and the smallest thing that can stand for its workers."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.buffer.model import Experience, Group, WeightVersion
 from trinity_compat.runtime.profiles import as_overrides, load
 from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.collective import HandoverFailed, WeightGroup
 from trinity_compat.synchronizer.store import write_version
 
 ROOT = Path(__file__).parents[2]
 BATCH, N = 4, 2
+CPU = torch.device("cpu")
 
 
 def verl_config(toy, *overrides):
@@ -109,3 +113,21 @@ def experience(run, version, last=None):
         min_model_version=version,
         max_model_version=version if last is None else last,
     )
+
+
+class OneRank:
+    """Stands for an explorer's engines: one worker, in a thread."""
+
+    def __init__(self):
+        self.group, self.got, self.dies = None, {}, False
+
+    async def receive(self, meeting, first_rank):
+        return await asyncio.to_thread(self._receive, meeting, first_rank)
+
+    def _receive(self, meeting, first_rank):
+        if self.dies:
+            raise HandoverFailed("killed")
+        if self.group is None or self.group.name != meeting.group:
+            self.group = WeightGroup(meeting, first_rank, CPU)
+        file = self.group.receive(meeting, lambda named: self.got.update((n, t.clone()) for n, t in named))
+        return WeightVersion(meeting.version, "", file.digest, file.nbytes, "nccl")

@@ -193,7 +193,7 @@ def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_p
 
     def engine(master):
         return CheckpointEngineRegistry.new(
-            ours.BACKEND, is_master=master, bucket_size=1, directory=str(tmp_path), dtype="bfloat16"
+            ours.FILE, is_master=master, bucket_size=1, directory=str(tmp_path), dtype="bfloat16"
         )
 
     weights = {"w": torch.randn(3, 2), "count": torch.tensor([5])}

@@ -69,6 +69,14 @@ class Engine(Protocol):
         """Release processes and memory."""
 
 
+class LocalEngine(Engine, Protocol):
+    """An engine in processes of this run: it can take weights straight from the trainer."""
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``. As ``load``; each
+        worker's answer is that of ``WeightReceiver.receive_broadcast``."""
+
+
 class InProcessEngine:
     """vLLM's synchronous engine; one thread of its own builds it, steps it and loads its weights."""
 
@@ -124,6 +132,14 @@ class InProcessEngine:
         self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
         self._engine.reset_prefix_cache(reset_running_requests=True)
 
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        return await self._call(self._receive, meeting, first_rank)
+
+    def _receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        answers = self._engine.collective_rpc("receive_broadcast", args=(meeting, first_rank))
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+        return list(answers)
+
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -167,10 +183,17 @@ class AsyncEngine:
         return completions(final)
 
     async def load(self, file: WeightFile) -> None:
+        await self._exchange("receive_file", file.path, file.digest, file.nbytes)
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        return list(await self._exchange("receive_broadcast", meeting, first_rank))
+
+    async def _exchange(self, method: str, *args: Any) -> Any:
         await self._engine.pause_generation(mode="keep", clear_cache=False)
-        await self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
+        answers = await self._engine.collective_rpc(method, args=args)
         await self._engine.reset_prefix_cache(reset_running_requests=True)
         await self._engine.resume_generation()
+        return answers
 
     async def close(self) -> None:
         self._engine.shutdown()

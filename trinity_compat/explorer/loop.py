@@ -20,6 +20,7 @@ from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
+from trinity_compat.synchronizer.offers import Offer
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
 PAUSE_S = 0.03  # between looks for new weights
@@ -36,13 +37,33 @@ class Makes(Protocol):
         """Complete, scored groups, as they finish."""
 
 
+class Receives(Protocol):
+    """What takes weights over from the trainer; see ``receiving``."""
+
+    def look(self) -> Offer | None:
+        """What the trainer offers."""
+
+    async def take(self, offer: Offer) -> WeightVersion | None:
+        """Take it; None when that failed and the engines hold nothing of use."""
+
+
 class Explorer:
     """Explores until the run is finished."""
 
-    def __init__(self, buffer: Buffer, plan: Plan, maker: Makes, report: Report, heart: Heartbeat) -> None:
+    def __init__(
+        self,
+        buffer: Buffer,
+        plan: Plan,
+        maker: Makes,
+        report: Report,
+        heart: Heartbeat,
+        receiver: Receives | None = None,
+    ) -> None:
+        """``receiver``: where versions have no files."""
         self._buffer, self._plan, self._maker = buffer, plan, maker
-        self._report, self._heart = report, heart
+        self._report, self._heart, self._receiver = report, heart, receiver
         self._loaded: WeightVersion | None = INITIAL
+        self._history = 0
         self._waiting_since = time.monotonic()
 
     async def explore(self) -> None:
@@ -50,13 +71,25 @@ class Explorer:
         while not self._plan.finished():
             self._heart.check()
             # Read first: weights and tasks chosen after it belong to this history, or are not stored.
-            history = self._buffer.history()
-            if request := self._plan.next_eval():
-                await self._evaluate(request, history)
-            elif (work := self._plan.next_work(history)) and (version := self._plan.version_for(work)):
+            history = self._enter(self._buffer.history())
+            request, work = self._plan.next_eval(), self._plan.next_work(history)
+            version = self._plan.version_for(work, self._loaded) if work else None
+            if request and (asked := self._plan.version_to_evaluate(request, self._loaded)):
+                await self._evaluate(request, asked, history)
+            elif self._receiver and self._plan.accepts(version) and (offer := self._receiver.look()):
+                await self._take(offer)
+            elif work and version:
                 await self._step(work, version, history)
             else:
+                self._plan.ask_if_missed(self._loaded)
                 await self._pause(work)
+
+    def _enter(self, history: int) -> int:
+        """Weights of an ended history may be lost ones, under a number that will be given again."""
+        if self._receiver and self._history not in (0, history) and self._loaded is not INITIAL:
+            self._loaded = None
+        self._history = history
+        return history
 
     async def _step(self, work: Work, version: WeightVersion, history: int) -> None:
         times = StepTimes(wait=time.monotonic() - self._waiting_since)
@@ -66,6 +99,8 @@ class Explorer:
             draw = self._plan.draw(work)
             making = self._draw(draw, version, history) if draw else self._make(work, version, history)
             groups = await self._followed(making)
+        if self._loaded is None:  # a handover broke off meanwhile: who knows what made them
+            return
         with times.measure("write"):
             stored = self._store(groups, history)
         if stored:
@@ -87,15 +122,20 @@ class Explorer:
             work.cancel()
 
     async def _take_newer(self) -> None:
+        if self._receiver:
+            if offer := self._receiver.look():
+                await self._take(offer)
+            return
         newest = self._buffer.latest_version()
         if newest and self._loaded and newest.version > self._loaded.version:
             await self._load(newest)
 
-    async def _evaluate(self, request: EvalRequest, history: int) -> None:
-        version = self._buffer.get_version(request.version)
-        if version is None:
-            await asyncio.sleep(PAUSE_S)
-            return
+    async def _take(self, offer: Offer) -> None:
+        assert self._receiver is not None
+        self._loaded = None
+        self._loaded = await self._receiver.take(offer)
+
+    async def _evaluate(self, request: EvalRequest, version: WeightVersion, history: int) -> None:
         await self._load(version)
         work = self._plan.eval_work(request)
         if self._store(await self._make(work, version, history), history):

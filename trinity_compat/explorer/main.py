@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.api import Buffer
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.bench import ROLE, Bench
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
@@ -21,12 +22,14 @@ from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
 from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer.offers import Offered
 
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
@@ -101,11 +104,17 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         plan = Plan(spec, buffer, train, evaluation, index=index)
         await workers.start()
         maker = GroupMaker(workers, make_scorer(config), tokenizer)
-        await Explorer(buffer, plan, maker, report, heart).explore()
+        receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
+        await Explorer(buffer, plan, maker, report, heart, receiver).explore()
     finally:
         workers.close()
         report.close()
         buffer.close()
+
+
+def _receiver(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat, index: int) -> Receiver:
+    offered = Offered(buffer, index, workers.ranks)
+    return Receiver(offered, workers, heart.check, timeout_s=spec.sync.timeout_s)
 
 
 async def _bench(spec: RunSpec, heart: Heartbeat) -> None:

@@ -47,6 +47,10 @@ class Ended:
         return finished and (self._fresh or time.monotonic() - self._since > GRACE_S)
 
 
+def _number(version: WeightVersion | None) -> int:
+    return -1 if version is None else version.version
+
+
 def _stream_key(step: int) -> str:
     return f"stream/{step}"
 
@@ -147,22 +151,54 @@ class Plan:
         job = make_job(self._spec.verl, kind, number, task)
         return replace(job, apart=self.follows)
 
-    def version_for(self, work: Work) -> WeightVersion | None:
-        """The weights for a step; None: not published yet, or the explorer is too far ahead."""
+    def version_for(self, work: Work, loaded: WeightVersion | None) -> WeightVersion | None:
+        """The weights for a step, ``loaded`` being in place now; None: not published yet, or the explorer is
+        too far ahead."""
         sync, step = self._spec.sync, work.step
         if sync.style == "fixed":
-            return find_version(self._buffer, sync, step) or self._initial(work)
-        if self._held is None or looks(sync, step) or not is_there(self._held):
-            self._held = self._buffer.latest_version() or self._initial(work)
+            return self._find(work, loaded)
+        if self._held is None or looks(sync, step) or not self._may_be_had(self._held, loaded):
+            self._held = self._find(work, loaded)
         due = asks(sync, step) and self._asked_for != step
         ahead = self._held is not None and step - 1 - self._held.version > self._lead()
         if not due and not ahead:
             return self._held
         if sync.style != "explorer_driven":
             self._held = None
-        elif self._asking.answered():
+        elif self._asking.answered(_number(loaded)):
             self._asked_for, self._held = step, None
         return None
+
+    def _find(self, work: Work, loaded: WeightVersion | None) -> WeightVersion | None:
+        if not self.takes_over:
+            return find_version(self._buffer, self._spec.sync, work.step) or self._initial(work)
+        if loaded is None or loaded is INITIAL:
+            return loaded and self._initial(work)
+        return loaded if loaded.version >= (required_version(self._spec.sync, work.step) or 0) else None
+
+    def _may_be_had(self, version: WeightVersion, loaded: WeightVersion | None) -> bool:
+        return version == loaded if self.takes_over else is_there(version)
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether weights come from the trainer's hand into the engines', with no file between them."""
+        return self._spec.sync.method == "nccl"
+
+    def accepts(self, version: WeightVersion | None) -> bool:
+        """Whether to take an offer now: ``version`` is what ``version_for`` found for the next step. Under
+        ``fixed`` what its weights can make comes first."""
+        return version is None or self._spec.sync.style != "fixed"
+
+    def version_to_evaluate(self, request: EvalRequest, loaded: WeightVersion | None) -> WeightVersion | None:
+        """The weights of an evaluation; None while they can't be had."""
+        version = self._buffer.get_version(request.version)
+        return version if version and (not self.takes_over or version == loaded) else None
+
+    def ask_if_missed(self, loaded: WeightVersion | None) -> None:
+        """Ask for another handover when one took place without this explorer: it has started since."""
+        newest = self._buffer.latest_version() if self.takes_over else None
+        if newest and (loaded is INITIAL or _number(loaded) < newest.version):
+            self._asking.answered(-1)
 
     @property
     def follows(self) -> bool:

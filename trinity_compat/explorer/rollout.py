@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine import (
@@ -19,6 +19,7 @@ from trinity_compat.explorer.engine import (
     EngineConfig,
     EngineDied,
     InProcessEngine,
+    LocalEngine,
     Request,
 )
 from trinity_compat.synchronizer.files import WeightFile
@@ -83,7 +84,7 @@ class RolloutWorker:
         self._config = OmegaConf.create(dict(verl))
         self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
         self._tokenizer = self._model.tokenizer
-        self._engine = make_engine(self._config, self._model, device, index)
+        self._engine: Engine = make_engine(self._config, self._model, device, index)
         self._agents: Any = None
         self._count = 0
         self._version = 0
@@ -96,6 +97,12 @@ class RolloutWorker:
         """Put published weights in place; answers in flight go on with them."""
         await self._engine.load(file)
         self._version = version
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        """Take weights at a meeting; as ``Engine.receive``."""
+        answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
+        self._version = int(meeting["version"])
+        return answers
 
     async def close(self) -> None:
         """Release the engine."""
@@ -220,7 +227,7 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
     )
 
 
-def make_engine(config: Any, model: Any, device: str, index: int) -> Engine:
+def make_engine(config: Any, model: Any, device: str, index: int) -> LocalEngine:
     """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":

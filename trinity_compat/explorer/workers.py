@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
+from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 _CPU_ENV = {
     # One process and no compilation: 2 s instead of 40 s until the first token.
@@ -26,13 +28,15 @@ class Workers:
     def __init__(self, verl: Mapping[str, Any], device: str, env: Mapping[str, str]) -> None:
         self._verl, self._device, self._env = verl, device, env
         self._actors: list[Any] = []
+        tensor_parallel = verl["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]
+        self._width = 1 if device == "cpu" else int(tensor_parallel)
 
     async def start(self) -> None:
         """Start the actors and their engines. Raises RunError with vLLM's reason."""
         import ray
 
         rollout = self._verl["actor_rollout_ref"]["rollout"]
-        gpus = 0 if self._device == "cpu" else rollout["tensor_model_parallel_size"]
+        gpus = 0 if self._device == "cpu" else self._width
         actor = ray.remote(RolloutWorker).options(
             num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": worker_env(self._device, self._env)}
         )
@@ -44,6 +48,24 @@ class Workers:
         """Put a version in place everywhere."""
         file = WeightFile(version.path, version.digest, version.nbytes)
         await _all(self._actors, "load", file, version.version)
+
+    @property
+    def ranks(self) -> int:
+        """Workers of all engines together: the places that a handover of weights needs."""
+        return len(self._actors) * self._width
+
+    async def receive(self, meeting: Meeting, first_rank: int) -> WeightVersion:
+        """Take a version over everywhere. Raises HandoverFailed (some engine may hold a mixture then),
+        WeightsDamaged, RunError."""
+        ranks = [first_rank + index * self._width for index in range(len(self._actors))]
+        pairs = zip(self._actors, ranks, strict=True)
+        try:
+            parts = await asyncio.gather(
+                *(actor.receive.remote(asdict(meeting), rank) for actor, rank in pairs)
+            )
+        except Exception as error:
+            raise engine_failed(error) from error
+        return _taken(meeting.version, [answer for part in parts for answer in part])
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """Rollouts of all jobs, as they finish. Raises RunError when an engine died."""
@@ -90,6 +112,16 @@ def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:
         base |= _CPU_ENV | {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}
     kept = {name: os.environ[name] for name in base if name in os.environ and name != "OMP_NUM_THREADS"}
     return {**base, **kept, **env, **({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if device == "cpu" else {})}
+
+
+def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
+    for answer in answers:
+        if "damaged" in answer:
+            raise WeightsDamaged(answer["damaged"])
+    for answer in answers:
+        if "failed" in answer:
+            raise HandoverFailed(answer["failed"])
+    return WeightVersion(version, "", answers[0]["digest"], answers[0]["nbytes"], "nccl")
 
 
 async def _all(actors: Sequence[Any], method: str, *args: Any) -> None:

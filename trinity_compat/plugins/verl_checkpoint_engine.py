@@ -1,47 +1,63 @@
-"""veRL's weight transport into files: ``rollout.checkpoint_engine.backend=trinity_file`` with
-``custom_backend_module=trinity_compat.plugins.verl_checkpoint_engine``. An extension point of verl 0.9.1
-(``CheckpointEngineRegistry``), no patch.
+"""veRL's weight transports: into files (``rollout.checkpoint_engine.backend=trinity_file``) and by broadcast
+to processes that veRL doesn't know (``trinity_broadcast``), with ``custom_backend_module`` set to this
+module. An extension point of verl 0.9.1 (``CheckpointEngineRegistry``), no patch.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
+from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
 from trinity_compat.synchronizer.files import write_file
 
-BACKEND = "trinity_file"
+FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
 
-@CheckpointEngineRegistry.register(BACKEND)
-class FileCheckpointEngine(CheckpointEngine):
-    """Rank 0 of the actor writes each version into ``directory``; floats are stored as ``dtype``."""
+class RankZeroEngine(CheckpointEngine):
+    """What both have in common: rank 0 of the actor sends, with floats as ``dtype``; the explorer's engines
+    receive without veRL's help, so veRL's process groups and topologies stay unused."""
 
     def __init__(
-        self, bucket_size: int, is_master: bool = False, *, directory: str, dtype: str = "bfloat16", **_: Any
+        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: Any
     ) -> None:
-        self.is_master = is_master
-        self.directory = directory
+        self.bucket_size, self.is_master = bucket_size, is_master
         self.dtype: torch.dtype = getattr(torch, dtype)
 
     def prepare(self) -> dict[str, Any]:
         return {}
 
     def init_process_group(self, **kwargs: Any) -> None:
-        """Files need no group."""
+        """There is none that veRL could form."""
 
     def finalize(self) -> None:
-        """Nothing is held between versions."""
+        """Nothing has to be undone between versions."""
 
     @classmethod
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         return {}, {}
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach()
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Any]:
+        raise NotImplementedError("the explorer's engines receive without veRL's checkpoint engine")
+        yield
+
+
+@CheckpointEngineRegistry.register(FILE)
+class FileCheckpointEngine(RankZeroEngine):
+    """Writes each version into ``directory``."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False, *, directory: str, **more: Any) -> None:
+        super().__init__(bucket_size, is_master, **more)
+        self.directory = directory
 
     async def send_weights(
         self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
@@ -52,13 +68,58 @@ class FileCheckpointEngine(CheckpointEngine):
             for _ in weights:
                 pass
             return {}
-        on_cpu = ((name, self._store(tensor)) for name, tensor in weights)
+        on_cpu = ((name, self._cast(tensor).cpu()) for name, tensor in weights)
         return asdict(write_file(self.directory, int(global_steps or 0), on_cpu))
 
-    def _store(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to("cpu", self.dtype if tensor.is_floating_point() else tensor.dtype)
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Any]:
-        """The explorer reads the files itself (``synchronizer.store.read_version``)."""
-        raise NotImplementedError("trinity_file is written by the trainer and read through the buffer")
-        yield
+@CheckpointEngineRegistry.register(BROADCAST)
+class BroadcastCheckpointEngine(RankZeroEngine):
+    """Broadcasts each version to the group of the meeting that was named last."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False, **more: Any) -> None:
+        super().__init__(bucket_size, is_master, **more)
+        self._meeting: Meeting | None = None
+        self._group: WeightGroup | None = None
+
+    def meet(self, meeting: Mapping[str, Any]) -> None:
+        """Where the next version is handed over."""
+        self._meeting = Meeting(**meeting)
+
+    async def send_weights(
+        self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
+    ) -> dict[str, Any]:
+        """Hand ``weights`` over as version ``global_steps``; returns as above. Raises HandoverFailed,
+        WeightsDamaged."""
+        if not self.is_master:
+            for _ in weights:
+                pass
+            return {}
+        meeting = self._meeting
+        if meeting is None or meeting.version != global_steps:
+            raise RuntimeError(f"nobody was told where version {global_steps} is handed over")
+        cast = ((name, self._cast(tensor)) for name, tensor in weights)
+        try:
+            return asdict(self._joined(meeting).send(meeting, cast, self.bucket_size))
+        except HandoverFailed:
+            self._leave()
+            raise
+        finally:
+            for _ in cast:  # a group that never formed has taken none
+                pass
+
+    def _joined(self, meeting: Meeting) -> WeightGroup:
+        if self._group is None or self._group.name != meeting.group:
+            self._leave()
+            self._group = WeightGroup(meeting, 0, _device())
+        return self._group
+
+    def _leave(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = None
+
+
+def _device() -> torch.device:
+    """Where rank 0 trains: its buckets go from there."""
+    cuda = torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -13,6 +13,8 @@ class WeightReceiver:
     """Mixed into vLLM's worker class; ``model_runner`` is the worker's."""
 
     model_runner: Any
+    rank: int
+    _weight_group: Any = None
 
     def receive_file(self, path: str, digest: str, nbytes: int) -> int:
         """Load a published version. Returns the tensors read.
@@ -22,6 +24,33 @@ class WeightReceiver:
         from trinity_compat.synchronizer.files import WeightFile, read_file
 
         return self.receive_tensors(dict(read_file(WeightFile(path, digest, nbytes))))
+
+    def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> dict[str, Any]:
+        """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
+        nbytes, or as ``failed`` or ``damaged`` why the weights must not be used now (an exception would
+        end vLLM's engine).
+        """
+        from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
+        from trinity_compat.synchronizer.files import WeightsDamaged
+
+        where = Meeting(**meeting)
+        device = next(self.model_runner.get_model().parameters()).device
+        try:
+            if self._weight_group is None or self._weight_group.name != where.group:
+                self._leave_weight_group()
+                self._weight_group = WeightGroup(where, first_rank + self.rank, device)
+            file = self._weight_group.receive(where, lambda named: self.receive_tensors(dict(named)))
+        except HandoverFailed as error:
+            self._leave_weight_group()
+            return {"failed": str(error)}
+        except WeightsDamaged as error:
+            return {"damaged": str(error)}
+        return {"digest": file.digest, "nbytes": file.nbytes}
+
+    def _leave_weight_group(self) -> None:
+        if self._weight_group is not None:
+            self._weight_group.close()
+        self._weight_group = None
 
     def receive_tensors(self, tensors: dict[str, torch.Tensor]) -> int:
         """Load named tensors (Hugging Face names) in place. Returns their number."""

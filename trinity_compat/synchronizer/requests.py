@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from trinity_compat.buffer.api import Buffer
 
@@ -20,6 +21,14 @@ def _answered(index: int) -> str:
     return f"sync/answer/{index}"
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """``has``: the version that the asking explorer holds, -1 for none."""
+
+    id: str
+    has: int
+
+
 class Asking:
     """Explorer ``index``'s side."""
 
@@ -27,11 +36,12 @@ class Asking:
         self._buffer, self._index = buffer, index
         self._open: str | None = None
 
-    def answered(self) -> bool:
-        """Ask, unless that was done before; True once it is answered (the next call asks anew)."""
+    def answered(self, has: int) -> bool:
+        """Ask, unless that was done before; True once it is answered (the next call asks anew). ``has``: the
+        version that this explorer holds, -1 for none."""
         if self._open is None:
             self._open = uuid.uuid4().hex
-            self._buffer.set_state(_asked(self._index), self._open)
+            self._buffer.set_state(_asked(self._index), {"id": self._open, "has": has})
         if self._buffer.get_state(_answered(self._index)) != self._open:
             return False
         self._open = None
@@ -44,15 +54,13 @@ class Asked:
     def __init__(self, buffer: Buffer, explorers: int) -> None:
         self._buffer, self._explorers = buffer, explorers
 
-    def open(self) -> dict[int, str]:
+    def open(self) -> dict[int, Ask]:
         """Asks without an answer, by explorer."""
-        pairs = (
-            (index, self._buffer.get_state(_asked(index)), self._buffer.get_state(_answered(index)))
-            for index in range(self._explorers)
-        )
-        return {index: str(asked) for index, asked, answer in pairs if asked and asked != answer}
+        found = {index: self._buffer.get_state(_asked(index)) for index in range(self._explorers)}
+        asks = {index: Ask(**ask) for index, ask in found.items() if ask}
+        return {i: ask for i, ask in asks.items() if self._buffer.get_state(_answered(i)) != ask.id}
 
-    def answer(self, asks: Mapping[int, str]) -> None:
+    def answer(self, asks: Mapping[int, Ask]) -> None:
         """Call when the newest weights that there are have been published."""
-        for index, asked in asks.items():
-            self._buffer.set_state(_answered(index), asked)
+        for index, ask in asks.items():
+            self._buffer.set_state(_answered(index), ask.id)

@@ -20,10 +20,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trinity_compat.buffer.model import Group
+from trinity_compat.synchronizer.collective import Meeting
 from trinity_compat.synchronizer.files import WeightFile
 
-# Writes the current policy as the version it is given. A collective call: all ranks take part.
-Send = Callable[[int], WeightFile]
+
+class Send(Protocol):
+    """Writes the current policy as ``version``, or hands it over at ``meeting``. A collective call: all
+    ranks take part. ``check`` is called while it lasts; what it raises ends it."""
+
+    def __call__(
+        self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
+    ) -> WeightFile: ...
 
 
 @dataclass(frozen=True, slots=True)

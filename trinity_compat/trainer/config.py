@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from trinity_compat.errors import UserError
-from trinity_compat.plugins.verl_checkpoint_engine import BACKEND
+from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
 from trinity_compat.spec import RunSpec
 
 ADAPTER = "trinity_compat.trainer.verl_v0"
@@ -40,9 +40,13 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     rollout.agent.agent_loop_manager_class = f"{ADAPTER}.StoredRollouts"
     rollout.checkpoint_manager_class = f"{ADAPTER}.VersionPublisher"
     transport = rollout.checkpoint_engine
-    transport.backend = BACKEND
+    transport.backend = BROADCAST if spec.sync.method == "nccl" else FILE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
-    transport.engine_kwargs = {BACKEND: {"directory": spec.sync.directory, "dtype": _dtype(rollout.dtype)}}
+    dtype = _dtype(rollout.dtype)
+    transport.engine_kwargs = {
+        FILE: {"directory": spec.sync.directory, "dtype": dtype},
+        BROADCAST: {"dtype": dtype},
+    }
     config.trainer.use_v1 = False
     if not spec.resume:
         config.trainer.resume_mode = "disable"

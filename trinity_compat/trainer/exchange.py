@@ -16,10 +16,11 @@ from trinity_compat.faults import point
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes
-from trinity_compat.synchronizer.requests import Asked
+from trinity_compat.synchronizer.requests import Ask, Asked
 from trinity_compat.synchronizer.store import as_version
 from trinity_compat.trainer.adapter import Claimed, Send
 from trinity_compat.trainer.batch import lag_metrics
+from trinity_compat.trainer.handover import Handover
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.peers import ExplorerWatch
 
@@ -35,9 +36,10 @@ class BufferExchange:
         self._buffer, self._spec, self._heart = buffer, spec, heart
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
         self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s)
-        self._asked = Asked(buffer, spec.explorers if spec.sync.style == "explorer_driven" else 0)
+        self._handover = Handover(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
+        asked = self._handover or spec.sync.style == "explorer_driven"
+        self._asked = Asked(buffer, spec.explorers if asked else 0)
         self._policy: tuple[int, Send] | None = None
-        self._method = _transport(spec.sync.method)
         self._claim: Claim | None = None
         self._published: int | None = None
         self._metrics: dict[str, float] = {}
@@ -73,17 +75,21 @@ class BufferExchange:
             self._send(step, send)
         self._answer(self._asked.open())
 
-    def _answer(self, asks: Mapping[int, str]) -> None:
+    def _answer(self, asks: Mapping[int, Ask]) -> None:
         """Publish the policy as it is now for the explorers that ask."""
         if asks and self._policy:
-            self._send(*self._policy)
+            missed = self._handover and any(ask.has < (self._published or 0) for ask in asks.values())
+            self._send(*self._policy, again=bool(missed))
             self._asked.answer(asks)
 
-    def _send(self, step: int, send: Send) -> None:
-        if self._published == step:
+    def _send(self, step: int, send: Send, *, again: bool = False) -> None:
+        if self._published == step and not again:
             return
         began = time.monotonic()
-        version = as_version(step, send(step), self._method)
+        if self._handover:
+            version = self._handover.send(step, send)
+        else:
+            version = as_version(step, send(step), self._spec.sync.method)
         self._buffer.publish_version(version)
         prune(self._spec.sync.directory, before=oldest_needed(self._spec.sync, step, self._published or 0))
         self._published = step
@@ -151,6 +157,12 @@ class BufferExchange:
             raise RunError(f"the evaluation of step {step} has {len(found)} of {self._val_size} tasks")
         return groups
 
+    def _alive(self, what: str) -> None:
+        """Raise when nobody is left to wait for."""
+        self._heart.check()
+        if gone := self._watch.verdict(what):
+            raise gone
+
     # -- waiting, metrics -----------------------------------------------------------------------
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
@@ -177,14 +189,6 @@ class BufferExchange:
         numbers = {key: float(value) for key, value in out.items() if _is_number(value)}
         self._buffer.log_metrics("trainer", step, numbers)
         return out
-
-
-def _transport(method: str) -> str:
-    """nccl needs one process group over both sides, and ours share the database only."""
-    if method != "nccl":
-        return method
-    print("[trinity] sync_method=nccl: weights move through files in shared memory in this version")
-    return "memory"
 
 
 def _tokens_per_second(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -25,6 +26,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
+from trinity_compat.synchronizer.collective import Meeting
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
@@ -151,14 +153,20 @@ class VersionPublisher:
     def update_weights(self, step: int) -> None:
         self.trainer.exchange.publish(step, self.send)
 
-    def send(self, step: int) -> WeightFile:
-        """All ranks gather, rank 0 writes."""
-        answers = ray.get(self._actors.update_weights(global_steps=step, mode="auto"))
-        written = [answer for answer in answers if answer]
+    def send(
+        self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
+    ) -> WeightFile:
+        """All ranks gather, rank 0 writes, or broadcasts at ``meeting``."""
+        ranks = self._actors.world_size
+        if meeting is not None:
+            where = {"method": ["meet"] * ranks, "meeting": [asdict(meeting)] * ranks}
+            ray.get(self._actors.execute_checkpoint_engine(**where))
+        waiting = self._actors.update_weights(global_steps=version, mode="auto")
+        while len(ray.wait(waiting, num_returns=ranks, timeout=0.5)[0]) < ranks:
+            check()
+        written = [answer for answer in ray.get(waiting) if answer]
         if len(written) != 1:
-            raise RunError(
-                f"{len(written)} of {len(answers)} training processes wrote version {step}, not one"
-            )
+            raise RunError(f"{len(written)} of {ranks} training processes wrote version {version}, not one")
         return WeightFile(**written[0])
 
 

@@ -1,0 +1,160 @@
+"""How a version gets from the trainer to the explorers when they share a database and nothing else: the real
+two sides, each receiver a rank of a real group over Gloo, without models."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+import torch
+from explorer_job import CPU, OneRank
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.collective import WeightGroup
+from trinity_compat.synchronizer.offers import Offered
+from trinity_compat.synchronizer.waiting import SyncTimeout
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(180)]  # the trainer's side imports ray
+
+
+class Explorer(threading.Thread):
+    """Takes whatever is offered, until it is told to stop."""
+
+    def __init__(self, url, index):
+        super().__init__(daemon=True)
+        self.url, self.index, self.stop, self.taken, self.rank = url, index, threading.Event(), [], OneRank()
+
+    def run(self):
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._take())
+
+    async def _take(self):
+        from trinity_compat.explorer.receiving import Receiver
+
+        buffer = open_buffer(self.url)
+        receiver = Receiver(Offered(buffer, self.index, 1), self.rank, self._check, timeout_s=20)
+        while not self.stop.is_set():
+            offer = receiver.look()
+            if offer and (version := await receiver.take(offer)):
+                self.taken.append(version)
+            await asyncio.sleep(0.01)
+
+    def _check(self):
+        if self.stop.is_set():
+            raise asyncio.CancelledError
+
+    def took(self, number):
+        """The first ``number`` versions, once they are there: the trainer knows a moment earlier."""
+        until = time.monotonic() + 10
+        while len(self.taken) < number and time.monotonic() < until:
+            time.sleep(0.01)
+        return self.taken
+
+
+class Trainer:
+    """The trainer's handover, with rank 0 in this process."""
+
+    def __init__(self, url, explorers, timeout_s=20.0):
+        from trinity_compat.trainer import handover
+
+        spec = RunSpec(
+            "", url, {}, 1, None, SyncSpec(timeout_s=timeout_s, method="nccl"), explorers=explorers
+        )
+        self.group, self.groups = None, []
+        self.buffer, self.looks = open_buffer(url), []
+        self.handover = handover.Handover(self.buffer, spec, self.looks.append)
+
+    def publish(self, version):
+        return self.handover.send(version, self._send)
+
+    def _send(self, version, meeting, check):
+        if self.group is None or self.group.name != meeting.group:
+            self.group = WeightGroup(meeting, 0, CPU)
+            self.groups.append(meeting.group)
+        return self.group.send(meeting, [("w", torch.full((9,), float(version)))], 64)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/b.db"
+
+
+@pytest.fixture
+def explorers(url):
+    made = []
+
+    def start(index):
+        made.append(Explorer(url, index))
+        made[-1].start()
+        return made[-1]
+
+    open_buffer(url).close()
+    yield start
+    for one in made:
+        one.stop.set()
+        one.join(5)
+
+
+def test_all_explorers_get_each_version_by_the_same_group(url, explorers):
+    both = [explorers(0), explorers(1)]
+    trainer = Trainer(url, 2)
+    sent = [trainer.publish(version) for version in (0, 1, 2)]
+    assert len(trainer.groups) == 1
+    assert [version.method for version in sent] == ["nccl"] * 3
+    for one in both:
+        assert one.took(3) == sent
+        assert torch.equal(one.rank.got["w"], torch.full((9,), 2.0))
+
+
+def test_an_explorer_started_again_gets_the_next_version_by_a_new_group(url, explorers):
+    first, stays = explorers(0), explorers(1)
+    trainer = Trainer(url, 2)
+    trainer.publish(1)
+    first.stop.set()
+    first.join(5)
+    again = explorers(0)
+    sent = trainer.publish(2)
+    assert len(trainer.groups) == 2
+    assert again.took(1) == [sent]
+    assert stays.took(2)[1] == sent
+
+
+def test_a_handover_that_broke_is_offered_again(url, explorers, monkeypatch):
+    from trinity_compat.trainer import handover
+
+    monkeypatch.setattr(handover, "MEETING_S", 2.0)
+    one = explorers(0)
+    one.rank.dies = True
+    threading.Timer(1.0, lambda: setattr(one.rank, "dies", False)).start()
+    trainer = Trainer(url, 1)
+    sent = trainer.publish(1)
+    assert one.took(1) == [sent]
+
+
+def test_an_explorer_that_is_never_ready_is_an_error_that_says_so(url, explorers):
+    explorers(0)
+    trainer = Trainer(url, 2, timeout_s=0.5)
+    with pytest.raises(SyncTimeout, match=r"version 3 .* waited 0.5 s: 1 of 2 explorers were ready"):
+        trainer.publish(3)
+    assert "explorers to take version 3" in trainer.looks
+
+
+def test_a_trainer_that_finds_nobody_alive_stops_waiting(url):
+    trainer = Trainer(url, 1)
+
+    def gone(what):
+        raise RuntimeError(f"nobody lives, waiting for {what}")
+
+    trainer.handover._check = gone
+    with pytest.raises(RuntimeError, match="nobody lives, waiting for explorers to take version 1"):
+        trainer.publish(1)
+
+
+def test_what_a_dead_trainer_offered_is_left_for_what_its_successor_offers(url, explorers):
+    dead = Trainer(url, 1)
+    dead.handover._offering.open(7)
+    one = explorers(0)
+    sent = Trainer(url, 1).publish(4)
+    assert one.took(1) == [sent]

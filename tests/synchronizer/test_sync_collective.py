@@ -1,0 +1,207 @@
+"""Handovers between real processes over Gloo: what arrives, and what happens when somebody doesn't."""
+
+import multiprocessing
+import time
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trinity_compat.synchronizer import collective
+from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
+from trinity_compat.synchronizer.files import WeightsDamaged
+
+pytestmark = pytest.mark.timeout(180)
+CPU = torch.device("cpu")
+
+
+def weights(seed):
+    generator = torch.Generator().manual_seed(seed)
+    tied = torch.randn(7, 4, generator=generator)
+    return {
+        "embed": tied,
+        "lm_head": tied,
+        "larger than a bucket": torch.randn(40, 4, generator=generator),
+        "norm": torch.randn(3, generator=generator).to(torch.bfloat16),
+        "steps": torch.tensor(3, dtype=torch.int64),
+        "slice": torch.randn(6, 8, generator=generator)[:, 1:3],
+    }
+
+
+def rank(number, meetings, answers, fault=""):
+    """A receiver: one handover after the other, until None comes."""
+    group = None
+    while (meeting := meetings.get()) is not None:
+        where, got = Meeting(**meeting), {}
+        began = time.monotonic()
+        try:
+            group = WeightGroup(where, number, CPU) if group is None else group
+            spoil(group, fault)
+            file = group.receive(where, lambda named, got=got: got.update((n, t.clone()) for n, t in named))
+            answers.put((number, file.digest, file.nbytes, got))
+        except (HandoverFailed, WeightsDamaged) as error:
+            answers.put((number, type(error).__name__, str(error), time.monotonic() - began))
+
+
+def spoil(group, fault):
+    broadcast, seen = group._broadcast, []
+
+    def spoiled(bucket, until):
+        seen.append(1)
+        if fault == "dies" and len(seen) == 2:
+            multiprocessing.current_process().kill()
+            time.sleep(60)
+        if fault == "hangs" and len(seen) == 2:
+            time.sleep(60)
+        broadcast(bucket, until)
+        if fault == "flips a bit" and len(seen) == 2:
+            bucket[5] ^= 1
+
+    if fault:
+        group._broadcast = spoiled
+
+
+class Company:
+    """Receivers, each a process of its own, and the store that the trainer hosts."""
+
+    def __init__(self):
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["trinity_compat.synchronizer.collective"])
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.answers, self.ranks = self.context.Queue(), {}
+
+    def start(self, number, fault=""):
+        meetings = self.context.Queue()
+        process = self.context.Process(target=rank, args=(number, meetings, self.answers, fault))
+        process.start()
+        self.ranks[number] = process, meetings
+
+    def meeting(self, version, group="g1", **more):
+        size = 1 + len(self.ranks)
+        return Meeting(**{
+            "handover": f"{group}-{version}", "group": group, "address": "127.0.0.1", "port": self.store.port,
+            "world_size": size, "version": version, "timeout_s": 20.0, **more,
+        })  # fmt: skip
+
+    def call(self, meeting):
+        for process, meetings in self.ranks.values():
+            if process.is_alive():
+                meetings.put(asdict(meeting))
+
+    def answer(self):
+        return self.answers.get(timeout=60)
+
+    def close(self):
+        for process, meetings in self.ranks.values():
+            meetings.put(None)
+            process.join(2)
+            process.kill()
+
+
+@pytest.fixture
+def company():
+    made = Company()
+    yield made
+    made.close()
+
+
+def test_every_rank_gets_every_version_whole(company):
+    company.start(1)
+    company.start(2)
+    group = None
+    for version in (1, 2):
+        meeting = company.meeting(version)
+        company.call(meeting)
+        group = group or WeightGroup(meeting, 0, CPU)
+        sent = group.send(meeting, weights(version).items(), 128)
+        for _, digest, nbytes, got in (company.answer(), company.answer()):
+            assert (digest, nbytes) == (sent.digest, sent.nbytes)
+            assert {name: (t.dtype, t.shape) for name, t in got.items()} == {
+                name: (t.dtype, t.shape) for name, t in weights(version).items()
+            }
+            assert all(torch.equal(got[name], tensor) for name, tensor in weights(version).items())
+
+
+def test_versions_differ_in_their_digest(company):
+    company.start(1)
+    digests = []
+    for version, seed in ((1, 1), (2, 1), (3, 2)):
+        meeting = company.meeting(version, group=f"g{version}")
+        company.ranks[1][1].put(asdict(meeting))
+        digests.append(WeightGroup(meeting, 0, CPU).send(meeting, weights(seed).items(), 128).digest)
+        company.answer()
+        company.close()
+        company.start(1)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_flipped_bit_is_found_on_both_sides(company):
+    company.start(1)
+    company.start(2, "flips a bit")
+    meeting = company.meeting(1)
+    company.call(meeting)
+    with pytest.raises(WeightsDamaged, match="did not arrive whole: rank 2 got other bytes"):
+        WeightGroup(meeting, 0, CPU).send(meeting, weights(1).items(), 128)
+    assert {answer[0]: answer[1] for answer in (company.answer(), company.answer())}[2] == "WeightsDamaged"
+
+
+def test_a_rank_that_dies_is_noticed_at_once_and_another_group_forms(company):
+    company.start(1)
+    company.start(2, "dies")
+    meeting = company.meeting(1)
+    company.call(meeting)
+    group = WeightGroup(meeting, 0, CPU)
+    began = time.monotonic()
+    with pytest.raises(HandoverFailed):
+        group.send(meeting, weights(1).items(), 128)
+    group.close()
+    assert company.answer()[:2] == (1, "HandoverFailed")
+    assert time.monotonic() - began < meeting.timeout_s / 2
+    company.start(1)
+    company.start(2)
+    again = company.meeting(1, group="g2")
+    company.call(again)
+    WeightGroup(again, 0, CPU).send(again, weights(1).items(), 128)
+    assert {company.answer()[0], company.answer()[0]} == {1, 2}
+
+
+@pytest.mark.parametrize("fault", ["hangs", "never comes"])
+def test_a_rank_that_falls_silent_is_an_error_after_the_timeout(company, fault):
+    company.start(1)
+    company.start(2, fault)
+    meeting = replace(company.meeting(1), timeout_s=2.0)
+    if fault == "never comes":
+        company.ranks[1][1].put(asdict(meeting))
+    else:
+        company.call(meeting)
+    began = time.monotonic()
+    with pytest.raises(HandoverFailed):
+        WeightGroup(meeting, 0, CPU).send(meeting, weights(1).items(), 128)
+    assert time.monotonic() - began < 10
+    number, kind, _, waited = company.answer()
+    assert (number, kind) == (1, "HandoverFailed")
+    assert waited < 10
+
+
+def test_a_trainer_that_dies_is_an_error_for_the_ranks(company):
+    company.start(1)
+    company.start(2)
+    meeting = replace(company.meeting(1), timeout_s=5.0)
+    company.call(meeting)
+    group = WeightGroup(meeting, 0, CPU)
+    group.close()  # its sockets go, as with its process
+    assert {company.answer()[1], company.answer()[1]} == {"HandoverFailed"}
+
+
+@pytest.mark.parametrize("size", [16, 1 << 23, (1 << 23) + 48])
+def test_the_checksum_sees_any_changed_byte_and_any_swap(size):
+    data = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    good = collective.checksum(data)
+    assert collective.checksum(data.clone()) == good
+    for place in (0, size // 2, size - 1):
+        other = data.clone()
+        other[place] ^= 128
+        assert collective.checksum(other) != good
+    swapped = data.view(torch.int64).flip(0).contiguous().view(torch.uint8)
+    assert collective.checksum(swapped) != good

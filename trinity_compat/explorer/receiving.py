@@ -1,0 +1,55 @@
+"""Weights by a collective (``sync_method: nccl``): the explorer's side. Nothing of a version is kept: what is
+loaded is all there is, so versions are taken in the order in which the trainer offers them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.explorer.workers import Workers
+from trinity_compat.synchronizer.collective import HandoverFailed
+from trinity_compat.synchronizer.offers import Offer, Offered
+from trinity_compat.synchronizer.waiting import SyncTimeout
+
+_POLL_S, _LOOK_S = 0.01, 0.5
+
+
+class Receiver:
+    """``check`` raises when the trainer is gone."""
+
+    def __init__(
+        self, offered: Offered, workers: Workers, check: Callable[[], None], *, timeout_s: float
+    ) -> None:
+        self._offered, self._workers, self._check, self._limit = offered, workers, check, timeout_s
+        self._last: Offer | None = None
+
+    def look(self) -> Offer | None:
+        """What the trainer offers and was not taken yet: an offer stands until all have it."""
+        offer = self._offered.look()
+        return None if offer == self._last else offer
+
+    async def take(self, offer: Offer) -> WeightVersion | None:
+        """Take part in the handover. None when it came to nothing: the engines may hold a mixture then, and
+        the trainer will offer again. Raises SyncTimeout, WeightsDamaged, and what ``check`` raises."""
+        self._last = offer
+        self._offered.accept(offer)
+        until = time.monotonic() + self._limit
+        while (found := self._offered.meeting(offer)) is None:
+            self._check()
+            if self._offered.look() != offer:
+                return None
+            if time.monotonic() > until:
+                raise SyncTimeout(
+                    f"version {offer.version} was offered, and not handed over in {self._limit:g} s"
+                )
+            await asyncio.sleep(_POLL_S)
+        taking = asyncio.ensure_future(self._workers.receive(*found))
+        while not (await asyncio.wait({taking}, timeout=_LOOK_S))[0]:
+            self._check()
+        try:
+            return taking.result()
+        except HandoverFailed as error:
+            print(f"version {offer.version}: {error}; waits for another offer", flush=True)
+            return None

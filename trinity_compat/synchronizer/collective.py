@@ -1,0 +1,230 @@
+"""Weights by broadcast: rank 0 is the trainer's, every other rank a worker of an explorer's engine.
+
+A group is formed once and serves version after version. Layouts, checksums and confirmations go through a
+TCPStore that the trainer hosts; only the weights themselves go through the process group (NCCL on GPUs, Gloo
+on a CPU). It is a group of its own, beside whatever torch.distributed groups a process is in. Whatever goes
+wrong (a rank that dies, falls silent or holds other bytes) ends the handover with an error at every rank
+within ``timeout_s``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+
+_ALIGN = 16
+_POLL_S = 0.0005
+_OK, _BROKEN = "ok", "broken"
+
+Named = tuple[str, torch.Tensor]
+
+
+class HandoverFailed(RuntimeError):
+    """A rank was lost or too late. The group is of no more use; another one may form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """One handover of ``version``. ``group`` names the process group: the same name, the same group.
+    ``address`` and ``port`` are the store's. Plain data: it travels through database and RPC as a dict."""
+
+    handover: str
+    group: str
+    address: str
+    port: int
+    world_size: int
+    version: int
+    timeout_s: float
+
+
+class WeightGroup:
+    """One rank's place in a group. Not thread-safe. Forming it waits for all ranks."""
+
+    def __init__(self, meeting: Meeting, rank: int, device: torch.device) -> None:
+        self.name, self.rank, self._device = meeting.group, rank, device
+        self._world = meeting.world_size
+        limit = timedelta(seconds=meeting.timeout_s)
+        with _failing(f"rank {rank} could not join"):
+            store = dist.TCPStore(
+                meeting.address, meeting.port, is_master=False, wait_for_workers=False, timeout=limit
+            )
+            self._store = dist.PrefixStore(meeting.group, store)
+            self._group = _process_group(self._store, rank, self._world, limit, device)
+
+    def send(self, meeting: Meeting, tensors: Iterable[Named], bucket_bytes: int) -> WeightFile:
+        """Broadcast ``tensors`` (on any device) in buckets of ``bucket_bytes``, a larger tensor alone.
+        Returns digest and size once every rank has confirmed them; ``path`` is empty.
+        Raises HandoverFailed, WeightsDamaged."""
+        until = time.monotonic() + meeting.timeout_s
+        headers: list[str] = []
+        try:
+            for layout, bucket in _buckets(tensors, bucket_bytes, self._device):
+                headers.append(_header(layout, bucket))
+                self._put(f"{meeting.handover}/{len(headers) - 1}", headers[-1])
+                self._broadcast(bucket, until)
+            self._put(f"{meeting.handover}/{len(headers)}", "")
+            self._confirmed(meeting, until)
+        except HandoverFailed:
+            with contextlib.suppress(HandoverFailed):  # who waits for the next bucket need not wait long
+                self._put(f"{meeting.handover}/{len(headers)}", _BROKEN)
+            raise
+        self._forget(meeting, len(headers))
+        return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
+
+    def receive(self, meeting: Meeting, load: Callable[[list[Named]], object]) -> WeightFile:
+        """Hand each bucket's tensors to ``load``, checked; they live until it returns. Returns digest and
+        size. Raises HandoverFailed, WeightsDamaged: the weights are then a mixture and must not be used."""
+        until = time.monotonic() + meeting.timeout_s
+        headers: list[str] = []
+        damage: WeightsDamaged | None = None
+        while header := self._get(f"{meeting.handover}/{len(headers)}", until):
+            if header == _BROKEN:
+                raise HandoverFailed("the trainer gave this handover up")
+            headers.append(header)
+            try:
+                load(self._bucket(json.loads(header), until))
+            except WeightsDamaged as error:
+                damage = error  # the others need this rank until the last bucket
+        self._put(f"{meeting.handover}/rank/{self.rank}", str(damage or _OK))
+        if damage:
+            raise damage
+        return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
+
+    def close(self) -> None:
+        """Leave. Ranks that wait for this one get an error."""
+        abort = getattr(self._group, "abort", None)
+        if abort is not None and self._device.type == "cuda":
+            abort()
+        del self._group, self._store
+
+    def _bucket(self, header: Mapping[str, Any], until: float) -> list[Named]:
+        bucket = torch.empty(header["nbytes"], dtype=torch.uint8, device=self._device)
+        self._broadcast(bucket, until)
+        if checksum(bucket) != header["checksum"]:
+            raise WeightsDamaged(f"rank {self.rank} got other bytes than rank 0 sent")
+        return list(_views(bucket, header["layout"]))
+
+    def _broadcast(self, bucket: torch.Tensor, until: float) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        with _failing(f"rank {self.rank} lost the others"):
+            work = self._group.broadcast([bucket], options)
+            while not work.is_completed():
+                if time.monotonic() > until:
+                    raise TimeoutError("the others did not take part in time")
+                time.sleep(_POLL_S)
+            work.wait()
+
+    def _confirmed(self, meeting: Meeting, until: float) -> None:
+        words = [self._get(f"{meeting.handover}/rank/{rank}", until) for rank in range(1, self._world)]
+        if wrong := [word for word in words if word != _OK]:
+            raise WeightsDamaged(f"version {meeting.version} did not arrive whole: {wrong[0]}")
+
+    def _forget(self, meeting: Meeting, buckets: int) -> None:
+        keys = [*map(str, range(buckets)), *(f"rank/{rank}" for rank in range(1, self._world))]
+        for key in keys:  # the last header stays: a rank may read it after it confirmed
+            self._store.delete_key(f"{meeting.handover}/{key}")
+
+    def _put(self, key: str, value: str) -> None:
+        with _failing(f"rank {self.rank} lost the store"):
+            self._store.set(key, value)
+
+    def _get(self, key: str, until: float) -> str:
+        with _failing(f"rank {self.rank} waited in vain for {key}"):
+            self._store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
+            return str(self._store.get(key).decode())
+
+
+class _failing:
+    """Turns what torch raises for a lost or late peer into HandoverFailed."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, RuntimeError | TimeoutError | OSError | ValueError):
+            raise HandoverFailed(f"{self._what}: {str(error).splitlines()[0][:200]}") from error
+
+
+def _process_group(store: dist.Store, rank: int, world: int, limit: timedelta, device: torch.device) -> Any:
+    if device.type == "cuda":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = limit
+        return dist.ProcessGroupNCCL(store, rank, world, options)
+    return dist.ProcessGroupGloo(store, rank, world, limit)
+
+
+def _buckets(
+    tensors: Iterable[Named], limit: int, device: torch.device
+) -> Iterator[tuple[list[Any], torch.Tensor]]:
+    """(layout, bytes) of as many tensors as fit ``limit``; layout rows: name, dtype, shape, offset."""
+    waiting: list[Named] = []
+    size = 0
+    for name, tensor in tensors:
+        nbytes = _padded(tensor)
+        if waiting and size + nbytes > limit:
+            yield _pack(waiting, size, device)
+            waiting, size = [], 0
+        waiting.append((name, tensor))
+        size += nbytes
+    if waiting:
+        yield _pack(waiting, size, device)
+
+
+def _padded(tensor: torch.Tensor) -> int:
+    return -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+
+
+def _pack(tensors: list[Named], size: int, device: torch.device) -> tuple[list[Any], torch.Tensor]:
+    bucket = torch.zeros(size, dtype=torch.uint8, device=device)
+    layout: list[Any] = []
+    offset = 0
+    for name, tensor in tensors:
+        layout.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), offset])
+        ((_, place),) = _views(bucket, layout[-1:])
+        place.copy_(tensor)
+        offset += _padded(tensor)
+    return layout, bucket
+
+
+def _views(bucket: torch.Tensor, layout: Iterable[Any]) -> Iterator[Named]:
+    for name, kind, shape, offset in layout:
+        dtype: torch.dtype = getattr(torch, kind)
+        nbytes = torch.Size(shape).numel() * dtype.itemsize
+        yield name, bucket[offset : offset + nbytes].view(dtype).view(shape)
+
+
+def _header(layout: list[Any], bucket: torch.Tensor) -> str:
+    return json.dumps({"layout": layout, "nbytes": bucket.numel(), "checksum": checksum(bucket)})
+
+
+def checksum(data: torch.Tensor) -> str:
+    """128 bits over uint8 [N] (N a multiple of 8), computed where it lies: the sum of its 64-bit words, and
+    their sum weighted by odd numbers that grow with the place, both modulo 2**64. Any one changed word and
+    any two swapped words change it; it is no defence against intent."""
+    words = data.view(torch.int64)
+    plain = weighted = 0
+    for start in range(0, len(words), 1 << 20):
+        part = words[start : start + (1 << 20)]
+        odd = torch.arange(2 * start + 1, 2 * (start + len(part)) + 1, 2, device=data.device)
+        plain += int(part.sum())
+        weighted += int((part * odd).sum())
+    return f"{plain % 2**64:016x}{weighted % 2**64:016x}"
+
+
+def _digest(headers: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(headers).encode()).hexdigest()
