@@ -39,4 +39,6 @@ SAME = launch(finding("a.b", Status.MAPPED, 2, file="c.sh"), file="c.sh")
 REFUSED = launch(
     finding("a.b", Status.UNSUPPORTED, 2, file="d.sh"), file="d.sh", refused="1000 is not divisible by 300"
 )
-MANY = Audit((ONE, TWO, SAME, REFUSED), {"bad.sh": "not readable"}, ("empty.sh",))
+MANY = Audit(
+    (ONE, TWO, SAME, REFUSED), {"bad.sh": "not readable"}, {"empty.sh": "empty.sh:3: the script ends here"}
+)

@@ -8,10 +8,11 @@ import pytest
 
 from trinity_compat.audit.formats import FORMATS, render
 from trinity_compat.audit.model import Audit
+from trinity_compat.translate.model import Caution
 
 from .cases import MANY, ONE, TWO, finding, launch
 
-EMPTY = Audit((), {}, ())
+EMPTY = Audit((), {}, {})
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -104,7 +105,33 @@ def test_html_is_one_well_formed_file_without_network_or_script():
 def test_html_opens_with_the_verdict():
     text = render(MANY, "html")
     assert "<h1>4 veRL launches on Trinity-RFT</h1>" in text
-    assert "1 of 4 keep the meaning of every key, 2 run without a decision by anyone, 2 need one." in text
+    assert "2 of 4 can run on Trinity-RFT, 2 wait for a decision." in text
+    assert "In 1 every key keeps its exact meaning." in text
+
+
+def test_html_has_one_row_per_kind_of_warning_and_says_the_cure():
+    other = launch(warnings=(Caution("TW003", "the learning rate never arrives"),), file="e.sh")
+    text = render(Audit((ONE, other)), "html")
+    table = text.partition("Known to hurt")[2].partition("Launch by launch")[0]
+    assert table.count("TW003") == 1
+    assert "Warm-up" in table
+    assert "the learning rate stays near 0" in table
+    assert "the learning rate never arrives" in table
+    assert "(set total_steps)" in text
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_a_file_without_a_launch_says_why(form):
+    assert "empty.sh:3: the script ends here" in render(MANY, form)
+
+
+def test_html_of_one_launch_says_its_outcome_in_words():
+    assert "It runs on Trinity-RFT; the listed keys mean nearly" in render(Audit((TWO,)), "html")
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_a_warning_says_what_to_do_about_it(form):
+    assert "the learning rate stays near 0; set total_steps" in render(Audit((ONE,)), form)
 
 
 def test_sarif_points_at_file_and_line_and_carries_suppressions():

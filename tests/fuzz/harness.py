@@ -26,6 +26,7 @@ ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"
 STATUSES = {status.value for status in Status}
 
 SPITE = [
+    "trainer.nnodes=1e9", "trainer.n_gpus_per_node=1e5", "data.train_batch_size=" + "9" * 400,
     "", " ", "=", "+", "~", "++a.b=1", "~data", "data=1", "data.train_batch_size", "a.b.c=", "x={", "x=[1,",
     "x='", 'x="', "data.train_batch_size=0", "data.train_batch_size=-1", "data.train_batch_size=1e9",
     "data.train_batch_size=null", "data.train_batch_size=[1]", "data.train_batch_size={a:1}",

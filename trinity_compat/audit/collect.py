@@ -52,10 +52,10 @@ def audit_sources(sources: Iterable[str], request: Request) -> Audit:
         check_version(request.options.verl_version)
     launches: list[LaunchAudit] = []
     problems: dict[str, str] = {}
-    empty: list[str] = []
+    empty: dict[str, str] = {}
     for source, given in _files(sources):
         try:
-            found = list(_audit_source(source, request))
+            found, told = _audit_source(source, request)
         except UserError as error:
             if given:
                 raise
@@ -63,8 +63,8 @@ def audit_sources(sources: Iterable[str], request: Request) -> Audit:
             continue
         launches += found
         if not found:
-            empty.append(source)
-    return Audit(tuple(launches), problems, tuple(empty))
+            empty[source] = told
+    return Audit(tuple(launches), problems, empty)
 
 
 def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
@@ -84,7 +84,9 @@ def _scripts_below(folder: Path) -> list[Path]:
     )
 
 
-def _audit_source(source: str, request: Request) -> Iterator[LaunchAudit]:
+def _audit_source(source: str, request: Request) -> tuple[list[LaunchAudit], str]:
+    """The launches of one source, and what reading it told that belongs to none of them."""
+    told = ""
     if source.endswith(CONFIGURATIONS):
         config = config_from_yaml(source, request.options.verl_version)
         text = Path(source).read_text(errors="replace")
@@ -92,9 +94,9 @@ def _audit_source(source: str, request: Request) -> Iterator[LaunchAudit]:
     else:
         reading, text = _read(source, request)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
+        told = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
     found = directives(text)
-    for result in results:
-        yield _with_silence(result, silenced(found, result.findings, result.where))
+    return [_with_silence(x, silenced(found, x.findings, x.where)) for x in results], told
 
 
 def _read(source: str, request: Request) -> tuple[Reading, str]:
@@ -242,7 +244,8 @@ def _unknown_reasons(config: EffectiveConfig, rows: Rows) -> dict[str, str | Non
 
 
 def _one_line(error: UserError) -> str:
-    return " ".join(str(error).split())
+    place = f"{error.where}: " if error.where else ""
+    return " ".join(f"{place}{error.message}{f'; {error.hint}' * bool(error.hint)}".split())
 
 
 def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:

@@ -76,12 +76,12 @@ class Audit:
     """All launches of all sources, in the order in which they were read.
 
     ``problems`` are the sources that could not be read, with the reason; ``empty`` those that start
-    no training.
+    no training, with what reading them told about it.
     """
 
     launches: tuple[LaunchAudit, ...]
     problems: Mapping[str, str] = field(default_factory=dict)
-    empty: tuple[str, ...] = ()
+    empty: Mapping[str, str] = field(default_factory=dict)
 
     def at_least(self, status: Status) -> bool:
         """True when a launch has a finding of ``status`` or graver that nobody silenced."""

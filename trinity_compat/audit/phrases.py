@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trinity_compat.audit.model import LaunchAudit
@@ -52,7 +52,7 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}{ending}"
 
 
-def listed(places: tuple[str, ...], limit: int = 5) -> str:
+def listed(places: Sequence[str], limit: int = 5) -> str:
     """The first places, and how many more there are."""
     more = len(places) - limit
     return ", ".join(places[:limit]) + (f" and {more} more" if more > 0 else "")

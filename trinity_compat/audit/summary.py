@@ -12,11 +12,11 @@ from trinity_compat.translate.model import Finding, Status
 
 # What a decision is taken on, in its order: outcome → what it means for a launch.
 OUTCOMES: Mapping[str, str] = {
-    "same": "every key keeps its meaning, or loses it without effect",
+    "same": "runs on Trinity-RFT; every key keeps its meaning, or loses it without effect",
     "approximated": "runs on Trinity-RFT; the listed keys mean nearly, not exactly, the same",
     "ours only": "runs on trinity-compat's runtime with its meaning kept; Trinity-RFT itself cannot do it",
     "open": "has keys that neither can honour, or that veRL doesn't know: someone has to decide",
-    "refused": "no configuration can be written until the named cause is removed",
+    "refused": "cannot be written as a configuration until the named cause is removed",
 }
 
 

@@ -208,12 +208,17 @@ class View:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether ``value`` is a number that can be counted with: no bool, no inf, no nan."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether ``value`` is a number that can be counted with: no bool, no inf, no nan, within 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
+
+
+_SEARCHED = 100_000
 
 
 def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    small = [d for d in range(1, min(math.isqrt(number), _SEARCHED) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
 from trinity_compat import __version__
@@ -10,6 +10,7 @@ from trinity_compat.audit.formats.style import CSS
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import STATUS_MEANS, assignment, origin, plural, target
 from trinity_compat.audit.summary import OUTCOMES, Cause, Summary, name, outcome, summarise
+from trinity_compat.translate.explain import codes
 from trinity_compat.translate.model import Finding, Status
 
 _FULL_LISTS_UP_TO = 20  # launches; beyond, keys that keep their meaning are only counted
@@ -24,6 +25,7 @@ def render(audit: Audit) -> str:
         f"<title>{_headline(summary)}</title><style>{CSS}</style></head><body><main>",
         *_head(summary),
         *_not_read(audit),
+        *_without_launch(audit),
         *_refusals(summary),
         *_causes(summary),
         *_warnings(summary),
@@ -54,11 +56,17 @@ def _head(summary: Summary) -> Iterator[str]:
 
 def _verdict(summary: Summary) -> str:
     same, total = summary.outcomes["same"], summary.launches
+    if total == 0:
+        return "No launch of a training was found."
+    if total == 1:
+        return next(f"It {OUTCOMES[name]}." for name, number in summary.outcomes.items() if number)
     needs = summary.outcomes["open"] + summary.outcomes["refused"]
     runs = total - needs
+    ours = summary.outcomes["ours only"]
+    more = f"{ours} more on trinity-compat's runtime only, " if ours else ""
     return (
-        f"{same} of {total} keep the meaning of every key, {runs} run without a decision by anyone, "
-        f"{needs} need{'s' * (needs == 1)} one."
+        f"{runs - ours} of {total} can run on Trinity-RFT, {more}"
+        f"{needs} wait{'s' * (needs == 1)} for a decision. In {same} every key keeps its exact meaning."
     )
 
 
@@ -66,6 +74,12 @@ def _not_read(audit: Audit) -> Iterator[str]:
     if audit.problems:
         yield "<h2>Not read</h2>"
         yield from _table(("file", "why"), ((escape(s), escape(p)) for s, p in audit.problems.items()))
+
+
+def _without_launch(audit: Audit) -> Iterator[str]:
+    if audit.empty:
+        yield "<h2>Starts no training</h2>"
+        yield from _table(("file", "why"), ((escape(s), escape(why)) for s, why in audit.empty.items()))
 
 
 def _refusals(summary: Summary) -> Iterator[str]:
@@ -102,15 +116,35 @@ def _how_many(cause: Cause) -> str:
 def _warnings(summary: Summary) -> Iterator[str]:
     if summary.warnings:
         yield "<h2>Known to hurt</h2>"
-        rows = (
-            (str(len(places)), escape(code), escape(message), _places(places))
-            for (code, message), places in summary.warnings.items()
+        yield "<p>What has surprised people after such a move, and what was done about it.</p>"
+        by_code: dict[str, dict[str, tuple[str, ...]]] = {}
+        for (code, message), places in summary.warnings.items():
+            by_code.setdefault(code, {})[message] = places
+        first = sorted(by_code, key=lambda code: not codes().get(code, {}).get("hint"))
+        rows = (_warning(code, by_code[code]) for code in first)  # those that ask for something first
+        yield from _table(("launches", "what", "warning", "where"), rows)
+
+
+def _warning(code: str, messages: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """One row per code: the most frequent wording, the others folded away with their places."""
+    first, *others = messages
+    everywhere = tuple(dict.fromkeys(place for found in messages.values() for place in found))
+    about = codes().get(code, {})
+    told = escape(first) + (f"<br><b>{escape(about['hint'])}</b>" if about.get("hint") else "")
+    if others:
+        listed = "".join(
+            f"<li>{escape(other)}<br><small>{escape(', '.join(messages[other]))}</small></li>"
+            for other in others
         )
-        yield from _table(("launches", "code", "warning", "where"), rows)
+        label = plural(len(others), "other wording")
+        told += f"<details><summary>{label}</summary><ul>{listed}</ul></details>"
+    what = f"{escape(about.get('title', ''))} <small>{escape(code)}</small>"
+    return str(len(everywhere)), what, told, _places(everywhere)
 
 
 def _launches(audit: Audit) -> Iterator[str]:
-    yield "<h2>Launch by launch</h2>"
+    if audit.launches:
+        yield "<h2>Launch by launch</h2>"
     for launch in audit.launches:
         label = outcome(launch)
         yield "<details class=launch><summary>"
@@ -120,7 +154,7 @@ def _launches(audit: Audit) -> Iterator[str]:
         yield f"{escape(launch.version.why)}</p>"
         if launch.refused is not None:
             yield f"<p class=refused>Cannot be translated: {escape(launch.refused)}</p>"
-        notes = [f"{w.code} {w.message}" for w in launch.warnings]
+        notes = [f"{w.code} {w.message}{f' ({w.hint})' * bool(w.hint)}" for w in launch.warnings]
         notes += [f"{d.where}: {d.code} {d.message}" for d in launch.diagnostics]
         if notes:
             yield f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"

@@ -53,7 +53,7 @@ def _launch(launch: LaunchAudit) -> Iterator[str]:
         yield f"**Cannot be translated**: {_inline(launch.refused)}"
         yield ""
     for warning in launch.warnings:
-        yield f"- **{warning.code}** {_inline(warning.message)}" + (
+        yield f"- **{warning.code}** {_inline('; '.join(filter(None, (warning.message, warning.hint))))}" + (
             f" ({warning.where})" if warning.where else ""
         )
     for diagnostic in launch.diagnostics:

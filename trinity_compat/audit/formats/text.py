@@ -57,7 +57,8 @@ def _launch(launch: LaunchAudit) -> Iterator[RenderableType]:
         yield Text(f"  cannot be translated: {launch.refused}", style="red")
     for warning in launch.warnings:
         place = f" ({warning.where})" if warning.where else ""
-        yield Padding(Text(f"! {warning.code} {warning.message}{place}", style="yellow"), (0, 0, 0, 2))
+        cure = f"; {warning.hint}" if warning.hint else ""
+        yield Padding(Text(f"! {warning.code} {warning.message}{cure}{place}", style="yellow"), (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:
         text = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
         yield Padding(Text(text, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
@@ -89,7 +90,8 @@ def _table(findings: list[Finding], launch: LaunchAudit) -> RenderableType:
 
 def _summary(summary: Summary, audit: Audit) -> Iterator[RenderableType]:
     if audit.empty:
-        yield f"{plural(len(audit.empty), 'file')} without a training launch: {escape(listed(audit.empty))}"
+        named = [f"{source} ({why})" if why else source for source, why in audit.empty.items()]
+        yield f"{plural(len(audit.empty), 'file')} without a training launch: {escape(listed(named))}"
     if summary.launches < 2:
         return
     yield Text(f"{plural(summary.launches, 'launch')} in {plural(summary.scripts, 'script')}", style="bold")

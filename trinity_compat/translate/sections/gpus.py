@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "da
 N = f"{ROLLOUT}.n"
 SP = f"{ARR}.actor.ulysses_sequence_parallel_size"
 ENGINE = "explorer.rollout_model"
+
+
+_MOST_GPUS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Machine:
 
 def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
-    nodes, per_node = view.integer(NODES, 1), view.integer(PER_NODE, 8)
+    nodes, per_node = _cluster(view)
     yield Put("cluster.node_num", nodes, (NODES,))
     yield Put("cluster.gpu_per_node", per_node, (PER_NODE,))
     if nodes * per_node <= 1:
@@ -85,7 +89,7 @@ def split(view: View) -> tuple[Machine, int, int]:
     Where no split can run, the engine's and then the sequence's parallel size are halved: neither
     changes what is computed.
     """
-    nodes, per_node = view.integer(NODES, 1), view.integer(PER_NODE, 8)
+    nodes, per_node = _cluster(view)
     given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
     sequence = _sequence(view)
     for sp in [sequence] if view.megatron else _halvings(sequence):
@@ -99,10 +103,21 @@ def split(view: View) -> tuple[Machine, int, int]:
 
 def trainer_gpus(view: View) -> int:
     """GPUs that train in the translated configuration."""
-    if view.integer(NODES, 1) * view.integer(PER_NODE, 8) <= 1:
+    if math.prod(_cluster(view)) <= 1:
         return 1
     machine, rollout, _ = split(view)
     return max(1, machine.total - rollout - machine.auxiliary)
+
+
+def _cluster(view: View) -> tuple[int, int]:
+    """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
+    nodes, per_node = view.integer(NODES, 1), view.integer(PER_NODE, 8)
+    if nodes * per_node > _MOST_GPUS:
+        raise UserError(
+            f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs",
+            where=view.where(NODES) or view.where(PER_NODE),
+        )
+    return nodes, per_node
 
 
 def _halvings(size: int) -> list[int]:
