@@ -204,3 +204,52 @@ def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_p
     assert back["w"].dtype == torch.bfloat16
     assert torch.equal(back["w"], weights["w"].to(torch.bfloat16))
     assert torch.equal(back["count"], weights["count"])
+
+
+def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_worker():
+    import asyncio
+    import threading
+    from dataclasses import asdict
+    from types import SimpleNamespace
+
+    import torch
+    import torch.distributed as dist
+    from verl.checkpoint_engine import CheckpointEngineRegistry
+
+    import trinity_compat.plugins.verl_checkpoint_engine as ours
+    from trinity_compat.plugins.vllm_weights import WeightReceiver
+    from trinity_compat.synchronizer.collective import Meeting
+
+    class Model(torch.nn.Linear):
+        def load_weights(self, weights):
+            self.load_state_dict(dict(weights), strict=False)
+
+    worker, model = WeightReceiver(), Model(3, 2)
+    worker.rank, worker.model_runner = 0, SimpleNamespace(get_model=lambda: model)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=30.0)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(worker.receive_broadcast(asdict(meeting), 1)))
+    thread.start()
+
+    def engine(master):
+        return CheckpointEngineRegistry.new(
+            ours.BROADCAST, is_master=master, bucket_size=16, dtype="bfloat16"
+        )
+
+    taken = []
+    weights = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}
+    other = ((taken.append(name), (name, tensor))[1] for name, tensor in weights.items())
+    assert asyncio.run(engine(False).send_weights(other, global_steps=4)) == {}
+    assert taken == ["weight", "bias"]  # it took part in the all-gathers
+    rank_zero = engine(True)
+    with pytest.raises(RuntimeError, match="nobody was told where version 4"):
+        asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
+    rank_zero.meet(asdict(meeting))
+    sent = asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
+    thread.join(30)
+    assert answers == [{"digest": sent["digest"], "nbytes": sent["nbytes"]}]
+    assert torch.equal(model.weight.data, weights["weight"].to(torch.bfloat16).float())
+    assert torch.equal(model.bias.data, weights["bias"].to(torch.bfloat16).float())
+    gone = asdict(Meeting("h2", "g2", "127.0.0.1", store.port, 2, version=5, timeout_s=1.0))
+    assert "could not join" in worker.receive_broadcast(gone, 1)["failed"]
