@@ -2,7 +2,7 @@
 
     python benchmarks/tensorboard_read.py [--scalars 200000] [--metrics 100] [--repeat 3]
 
-Both must find the same points. CPU seconds of this process (others on the machine count less), best of several;
+Both must find the same points. CPU seconds of this process (others on the machine count less), the best;
 the ratio is what carries over to another machine. Prints Markdown.
 """
 
