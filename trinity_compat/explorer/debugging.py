@@ -95,7 +95,7 @@ class Shown:
     def record(self) -> dict[str, Any]:
         """For a file."""
         answers = [
-            {"response_text": text, "reward": score.reward, "info": dict(score.info), **asdict(part)}
+            {**asdict(part), "response_text": text, "reward": score.reward, "info": dict(score.info)}
             for part, score, text in zip(self.trajectories, self.scores, self.responses, strict=True)
         ]
         return {"task": dict(self.task), "prompt_text": self.prompt, "answers": answers}

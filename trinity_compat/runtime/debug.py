@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 import os
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trinity_compat.errors import UserError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.runtime import dry, plan, preflight, refusals
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.plan import Options
@@ -51,6 +52,17 @@ def serve(spec: RunSpec, port: int, step: int | None) -> None:
         asyncio.run(debugging.serve(spec, port, checkpoint))
 
 
+def _told(error: Exception) -> RunError:
+    """The one line for the end, under the traceback that a person who debugs wants to see."""
+    if isinstance(error, RunError) and error.__cause__ is None:
+        return error
+    cause = error.__cause__ if isinstance(error, RunError) and error.__cause__ else error
+    traceback.print_exception(cause)
+    return (
+        error if isinstance(error, RunError) else RunError(f"the workflow: {type(error).__name__}: {error}")
+    )
+
+
 def preflight_port(port: int) -> None:
     """Raises UserError naming who holds ``port``."""
     if not preflight.is_free(port):
@@ -61,13 +73,18 @@ def preflight_port(port: int) -> None:
 
 
 def run_task(spec: RunSpec, port: int, ask: Ask, *, plugins: Path | None, output: Path | None) -> Shown:
-    """One task through its workflow; ``output`` takes what it gave, as JSON. Raises UserError, and whatever
-    agent loop, tool or reward function raise."""
+    """One task through its workflow; ``output`` takes what it gave, as JSON. Raises UserError, and RunError
+    for what agent loop, tool or reward function raise, after printing its traceback."""
     from trinity_compat.explorer import debugging
 
-    if plugins:
-        debugging.load_plugins(plugins)
-    shown = asyncio.run(debugging.run_task(spec, port, ask))
+    try:
+        if plugins:
+            debugging.load_plugins(plugins)
+        shown = asyncio.run(debugging.run_task(spec, port, ask))
+    except UserError:
+        raise
+    except Exception as error:
+        raise _told(error) from error
     if output:
         part = output.with_name(f"{output.name}.part")
         part.write_text(json.dumps(shown.record(), indent=1) + "\n")
