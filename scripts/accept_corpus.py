@@ -1,6 +1,6 @@
 """Translate every public main_ppo launch and let the real trinity-rft judge the result.
 
-    .venv/bin/python scripts/accept_corpus.py ../shared/corpus/public.json [--target 0.6.0] [-v]
+    .venv/bin/python scripts/accept_corpus.py ../shared/corpus/public.json [--target 0.6.0] [--only TEXT] [-v]
 
 Prints how many are accepted, refused by us (with the reason) and rejected by upstream (with its stage).
 Exit code 1 when upstream rejects one or we refuse more than a tenth.
@@ -61,11 +61,14 @@ def main() -> int:
     cli.add_argument("corpus", type=Path)
     cli.add_argument("--target", default="0.6.0")
     cli.add_argument("--main", default="verl.trainer.main_ppo", help='a module, or "all"')
+    cli.add_argument("--only", default="", metavar="TEXT", help="launches whose name holds it")
     cli.add_argument("-v", "--verbose", action="store_true")
     options = cli.parse_args()
     texts: dict[str, str] = {}
     refused: dict[str, str] = {}
     for name, argv in launches(options.corpus, options.main):
+        if options.only not in name:
+            continue
         try:
             texts[name] = translated(argv, options.target)
         except UserError as error:
@@ -86,7 +89,10 @@ def report(
     for (stage, error), number in stages.most_common():
         print(f"  rejected {number} at {stage}: {error}")
     if verbose:
-        for name, why in [*refused.items(), *((name, v["stage"]) for name, v in rejected.items())]:
+        for name, why in [
+            *refused.items(),
+            *((name, v["error"].split("\n")[0]) for name, v in rejected.items()),
+        ]:
             print(f"    {name}: {why}")
 
 

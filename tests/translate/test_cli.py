@@ -1,6 +1,7 @@
 """The command: YAML on stdout, everything else on stderr, exit codes."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -108,3 +109,11 @@ def test_resolve_follows_what_the_script_computes_from_a_variable(run, monkeypat
     assert "MINI" not in yaml.safe_load(out)["explorer"].get("env_vars", {})
     monkeypatch.delenv("MINI")
     assert micro_batch(run("--resolve", script=COMPUTED)[1]) == 128
+
+
+def test_the_folder_for_upstream_that_the_hint_names_is_printed(run, monkeypatch, capsys):
+    assert 'trinity run --plugin-dir "$(trinity-compat plugin-dir)"' in run()[2]
+    monkeypatch.setattr(sys, "argv", ["trinity-compat", "plugin-dir"])
+    with pytest.raises(SystemExit):
+        main()
+    assert (Path(capsys.readouterr().out.strip()) / "verl_compat.py").is_file()

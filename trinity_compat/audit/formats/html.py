@@ -130,7 +130,8 @@ def _warning(code: str, messages: Mapping[str, tuple[str, ...]]) -> tuple[str, .
     first, *others = messages
     everywhere = tuple(dict.fromkeys(place for found in messages.values() for place in found))
     about = codes().get(code, {})
-    told = escape(first) + (f"<br><b>{escape(about['hint'])}</b>" if about.get("hint") else "")
+    cure = about.get("hint", "").replace("`", "")
+    told = escape(first) + (f"<br><b>What to do:</b> {escape(cure)}" if cure else "")
     if others:
         listed = "".join(
             f"<li>{escape(other)}<br><small>{escape(', '.join(messages[other]))}</small></li>"

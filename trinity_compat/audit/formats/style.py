@@ -29,8 +29,7 @@ summary{cursor:pointer}
 .refused{color:var(--no);font-weight:600}
 td:has(>.status){min-width:9.5rem}
 td:has(>code){min-width:12rem}
-td{overflow-wrap:anywhere}
-td:last-child,td:nth-last-child(2){min-width:9rem}
+td:last-child{overflow-wrap:anywhere;min-width:9rem}
 .s-approximated{color:var(--near)}
 .s-unsupported_upstream{color:var(--ours)}
 .s-unsupported{color:var(--open)}

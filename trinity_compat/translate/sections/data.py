@@ -155,5 +155,5 @@ def _remarks(view: View, train: list[str], val: list[str]) -> Iterator[Verdict |
             f"the YAML names the workflow {WORKFLOW} and the reward {REWARD}, which read veRL's columns "
             "(prompt, data_source, reward_model.ground_truth, extra_info)"
         )
-        hint = "upstream: trinity run --plugin-dir $(trinity-compat plugin-dir)"
+        hint = 'upstream: trinity run --plugin-dir "$(trinity-compat plugin-dir)"'
     yield Caution("TW010", text, view.where(TRAIN), hint)

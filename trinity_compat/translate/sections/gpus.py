@@ -32,6 +32,7 @@ class Machine:
     auxiliary: int
     experiences: int  # buffer.train_batch_size
     sequence: int  # GPUs that share one sequence in the trainer
+    every_gpu: bool = False  # upstream splits the batch over all trainer GPUs, though some share a sequence
 
     @property
     def total(self) -> int:
@@ -43,7 +44,7 @@ class Machine:
         ``ranks_only`` leaves out how the trainer's GPUs are grouped inside a model.
         """
         trainer = self.total - rollout - self.auxiliary
-        groups = trainer if ranks_only else trainer // self.sequence
+        groups = trainer if ranks_only or self.every_gpu else trainer // self.sequence
         if rollout < 1 or rollout % self.engine:
             return f"{rollout} rollout GPU(s) do not hold whole engines of {self.engine}"
         if trainer < 1:
@@ -138,7 +139,8 @@ def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> M
     if view.options.trinity != "0.4.1":
         engine *= view.size(DP) * view.size(PP)
     experiences = view.integer(MINI) * view.size(N)
-    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence)
+    old = view.options.trinity == "0.4.1"
+    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
 
 
 def _sequence(view: View) -> int:
