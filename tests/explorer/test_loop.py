@@ -230,9 +230,11 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
     buffer = open_buffer(spec.database_url, clock=lambda: now[0])
     buffer.beat("trainer", "trainer", state="running")
     now[0] += 11
-    heart = Heartbeat(lambda: buffer, "explorer", period_s=0.01)
+    heart = Heartbeat(lambda: buffer, "explorer", period_s=0.01, silence_s=0.5)
     heart.start()
-    time.sleep(0.3)
+    time.sleep(0.2)
+    heart.check()  # the database was in sight for too short a time to judge by
+    time.sleep(0.8)
     heart.stop("failed")
     with pytest.raises(TrainerGone, match="silent for 11 s"):
         heart.check()

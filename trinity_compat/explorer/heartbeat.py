@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.sight import Sight
 
 SILENCE_S = 10.0
 
@@ -20,13 +22,19 @@ class Heartbeat:
     needs a trainer that lives."""
 
     def __init__(
-        self, open_own: Callable[[], Buffer], name: str, *, role: str = "explorer", period_s: float = 1.0
+        self,
+        open_own: Callable[[], Buffer],
+        name: str,
+        *,
+        role: str = "explorer",
+        period_s: float = 1.0,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self.state = "starting"
         self.detail: dict[str, Any] = {}
         self._open = open_own
         self._name, self._role = name, role
-        self._period = period_s
+        self._period, self._silence = period_s, silence_s
         self._stop = threading.Event()
         self._trouble: Exception | None = None
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -58,24 +66,31 @@ class Heartbeat:
             self._trouble = error
 
     def _beat_until_stopped(self, buffer: Buffer) -> None:
+        sight = Sight()
         while not self._stop.is_set():
             buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
-            reason = trainer_trouble(buffer) if self._role == "explorer" else None
+            reason = self._trainer_trouble(buffer, sight.look())
             if reason and not self._trouble:
                 self._trouble = TrainerGone(reason)
             self._stop.wait(self._period)
         buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
 
+    def _trainer_trouble(self, buffer: Buffer, seen_s: float) -> str | None:
+        if self._role != "explorer":
+            return None
+        return trainer_trouble(buffer, seen_s=seen_s, silence_s=self._silence)
 
-def trainer_trouble(buffer: Buffer) -> str | None:
-    """Why the trainer can't be waited for any longer; None while it lives, is done, or never came."""
+
+def trainer_trouble(buffer: Buffer, *, seen_s: float = math.inf, silence_s: float = SILENCE_S) -> str | None:
+    """Why the trainer can't be waited for any longer; None while it lives, is done, or never came. Its
+    silence counts no further back than the ``seen_s`` seconds for which the database was in sight."""
     trainers = [p for p in buffer.participants() if p.role == "trainer"]
     for trainer in trainers:
         if trainer.state == "failed":
             return f"the trainer failed: {trainer.detail.get('reason', 'see its log')}"
         if trainer.state == "stopped":
             return "the trainer was stopped by a signal"
-        if trainer.state != "done" and trainer.age_s > SILENCE_S:
+        if trainer.state != "done" and min(trainer.age_s, seen_s) > silence_s:
             return (
                 f"the trainer (pid {trainer.pid} on {trainer.host}) has been silent for {trainer.age_s:.0f} s"
             )

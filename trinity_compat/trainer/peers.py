@@ -6,6 +6,7 @@ import time
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.sight import Sight
 from trinity_compat.trainer.errors import PeerGone
 
 SILENT_S = 9.0  # with the look below, a death is known within 10 s
@@ -15,12 +16,14 @@ LOOK_EVERY_S = 0.5
 class ExplorerWatch:
     """Looks at the explorers' heartbeats, at most twice a second.
 
-    Until the first one is seen, ``start_s`` seconds are allowed: it may be started by hand, later.
+    Until the first one is seen, ``start_s`` seconds are allowed: it may be started by hand, later. An outage
+    of the database is nobody's silence (``Sight``).
     """
 
     def __init__(self, buffer: Buffer, *, start_s: float, silent_s: float = SILENT_S) -> None:
         self._buffer, self._start_s, self._silent_s = buffer, start_s, silent_s
         self._since = self._looked = time.monotonic()
+        self._sight = Sight()
 
     def verdict(self, what: str) -> PeerGone | None:
         """Why ``what`` will not come: every explorer failed, ended or fell silent. None: it may."""
@@ -29,7 +32,8 @@ class ExplorerWatch:
             return None
         self._looked = now
         explorers = [p for p in self._buffer.participants() if p.role == "explorer"]
-        if any(self._lives(explorer) for explorer in explorers):
+        seen_s = self._sight.look()
+        if any(self._lives(explorer, seen_s) for explorer in explorers):
             return None
         if explorers:
             return PeerGone(f"waiting for {what}, but {_fates(explorers)}", hint="see log/explorer.log")
@@ -37,8 +41,9 @@ class ExplorerWatch:
             return PeerGone(f"waited {self._start_s:g} s for {what}: no explorer has started")
         return None
 
-    def _lives(self, explorer: Participant) -> bool:
-        return explorer.state not in ("done", "failed", "stopped") and explorer.age_s <= self._silent_s
+    def _lives(self, explorer: Participant, seen_s: float) -> bool:
+        ended = explorer.state in ("done", "failed", "stopped")
+        return not ended and min(explorer.age_s, seen_s) <= self._silent_s
 
 
 def _fates(explorers: list[Participant]) -> str:
