@@ -22,6 +22,7 @@ SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 MARKER = "latest_checkpointed_iteration.txt"
 ANSWERS = 8  # the script's, in a group
 LIMIT_S = 240.0
+LOOK_S = 0.4  # a look at all processes takes 50 ms
 _MARK = "TC_CHAOS_RUN"
 
 # How a victim is known among the job's processes.
@@ -60,7 +61,7 @@ class Report:
     found: Found
     kills: list[dict[str, object]]
     starts: int
-    restarts: int
+    restarts: list[str]  # of the database, by signal
     left: int  # processes that outlived a kill by more than 20 s
 
 
@@ -78,8 +79,9 @@ class Job:
     batch: int = 32  # groups in a step; half of them in an update
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     process: subprocess.Popen[bytes] | None = None
-    restarts: int = 0
+    restarts: list[str] = field(default_factory=list)
     left: int = 0
+    ended: bool = False
 
     @property
     def root(self) -> Path:
@@ -112,7 +114,7 @@ class Job:
             self.note(before, kills)
         else:
             self.start("")
-            self.shake(2 if self.server else 0)
+            self.shake(3)
             self.wait_for_end()
         if self.process is None or self.process.returncode != 0:
             raise Stuck(f"the last start ended with {self.process and self.process.returncode}")
@@ -133,6 +135,8 @@ class Job:
     # -- the command --------------------------------------------------------------------------------
 
     def start(self, stop_at: str) -> None:
+        if self.ended:
+            raise Stuck("the benchmark was ended")
         self.folder.mkdir(parents=True, exist_ok=True)
         database = ["--database", self.url] if self.url else []
         command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
@@ -161,6 +165,11 @@ class Job:
         return found
 
     def end(self) -> None:
+        """For good: no start follows."""
+        self.ended = True
+        self.sweep()
+
+    def sweep(self) -> None:
         for process in self.alive():
             with suppress(psutil.Error):
                 process.kill()
@@ -196,12 +205,13 @@ class Job:
         return bool(self.url) or (self.root / "buffer" / "experiences.db").exists()
 
     def shake(self, times: int) -> None:
-        """Restart the database under the running job."""
-        for _ in range(times):
-            if self.ended_within(self.rng.uniform(4, 14)) or self.server is None:
+        """Restart the database under the running job, if it has a server."""
+        for _ in range(times if self.server else 0):
+            if self.ended_within(self.rng.uniform(4, 14)):
                 return
-            self.server.restart(self.rng.choice([signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]))  # type: ignore[attr-defined]
-            self.restarts += 1
+            how = self.rng.choice([signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
+            self.server.restart(how)  # type: ignore[attr-defined]
+            self.restarts.append(how.name)
 
     def ended_within(self, seconds: float) -> bool:
         assert self.process is not None
@@ -217,7 +227,7 @@ class Job:
             stopped = [p for p in self.alive() if _is_stopped(p)]
             if stopped:
                 return stopped
-            if self.ended_within(0.1):
+            if self.ended_within(LOOK_S):
                 return None
         raise Stuck("the point was not reached")
 
@@ -229,7 +239,7 @@ class Job:
             found = [p for p in self.alive() if word in _command(p)]
             if found:
                 return found
-            if self.ended_within(0.1):
+            if self.ended_within(LOOK_S):
                 return None
         return []
 
@@ -248,9 +258,9 @@ class Job:
         """Nothing may outlive the command for long."""
         deadline = time.monotonic() + 20
         while (running := self.alive()) and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(LOOK_S)
         self.left += len(running)
-        self.end()
+        self.sweep()
 
 
 def _is_stopped(process: psutil.Process) -> bool:

@@ -68,7 +68,7 @@ def plan(args: argparse.Namespace) -> Iterator[tuple[str, str, int, list[Strike]
     """(name, backend, seed, strikes) of each job, in order."""
     for seed in range(1, args.seeds + 1) if args.undisturbed is None else ():
         yield f"undisturbed-{seed}", "sqlite", seed, []
-    for backend, kills, restarts in (("sqlite", args.kills, 0), ("postgresql", args.postgres, 1)):
+    for backend, kills, restarts in (("sqlite", args.kills, 0), ("postgresql", args.postgres, 2)):
         rng = random.Random(backend)
         todo = strikes(kills, rng, restarts=restarts)
         size = PER_JOB[backend]
@@ -188,8 +188,9 @@ def matrix(kills: list[dict]) -> None:
 
 
 def totals(hit: list[dict], calm: list[dict], bounds: tuple[float, float]) -> None:
-    head = "| | jobs | kills | named | restarts | starts | lost | twice | broken | steps 1…n | left over |"
-    print(f"\n{head} reward | inside | equal |\n|---|{'---:|' * 13}")
+    heads = ["", "jobs", "kills", "named", "restarts (SIGKILL)", "starts", "lost", "twice", "broken"]
+    heads += ["steps 1…n", "left over", "reward", "inside", "equal"]
+    print(f"\n| {' | '.join(heads)} |\n|---|{'---:|' * 13}")
     curves = {outcome["seed"]: outcome["found"]["curve"] for outcome in calm if "found" in outcome}
     for backend in ("sqlite", "postgresql"):
         jobs = [outcome for outcome in hit if outcome["backend"] == backend]
@@ -205,7 +206,8 @@ def row(backend: str, jobs: list[dict], bounds: tuple[float, float], curves: dic
     kills = [kill for job in jobs for kill in job["kills"]]
     rewards = [one["reward"] for one in found]
     cells = [backend, len(jobs), len(kills), sum(bool(kill["point"]) for kill in kills)]
-    cells += [sum(job[name] for job in jobs) for name in ("restarts", "starts")]
+    restarts = [how for job in jobs for how in job["restarts"]]
+    cells += [f"{len(restarts)} ({restarts.count('SIGKILL')})", sum(job["starts"] for job in jobs)]
     cells += [sum(one[name] for one in found) for name in ("lost", "twice", "broken")]
     cells += [f"{sum(one['contiguous'] for one in found)} of {len(jobs)}", sum(job["left"] for job in jobs)]
     cells.append(f"{min(rewards):.3f} … {max(rewards):.3f}")

@@ -1,4 +1,4 @@
-"""The kill matrix in short (`make chaos` is the long one): a job killed three times and started again."""
+"""The kill matrix in short (`make chaos` is the long one): a job killed twice and started again."""
 
 import random
 import sqlite3
@@ -12,7 +12,7 @@ from job import Job, Strike
 
 from trinity_compat.runtime.toy import ToySpec, make_toy
 
-pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(900)]
 
 BATCH, STEPS = 8, 5
 WORDS = (
@@ -35,8 +35,7 @@ def killed(toy, tmp_path_factory):
     job = Job(tmp_path_factory.mktemp("killed"), toy, WORDS, STEPS, random.Random(0), batch=BATCH)
     strikes = [
         Strike("self", "inside ledger", 3),  # step 3 is entered and not committed
-        Strike("self", "inside checkpoint"),  # step 4: the model is written, the marker is not
-        Strike("job", "after weights", 2),  # step 3 again: its weights lie there, not announced
+        Strike("job", "inside checkpoint"),  # step 4: the model is written, the marker is not
     ]
     try:
         return job, job.run(strikes)
@@ -44,9 +43,9 @@ def killed(toy, tmp_path_factory):
         job.end()
 
 
-def test_three_kills_lose_nothing_and_train_nothing_twice(killed):
+def test_kills_lose_nothing_and_train_nothing_twice(killed):
     job, report = killed
-    assert [(kill["step"], kill["checkpoint"]) for kill in report.kills] == [(2, 2), (4, 2), (3, 2)]
+    assert [(kill["step"], kill["checkpoint"]) for kill in report.kills] == [(2, 2), (4, 2)]
     assert report.left == 0
     assert report.found.clean, report.found
     assert not (job.root / "global_step_2" / "actor").exists()  # two are kept: 4 and 5
