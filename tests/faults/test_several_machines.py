@@ -1,5 +1,5 @@
-"""The two sides on two machines: network namespaces of their own, a Ray and a job directory each. They share
-PostgreSQL over TCP, and a file system for the weights."""
+"""One run as three commands on two machines: network namespaces, with a Ray for each command and a job
+directory for each machine. They share PostgreSQL over TCP, and a file system for the weights."""
 
 import contextlib
 import os
@@ -81,22 +81,27 @@ def server(machines):
 @pytest.mark.runtime
 @pytest.mark.postgres
 @pytest.mark.timeout(400)
-def test_explorer_and_trainer_on_two_machines(run, tmp_path, machines, server):
+def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, server):
     port = server.settings["port"]
 
-    def side(machine, mode):
+    def side(machine, mode, place, *more):
         url = f"postgresql+psycopg://tc@{machine.server}:{port}/two"
-        options = ["--mode", mode, "--database", url, "--job", str(tmp_path / mode)]
+        options = ["--mode", mode, "--database", url, "--job", str(tmp_path / place)]
         options += ["--set", "synchronizer.sync_method=checkpoint", "--set", "log.group_by_node=true"]
-        one = run(f"trainer.total_training_steps={STEPS}", options=options, name=mode)
+        options += ["--explorers", "2", *more]
+        one = run(f"trainer.total_training_steps={STEPS}", options=options, name="-".join([mode, *more]))
         one.command = [*machine.prefix, *one.command]
         return one.start()
 
-    explore, train = side(machines[0], "explore"), side(machines[1], "train")
+    far = side(machines[0], "explore", "far", "--explorer", "0")
+    train = side(machines[1], "train", "near")
+    train.wait_for(lambda: (tmp_path / "near" / "config" / "run.json").exists())
+    near = side(machines[1], "explore", "near", "--explorer", "1")
     train.finish(250)
-    explore.finish(60)
-    assert (train.code, explore.code) == (0, 0), train.out + train.err + explore.out + explore.err
-    assert train.alive() == explore.alive() == []
+    for one in (train, far.finish(60), near.finish(60)):
+        assert one.code == 0, one.name + one.out + one.err
+        assert one.alive() == []
+    assert "joins the run" in near.out
 
     url = f"{server.url('two')}&port={port}"
     report = BufferReport(url)
@@ -106,11 +111,14 @@ def test_explorer_and_trainer_on_two_machines(run, tmp_path, machines, server):
     assert stats.lag == {0: STEPS * 8 * 8}
     buffer = open_buffer(url)
     weights = buffer.get_version(STEPS)
+    made = [len(buffer.read_metrics(f"explorer_{index}")) for index in (0, 1)]
     buffer.close()
+    assert made == [STEPS, STEPS]  # each one its share of every step
     assert (weights.path, weights.method) == (
-        f"{tmp_path}/train/weights/v0000000{STEPS}.safetensors",
+        f"{tmp_path}/near/weights/v0000000{STEPS}.safetensors",
         "checkpoint",
     )
     if machines[0].prefix:  # each one's logs under its own address
-        assert (tmp_path / "explore" / "log" / machines[0].address / "explorer.log").stat().st_size
-        assert (tmp_path / "train" / "log" / machines[1].address / "trainer.log").stat().st_size
+        assert (tmp_path / "far" / "log" / machines[0].address / "explorer_0.log").stat().st_size
+        assert (tmp_path / "near" / "log" / machines[1].address / "explorer_1.log").stat().st_size
+        assert (tmp_path / "near" / "log" / machines[1].address / "trainer.log").stat().st_size
