@@ -67,6 +67,18 @@ def test_html_is_one_offline_file_and_escapes_names(tmp_path, seeds):
     assert "critic/score/mean" in page
 
 
+def test_a_long_run_is_drawn_by_means_that_keep_the_level(tmp_path):
+    values = [i % 7 + i / 1000 for i in range(5000)]
+    rows = "".join(json.dumps({"step": i, "data": {"x/y": v}}) + "\n" for i, v in enumerate(values))
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(rows)
+    page = call(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--format", "html").output
+    [metric] = json.loads(re.search(r'type="application/json">(.*?)</script>', page)[1])["metrics"]
+    assert metric["a"]["points"] == 5000
+    assert len(metric["x"]) == len(metric["a_seeds"][0]) <= 400
+    assert sum(metric["a_seeds"][0]) / len(metric["x"]) == pytest.approx(sum(values) / 5000, rel=0.01)
+
+
 def test_output_file_is_written_whole(tmp_path, seeds):
     out = tmp_path / "r.md"
     call(seeds("a"), seeds("b"), "--format", "md", "-o", out)

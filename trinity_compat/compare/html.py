@@ -6,12 +6,15 @@ import html
 import json
 from collections.abc import Sequence
 from importlib import resources
+from statistics import fmean
 from typing import Any
 
 from trinity_compat.compare import breakdown
 from trinity_compat.compare.conclusion import key_metrics
 from trinity_compat.compare.report import as_dict
 from trinity_compat.compare.verdict import Comparison
+
+_MOST = 400  # points of a drawn curve: more than a screen shows, and a page of 10 000 steps stays small
 
 
 def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None = None) -> str:
@@ -21,6 +24,8 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None 
     """
     sides = (comparison.a, comparison.b)
     data = as_dict(comparison, curves=True)
+    data["metrics"] = [_thinned(metric) for metric in data["metrics"]]
+    data["most"] = _MOST
     data["key"] = key_metrics(comparison)
     data["timing"] = [breakdown.timing(side) for side in sides]
     data["resources"] = [breakdown.resources(side) for side in sides]
@@ -28,6 +33,19 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None 
     page = resources.files("trinity_compat.compare").joinpath("report.html").read_text(encoding="utf-8")
     title = html.escape(f"{comparison.a.label} against {comparison.b.label}")
     return page.replace("__TITLE__", title).replace("__DATA__", json.dumps(data).replace("<", "\\u003c"))
+
+
+def _thinned(metric: dict[str, Any]) -> dict[str, Any]:
+    """The metric with curves of at most _MOST points, each the mean of its neighbours."""
+    size = -(-len(metric["x"]) // _MOST)
+    if size <= 1:
+        return metric
+    seeds = {side: [_means(run, size) for run in metric[side]] for side in ("a_seeds", "b_seeds")}
+    return {**metric, "x": _means(metric["x"], size), **seeds}
+
+
+def _means(values: Sequence[float], size: int) -> list[float]:
+    return [fmean(values[i : i + size]) for i in range(0, len(values), size)]
 
 
 def together(labels: Sequence[str], pages: Sequence[str]) -> str:
