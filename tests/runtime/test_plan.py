@@ -329,3 +329,21 @@ def test_one_explorer_of_several_is_a_command_of_its_own():
 def test_an_explorer_that_there_is_not(options, said):
     with pytest.raises(UserError, match=said):
         planned(**options)
+
+
+def test_one_accelerator_is_shared_in_turns_and_a_cpu_is_not():
+    assert planned(device="cuda").spec.mode == "colocate"  # the script's one GPU
+    assert planned(device="cpu").spec.mode == "both"
+    assert planned(device="cpu", mode="colocate").spec.mode == "colocate"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"explorers": 2}, "one explorer"),
+        ({"sets": ["synchronizer.sync_method=nccl"]}, "which NCCL refuses"),
+    ],
+)
+def test_what_one_device_cannot_hold_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        planned(mode="colocate", **options)

@@ -31,8 +31,9 @@ from trinity_compat.runtime.session import Ended
 )
 @click.option(
     "--mode",
-    type=click.Choice(["both", "train", "explore", "bench"]),
-    help="Which side to run here; bench evaluates checkpoints.  [default: the YAML's mode, else both]",
+    type=click.Choice(["both", "train", "explore", "bench", "colocate"]),
+    help="Which side to run here; bench evaluates checkpoints; colocate lets both sides use one device in"
+    " turns.  [default: the YAML's mode, else both]",
 )
 @click.option(
     "--checkpoints",

@@ -76,6 +76,12 @@ class LocalEngine(Engine, Protocol):
         """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``. As ``load``; each
         worker's answer is that of ``WeightReceiver.receive_broadcast``."""
 
+    async def sleep(self) -> None:
+        """Free the device's memory, the weights kept in the host's; nothing may be in flight."""
+
+    async def wake(self) -> None:
+        """Undo ``sleep``."""
+
 
 class InProcessEngine:
     """vLLM's synchronous engine; one thread of its own builds it, steps it and loads its weights."""
@@ -140,6 +146,12 @@ class InProcessEngine:
         self._engine.reset_prefix_cache(reset_running_requests=True)
         return list(answers)
 
+    async def sleep(self) -> None:
+        """vLLM has no sleep mode on a CPU, where there is no memory to hand over."""
+
+    async def wake(self) -> None:
+        """As ``sleep``."""
+
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -194,6 +206,12 @@ class AsyncEngine:
         await self._engine.reset_prefix_cache(reset_running_requests=True)
         await self._engine.resume_generation()
         return answers
+
+    async def sleep(self) -> None:
+        await self._engine.sleep(level=1)
+
+    async def wake(self) -> None:
+        await self._engine.wake_up()
 
     async def close(self) -> None:
         self._engine.shutdown()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
+from trinity_compat.explorer.colocate import SharedDevice
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
@@ -58,10 +59,12 @@ class Explorer:
         report: Report,
         heart: Heartbeat,
         receiver: Receives | None = None,
+        device: SharedDevice | None = None,
     ) -> None:
-        """``receiver``: where versions have no files."""
+        """``receiver``: where versions have no files; ``device``: where the trainer uses it too."""
         self._buffer, self._plan, self._maker = buffer, plan, maker
         self._report, self._heart, self._receiver = report, heart, receiver
+        self._device = device
         self._loaded: WeightVersion | None = INITIAL
         self._history = 0
         self._waiting_since = time.monotonic()
@@ -70,6 +73,10 @@ class Explorer:
         """Serve evaluations first, then the earliest step whose weights are there; else wait."""
         while not self._plan.finished():
             self._heart.check()
+            if self._device and not self._device.mine():
+                self._heart.state, self._waiting_since = "waiting", time.monotonic()
+                await asyncio.sleep(PAUSE_S)
+                continue
             # Read first: weights and tasks chosen after it belong to this history, or are not stored.
             history = self._enter(self._buffer.history())
             request, work = self._plan.next_eval(), self._plan.next_work(history)
@@ -143,6 +150,8 @@ class Explorer:
         self._waiting_since = time.monotonic()
 
     async def _load(self, version: WeightVersion) -> None:
+        if self._device:
+            await self._device.use()
         if version != self._loaded:
             self._loaded = None
             await self._maker.load(version)
@@ -175,6 +184,8 @@ class Explorer:
 
     async def _pause(self, work: Work | None) -> None:
         self._heart.state = "waiting"
+        if self._device:
+            await self._device.leave()
         if work is None:
             self._plan.done()
             await asyncio.sleep(IDLE_S)

@@ -17,6 +17,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.bench import ROLE, Bench
+from trinity_compat.explorer.colocate import SharedDevice
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
@@ -30,6 +31,7 @@ from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.offers import Offered
+from trinity_compat.synchronizer.turns import Turn
 
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
@@ -99,13 +101,17 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
     buffer = open_buffer(spec.database_url)
     report = Report(buffer, name, Trackers(spec.verl, name))
-    workers = Workers(spec.verl, spec.device, spec.env)
+    shared = spec.mode == "colocate"
+    workers = Workers(spec.verl, spec.device, spec.env, shared=shared)
+    device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
+        if device:
+            await device.wait(heart.check)
         await workers.start()
         maker = GroupMaker(workers, make_scorer(config), tokenizer)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
-        await Explorer(buffer, plan, maker, report, heart, receiver).explore()
+        await Explorer(buffer, plan, maker, report, heart, receiver, device).explore()
     finally:
         workers.close()
         report.close()

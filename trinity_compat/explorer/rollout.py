@@ -77,14 +77,14 @@ Future = asyncio.Future[Rollout]
 class RolloutWorker:
     """Answers jobs with the weights loaded last."""
 
-    def __init__(self, verl: Mapping[str, Any], device: str, index: int = 0) -> None:
+    def __init__(self, verl: Mapping[str, Any], device: str, index: int = 0, *, shared: bool = False) -> None:
         from omegaconf import OmegaConf
         from verl.utils.config import omega_conf_to_dataclass
 
         self._config = OmegaConf.create(dict(verl))
         self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
         self._tokenizer = self._model.tokenizer
-        self._engine: Engine = make_engine(self._config, self._model, device, index)
+        self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
         self._agents: Any = None
         self._count = 0
         self._version = 0
@@ -103,6 +103,14 @@ class RolloutWorker:
         answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
         self._version = int(meeting["version"])
         return answers
+
+    async def sleep(self) -> None:
+        """Free the device; nothing may be in flight."""
+        await cast(LocalEngine, self._engine).sleep()
+
+    async def wake(self) -> None:
+        """Back on the device, with the weights that were there."""
+        await cast(LocalEngine, self._engine).wake()
 
     async def close(self) -> None:
         """Release the engine."""
@@ -227,17 +235,19 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
     )
 
 
-def make_engine(config: Any, model: Any, device: str, index: int) -> LocalEngine:
-    """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it."""
+def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
+    """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
+    can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":
         raise UserError(
             f"actor_rollout_ref.rollout.name={rollout.name}: the explorer runs vllm only",
             hint="write rollout.name=vllm",
         )
-    settings = EngineConfig(
-        arguments=engine_arguments(rollout, model, device, index), vocabulary=len(model.tokenizer)
-    )
+    arguments = engine_arguments(rollout, model, device, index)
+    if shared and device != "cpu":
+        arguments["enable_sleep_mode"] = True
+    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer))
     return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
 
 

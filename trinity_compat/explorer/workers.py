@@ -25,8 +25,11 @@ _CPU_ENV = {
 class Workers:
     """As many rollout workers as the configuration has room for, each with one engine."""
 
-    def __init__(self, verl: Mapping[str, Any], device: str, env: Mapping[str, str]) -> None:
-        self._verl, self._device, self._env = verl, device, env
+    def __init__(
+        self, verl: Mapping[str, Any], device: str, env: Mapping[str, str], *, shared: bool = False
+    ) -> None:
+        """``shared``: the trainer uses the same device, in turns."""
+        self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._actors: list[Any] = []
         tensor_parallel = verl["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]
         self._width = 1 if device == "cpu" else int(tensor_parallel)
@@ -36,12 +39,12 @@ class Workers:
         import ray
 
         rollout = self._verl["actor_rollout_ref"]["rollout"]
-        gpus = 0 if self._device == "cpu" else self._width
-        actor = ray.remote(RolloutWorker).options(
-            num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": worker_env(self._device, self._env)}
-        )
+        # Ray gives a shared device to the trainer; the engine finds it by the environment.
+        gpus = 0 if self._device == "cpu" or self._shared else self._width
+        env = worker_env(self._device, self._env) | (_shared_env() if self._shared else {})
+        actor = ray.remote(RolloutWorker).options(num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": env})
         for index in range(engine_count(rollout, self._device)):
-            self._actors.append(actor.remote(dict(self._verl), self._device, index))
+            self._actors.append(actor.remote(dict(self._verl), self._device, index, shared=self._shared))
         await _all(self._actors, "start")
 
     async def load(self, version: WeightVersion) -> None:
@@ -66,6 +69,14 @@ class Workers:
         except Exception as error:
             raise engine_failed(error) from error
         return _taken(meeting.version, [answer for part in parts for answer in part])
+
+    async def sleep(self) -> None:
+        """Free the device everywhere, weights kept aside."""
+        await _all(self._actors, "sleep")
+
+    async def wake(self) -> None:
+        """Back to what ``sleep`` found."""
+        await _all(self._actors, "wake")
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """Rollouts of all jobs, as they finish. Raises RunError when an engine died."""
@@ -122,6 +133,12 @@ def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
         if "failed" in answer:
             raise HandoverFailed(answer["failed"])
     return WeightVersion(version, "", answers[0]["digest"], answers[0]["nbytes"], "nccl")
+
+
+def _shared_env() -> dict[str, str]:
+    """An actor without GPUs of its own sees the first of this process's."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or "0"
+    return {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "CUDA_VISIBLE_DEVICES": seen.split(",")[0]}
 
 
 async def _all(actors: Sequence[Any], method: str, *args: Any) -> None:

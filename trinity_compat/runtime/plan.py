@@ -82,6 +82,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         verl, run_cwd = checkout.absolute_paths(verl, cwd), job.root
         notes.append(f"veRL's sources in {cwd} are not used: the run needs the installed veRL")
     spec = _spec(config, verl, options, job, device=device, r=_updates(verl, r))
+    _check_colocated(spec)
     return Plan(
         spec=spec,
         job=job,
@@ -176,19 +177,36 @@ def _spec(
         total_steps=int(total) if total else None,
         sync=replace(sync, directory=sync.directory or str(_weights_folder(job, sync))),
         device=device,
-        mode=options.mode or _mode_of(config),
+        mode=options.mode or _mode_of(config, device),
         explorers=options.explorers,
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
 
 
-def _mode_of(config: Mapping[str, Any]) -> Mode:
-    """The YAML's mode. Raises UserError for one that this runtime does not have."""
+def _mode_of(config: Mapping[str, Any], device: str) -> Mode:
+    """The YAML's mode; colocate is about an accelerator's memory: on a CPU both sides run at once. Raises
+    UserError for one that this runtime does not have."""
     mode: Any = config.get("mode") or "both"
     if mode not in get_args(Mode):
         raise UserError(f"mode: {mode} is not among {', '.join(get_args(Mode))}")
-    return cast(Mode, mode)
+    return "both" if mode == "colocate" and device == "cpu" else cast(Mode, mode)
+
+
+def _check_colocated(spec: RunSpec) -> None:
+    """One device, one explorer, weights through files: NCCL knows a device once in a group."""
+    if spec.mode != "colocate":
+        return
+    if spec.explorers > 1:
+        raise UserError(
+            "mode colocate shares one device between the trainer and one explorer",
+            hint="leave out --explorers",
+        )
+    if spec.sync.method == "nccl":
+        raise UserError(
+            "synchronizer.sync_method=nccl: mode colocate has both sides on one device, which NCCL refuses",
+            hint="write synchronizer.sync_method=memory",
+        )
 
 
 def _env_vars(config: Mapping[str, Any]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from trinity_compat.runtime.progress import Progress, say
 from trinity_compat.runtime.session import Ended, Request
 from trinity_compat.runtime.source import Source
 from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
+from trinity_compat.synchronizer import turns
 
 _RAY_OF_USER = "RAY_ADDRESS"
 _RUN_IDS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")
@@ -95,6 +96,7 @@ def _forget_participants(made: Plan) -> None:
     buffer = open_buffer(made.spec.database_url)
     try:
         buffer.forget_participants()
+        turns.reset(buffer)
     finally:
         buffer.close()
 

@@ -48,6 +48,8 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
         BROADCAST: {"dtype": dtype},
     }
     config.trainer.use_v1 = False
+    if spec.mode == "colocate" and spec.device != "cpu":
+        _leave_the_device_between_steps(config)
     if not spec.resume:
         config.trainer.resume_mode = "disable"
     # The explorer scores: a reward model of the trainer's would be started for nothing.
@@ -56,6 +58,14 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     if _lora_rank(model) > 0:
         # A version is a whole model: the explorer's engine loads it like any other.
         model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})
+
+
+def _leave_the_device_between_steps(config: DictConfig) -> None:
+    """veRL's own offloading: models and optimizers lie in the host's memory while others use the device."""
+    for key in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
+        section = OmegaConf.select(config, key)
+        if section is not None:
+            section.param_offload = section.optimizer_offload = True
 
 
 def _dtype(name: Any) -> str:

@@ -18,6 +18,7 @@ from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes
 from trinity_compat.synchronizer.requests import Ask, Asked
 from trinity_compat.synchronizer.store import as_version
+from trinity_compat.synchronizer.turns import Turn
 from trinity_compat.trainer.adapter import Claimed, Send
 from trinity_compat.trainer.batch import lag_metrics
 from trinity_compat.trainer.handover import Handover
@@ -39,6 +40,7 @@ class BufferExchange:
         self._handover = Handover(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
         asked = self._handover or spec.sync.style == "explorer_driven"
         self._asked = Asked(buffer, spec.explorers if asked else 0)
+        self._turn = Turn(buffer, "trainer") if spec.mode == "colocate" else None
         self._policy: tuple[int, Send] | None = None
         self._claim: Claim | None = None
         self._published: int | None = None
@@ -65,6 +67,11 @@ class BufferExchange:
         if kept is not None:
             return Position.of(kept)
         return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
+
+    def wait_for_device(self) -> None:
+        """Where the explorer uses it too: until it is the trainer's turn. Raises PeerGone."""
+        if self._turn:
+            self._wait(lambda: True, "the device")
 
     # -- weights ------------------------------------------------------------------------------
 
@@ -168,10 +175,13 @@ class BufferExchange:
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         pause = FIRST_POLL_S
         while True:
-            asks = self._asked.open()  # first: who asks has stored what it had, and the look finds it
-            if (found := look()) is not None:
-                return found
-            self._answer(asks)
+            if self._turn is None or self._turn.mine():
+                asks = self._asked.open()  # first: who asks has stored what it had, and the look finds it
+                if (found := look()) is not None:
+                    return found
+                self._answer(asks)
+                if self._turn:
+                    self._turn.give()
             self._heart.check()
             gone = self._watch.verdict(what)
             if gone is not None:

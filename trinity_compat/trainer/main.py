@@ -61,6 +61,7 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     )
     with _ray(spec, config):
         try:
+            exchange.wait_for_device()
             trainer: Adapter = build(config, exchange, datasets, spec.device)
             trainer.fit()
         finally:

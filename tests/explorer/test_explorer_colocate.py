@@ -1,0 +1,151 @@
+"""Two sides in turns on one device: the real loop and the real exchange, told apart by who is busy."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from explorer_job import BATCH, FakeMaker, job
+from omegaconf import OmegaConf
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.explorer.colocate import SharedDevice
+from trinity_compat.explorer.loop import Explorer
+from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.report import Report
+from trinity_compat.explorer.tasks import eval_stream, train_stream
+from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.spec import SyncSpec
+from trinity_compat.synchronizer.files import write_file
+from trinity_compat.synchronizer.turns import Turn, reset
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(120)]  # the exchange imports verl's DataProto
+
+STEPS = 4
+
+
+class Device:
+    """Notes what is done on it, and whether ever two did something at once."""
+
+    def __init__(self):
+        self.done, self.users, self.clash = [], set(), False
+
+    def begin(self, who):
+        self.users.add(who)
+        self.clash |= len(self.users) > 1
+
+    def end(self, who, what):
+        self.users.discard(who)
+        self.done.append(what)
+
+
+class Engines:
+    """Hold the device while they are awake."""
+
+    def __init__(self, device):
+        self.device = device
+        device.begin("explorer")
+
+    async def sleep(self):
+        self.device.end("explorer", "asleep")
+
+    async def wake(self):
+        self.device.begin("explorer")
+
+
+class Maker(FakeMaker):
+    def __init__(self, device):
+        super().__init__(before=self._answer)
+        self.device = device
+
+    def _answer(self, work):
+        assert "explorer" in self.device.users, "the engines sleep"
+        time.sleep(0.02)
+        self.device.done.append(f"{work.kind.partition(':')[0]} {work.step}")
+
+
+def explore(spec, device):
+    buffer, config, tokenizer = open_buffer(spec.database_url), OmegaConf.create(spec.verl), make_tokenizer()
+    plan = Plan(spec, buffer, train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None))
+    shared = SharedDevice(Turn(buffer, "explorer"), Engines(device))
+    heart = SimpleNamespace(check=lambda: None, state="")
+    maker = Maker(device)
+    asyncio.run(Explorer(buffer, plan, maker, Report(buffer, "explorer"), heart, device=shared).explore())
+
+
+def train(spec, buffer, device, *, first=1, validate=()):
+    from trinity_compat.trainer.exchange import BufferExchange
+    from trinity_compat.trainer.heart import Heart
+
+    with Heart(buffer, "t") as heart:
+        exchange = BufferExchange(buffer, spec, heart, batch_size=BATCH, group_size=2, val_size=6)
+        buffer.beat("explorer", "e", state="running")
+
+        def send(version, meeting=None, check=None):
+            return write_file(spec.sync.directory, version, [("w", torch.zeros(1))])
+
+        exchange.wait_for_device()
+        exchange.publish(first - 1, send)
+        for step in range(first, STEPS + 1):
+            exchange.claim(step)
+            device.begin("trainer")
+            time.sleep(0.02)
+            device.end("trainer", f"trained {step}")
+            exchange.publish(step, send)
+            if step in validate:
+                exchange.evaluate(step, send)
+                device.begin("trainer")  # veRL's loop goes on with the device after an evaluation
+                device.end("trainer", f"validated {step}")
+        buffer.set_state("finished", True)
+
+
+def run(tmp_path, toy, **more):
+    sync = SyncSpec(timeout_s=30, directory=str(tmp_path / "sync"), **more.pop("sync", {}))
+    spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync, mode="colocate")
+    device = Device()
+    exploring = threading.Thread(target=explore, args=(spec, device), daemon=True)
+    exploring.start()
+    train(spec, buffer, device, **more)
+    exploring.join(20)
+    assert not exploring.is_alive()
+    return device
+
+
+def test_on_policy_steps_alternate_and_the_engines_sleep_while_the_trainer_works(tmp_path, toy):
+    device = run(tmp_path, toy)
+    steps = [[f"train {step}", "asleep", f"trained {step}"] for step in range(1, STEPS + 1)]
+    assert device.done[: 3 * STEPS] == [what for step in steps for what in step]
+    assert not device.clash
+
+
+def test_an_evaluation_is_a_turn_of_the_explorers(tmp_path, toy):
+    device = run(tmp_path, toy, validate=(2,))
+    assert not device.clash
+    after = device.done[device.done.index("trained 2") :]
+    assert after[:1] == ["trained 2"]
+    assert after.index("eval 2") < after.index("validated 2") < after.index("trained 3")
+
+
+@pytest.mark.parametrize(
+    "sync", [{"offset": 2}, {"style": "explorer_driven"}, {"style": "fully_async", "interval": 2}]
+)
+def test_no_style_has_both_at_once(tmp_path, toy, sync):
+    device = run(tmp_path, toy, sync=sync)
+    assert not device.clash
+    assert [what for what in device.done if what.startswith("trained")] == [
+        f"trained {step}" for step in range(1, STEPS + 1)
+    ]
+
+
+def test_only_the_holder_can_give_a_turn_and_a_new_start_begins_with_the_explorer(tmp_path):
+    buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
+    explorer, trainer = Turn(buffer, "explorer"), Turn(buffer, "trainer")
+    trainer.give()
+    assert (explorer.mine(), trainer.mine()) == (True, False)
+    explorer.give()
+    explorer.give()
+    assert (explorer.mine(), trainer.mine()) == (False, True)
+    reset(buffer)
+    assert explorer.mine()
