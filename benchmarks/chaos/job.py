@@ -13,6 +13,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from checks import Found, Standing, check, standing
@@ -74,7 +75,7 @@ class Job:
     words: tuple[str, ...]
     steps: int
     rng: random.Random
-    server: object | None = None
+    server: Any = None
     url: str = ""
     batch: int = 32  # groups in a step; half of them in an update
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -210,7 +211,7 @@ class Job:
             if self.ended_within(self.rng.uniform(4, 14)):
                 return
             how = self.rng.choice([signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
-            self.server.restart(how)  # type: ignore[attr-defined]
+            self.server.restart(how)
             self.restarts.append(how.name)
 
     def ended_within(self, seconds: float) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, WeightVersion
+from trinity_compat.buffer.position import stream_key
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.filtering import Draw, GroupFilter
 from trinity_compat.explorer.jobs import eval_jobs, make_job
@@ -49,10 +50,6 @@ class Ended:
 
 def _number(version: WeightVersion | None) -> int:
     return -1 if version is None else version.version
-
-
-def _stream_key(step: int) -> str:
-    return f"stream/{step}"
 
 
 class Plan:
@@ -125,7 +122,7 @@ class Plan:
         """Begin a step whose groups are filtered; None where each task makes one group."""
         if self._filter is None:
             return None
-        begins = 0 if work.step == 1 else self._buffer.get_state(_stream_key(work.step))
+        begins = 0 if work.step == 1 else self._buffer.get_state(stream_key(work.step))
         if begins is None:
             raise RunError(f"the buffer does not say where in the task stream step {work.step} begins")
         return Draw(self._filter, work.step, int(begins))
@@ -137,7 +134,7 @@ class Plan:
     def drawn(self, draw: Draw) -> None:
         """Note where the next step begins. Call before the step's groups are stored: a crash between the
         two makes the step again, from its own beginning."""
-        self._buffer.set_state(_stream_key(draw.step + 1), draw.position)
+        self._buffer.set_state(stream_key(draw.step + 1), draw.position)
 
     def _missing(self, limit: int) -> list[int]:
         return self._buffer.missing_tasks(upto=self.total_steps * self._batch, limit=limit)
