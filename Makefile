@@ -38,6 +38,7 @@ chaos: install
 	$(PY) tests/buffer/chaos.py sqlite --kills 1000
 	$(PY) tests/buffer/chaos.py postgresql --kills 1000 --restarts 100
 	TRINITY_COMPAT_STEPS=10000 pytest tests/buffer/test_buffer_stateful.py
+	pytest tests/chaos -m chaos
 	$(PY) benchmarks/chaos/run.py --out .scratch/chaos $(CHAOS_ARGS)
 
 clean:

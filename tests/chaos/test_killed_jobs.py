@@ -1,4 +1,4 @@
-"""The kill matrix in short (`make chaos` is the long one): a job killed twice and started again."""
+"""The kill matrix in short (benchmarks/chaos is the long one): a job killed twice and started again."""
 
 import random
 import sqlite3
@@ -12,7 +12,7 @@ from job import Job, Strike
 
 from trinity_compat.runtime.toy import ToySpec, make_toy
 
-pytestmark = [pytest.mark.runtime, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 BATCH, STEPS = 8, 5
 WORDS = (
