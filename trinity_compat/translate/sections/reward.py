@@ -79,7 +79,7 @@ def reward_model_gpus(view: View) -> int:
 
 def _tensor_parallel(view: View) -> int:
     key = f"{MODEL}.rollout.tensor_model_parallel_size"
-    return view.integer(key, 1) if view.is_set(key) else 1
+    return view.size(key) if view.is_set(key) else 1
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
