@@ -200,17 +200,18 @@ def even(*both):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("style", "ahead", "seen"),
+    ("style", "ahead", "method", "seen"),
     [
-        ("fixed", 1, even(0, 1, 0, 1, 0, 1, 0, 1)),
-        ("trainer_driven", 0, even(0, 1, 0, 1, 0, 1, 0, 1)),
-        ("trainer_driven", 1, even(0, 1, 2, 1, 2, 1, 2, 1)),
-        ("explorer_driven", 1, even(0, 1, 0, 1, 0, 1, 0, 1)),
-        ("explorer_driven", 2, even(0, 1, 1, 2, 1, 2, 1, 2)),
-        ("fully_async", 0, even(0, 1, 0, 1, 0, 1, 0, 1)),
-        ("fully_async", 1, [(0, 0, 0), (1, 1, 0)] + [(0, 2, BATCH // 2), (1, 1, 0)] * 3),
+        ("fixed", 1, "nccl", even(0, 1, 0, 1, 0, 1, 0, 1)),  # with files: tests/trainer/test_trainer_lag.py
+        ("trainer_driven", 0, "memory", even(0, 1, 0, 1, 0, 1, 0, 1)),
+        ("trainer_driven", 1, "nccl", even(0, 1, 2, 1, 2, 1, 2, 1)),
+        ("explorer_driven", 1, "memory", even(0, 1, 0, 1, 0, 1, 0, 1)),
+        ("explorer_driven", 2, "memory", even(0, 1, 1, 2, 1, 2, 1, 2)),
+        ("explorer_driven", 2, "nccl", even(0, 1, 1, 2, 1, 2, 1, 2)),
+        ("fully_async", 0, "memory", even(0, 1, 0, 1, 0, 1, 0, 1)),
+        ("fully_async", 1, "memory", [(0, 0, 0), (1, 1, 0)] + [(0, 2, BATCH // 2), (1, 1, 0)] * 3),
+        ("fully_async", 1, "nccl", [(0, 0, 0), (1, 1, 0)] + [(0, 2, BATCH // 2), (1, 1, 0)] * 3),
     ],
 )
-@pytest.mark.parametrize("method", ["memory", "nccl"])
-def test_the_lag_of_a_paced_run(monkeypatch, tmp_path, toy, style, ahead, seen, method):
+def test_the_lag_of_a_paced_run(monkeypatch, tmp_path, toy, style, ahead, method, seen):
     assert lags(monkeypatch, tmp_path, toy, style, ahead, method) == seen
