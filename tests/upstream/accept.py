@@ -46,14 +46,23 @@ def check_and_update(path, state, scratch):
     state["config"] = config.check_and_update()
 
 
+def gpus_per_sequence(trainer):
+    """GPUs that form one data-parallel rank: the workers' dispatch mesh counts them as one."""
+    if trainer.trainer_strategy != "megatron":
+        return trainer.ulysses_sequence_parallel_size
+    sizes = trainer.megatron
+    return sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
+
+
 def batch(_path, state, _scratch):
+    """As trinity's VERLTrainer balances a batch: equal shares of it for the data-parallel ranks."""
     config = state["config"]
     if config.mode not in ("both", "colocate"):
         return
-    ranks = config.cluster.trainer_gpu_num // config.trainer.ulysses_sequence_parallel_size
-    assert ranks >= 1, (
-        f"{config.cluster.trainer_gpu_num} trainer GPUs are fewer than the sequence parallel size"
-    )
+    gpus, each = config.cluster.trainer_gpu_num, gpus_per_sequence(config.trainer)
+    ranks = gpus // each
+    assert ranks >= 1, f"{gpus} trainer GPUs are fewer than the {each} that share a sequence"
+    assert gpus % each == 0, f"{gpus} trainer GPUs hold no whole groups of {each}"
     size = config.buffer.train_batch_size
     assert size % ranks == 0, f"train_batch_size {size} cannot be split over {ranks} data-parallel ranks"
 
@@ -103,7 +112,7 @@ def critic(_path, state, _scratch):
 
 STAGES = [schema, check_and_update]
 if trinity.__version__ != "0.4.1":
-    STAGES += [batch, build_verl_config, actor, ref, worker, critic]
+    STAGES += [build_verl_config, actor, ref, worker, critic, batch]
 
 
 def judge(name, text, scratch):
