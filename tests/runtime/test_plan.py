@@ -43,6 +43,12 @@ def test_steps_are_verl_s_inside_and_shown_in_both_units():
     assert "steps     40 veRL steps = 80 Trinity steps (optimizer updates)" in describe(made)
 
 
+def test_a_broadcast_without_a_gpu_is_said_to_go_over_gloo():
+    asked = ("synchronizer.sync_method=nccl",)
+    assert "by nccl's way over gloo" in "\n".join(describe(planned(sets=asked)))
+    assert "gloo" not in "\n".join(describe(planned(sets=asked, device="cuda", mode="both")))
+
+
 def test_the_job_lies_where_trinity_puts_it_and_the_trainer_writes_there():
     made = planned()
     assert str(made.job.root) == "/work/checkpoints/toy/grpo"

@@ -308,9 +308,14 @@ def describe(plan: Plan) -> list[str]:
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
         f"steps     {total}",
         f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
-        f" offset {_both(spec.sync.offset, r)}, by {spec.sync.method}",
+        f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
     ]
+
+
+def _transport(spec: RunSpec) -> str:
+    over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
+    return "nccl's way over gloo: there is no GPU" if over_gloo else spec.sync.method
 
 
 def _both(steps: int, r: int) -> str:
