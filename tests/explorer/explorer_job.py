@@ -35,6 +35,7 @@ def verl_config(toy, *overrides):
         "data.max_response_length=8",
         f"data.train_batch_size={BATCH}",
         "data.seed=1",
+        "trainer.logger=console",  # veRL's default adds wandb, which wants a key
         f"actor_rollout_ref.rollout.n={N}",
         "actor_rollout_ref.rollout.name=vllm",
         f"reward.custom_reward_function.path={ROOT}/examples/verl_scripts/toy_reward.py",

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 from explorer_job import BATCH, FakeMaker, job, publish
@@ -87,6 +88,19 @@ def test_waiting_too_long_is_an_error(tmp_path, toy):
     publish(spec, buffer, toy, 0)
     with pytest.raises(SyncTimeout, match="explorer step 2 waited"):
         Run(spec, buffer, FakeMaker()).until(lambda: False)
+
+
+def test_weights_on_another_machine_are_an_error_that_says_so(tmp_path, toy, monkeypatch):
+    monkeypatch.setattr(plan_module, "ELSEWHERE_S", 0.2)
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0)
+    Path(buffer.get_version(0).path).unlink()
+    run = Run(spec, buffer, FakeMaker())
+    with pytest.raises(AssertionError, match="never got there"):  # a trainer may publish it again
+        run.until(lambda: False, limit_s=0.5)
+    buffer.beat("trainer", "t", state="waiting")
+    with pytest.raises(SyncTimeout, match=r"version 0 .* published as .*, which is not on this machine"):
+        run.until(lambda: False)
 
 
 def test_a_new_run_begins_with_the_model_path_itself(tmp_path, toy):

@@ -72,8 +72,9 @@ class Company:
         self.answers, self.ranks = self.context.Queue(), {}
 
     def start(self, number, fault=""):
+        self.end(number)
         meetings = self.context.Queue()
-        process = self.context.Process(target=rank, args=(number, meetings, self.answers, fault))
+        process = self.context.Process(target=rank, args=(number, meetings, self.answers, fault), daemon=True)
         process.start()
         self.ranks[number] = process, meetings
 
@@ -92,11 +93,16 @@ class Company:
     def answer(self):
         return self.answers.get(timeout=60)
 
-    def close(self):
-        for process, meetings in self.ranks.values():
+    def end(self, number):
+        if number in self.ranks:
+            process, meetings = self.ranks.pop(number)
             meetings.put(None)
             process.join(2)
             process.kill()
+
+    def close(self):
+        for number in list(self.ranks):
+            self.end(number)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from trinity_compat.buffer import open_buffer
 from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.store import write_version
-from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, wait_for_version
+from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, misplaced, wait_for_version
 
 
 @pytest.fixture
@@ -48,6 +48,30 @@ def test_after_a_resume_the_version_that_follows_stands_in_for_a_lost_file(buffe
     buffer.reconcile(step=3)
     publish(buffer, tmp_path, 3)
     assert found(buffer, sync, 4) == 3
+
+
+@pytest.mark.parametrize("style", ["fixed", "trainer_driven"])
+def test_what_an_ended_run_left_in_memory_is_waited_for_until_its_rerun_publishes_it_again(
+    buffer, tmp_path, style
+):
+    sync = SyncSpec(style=style, offset=0)
+    publish(buffer, tmp_path, 0, 1)
+    for version in (0, 1):
+        Path(buffer.get_version(version).path).unlink()
+    assert found(buffer, sync, 2) is None
+    buffer.reconcile(step=1)
+    publish(buffer, tmp_path, 1)
+    assert found(buffer, sync, 2) == 1
+
+
+def test_a_file_that_is_not_here_while_the_trainer_waits_is_misplaced(buffer, tmp_path):
+    publish(buffer, tmp_path, 0)
+    buffer.beat("trainer", "t", state="waiting")
+    assert misplaced(buffer) is None
+    Path(buffer.get_version(0).path).unlink()
+    assert misplaced(buffer).version == 0
+    buffer.beat("trainer", "t", state="starting")
+    assert misplaced(buffer) is None
 
 
 def test_waits_until_the_version_is_published(buffer, tmp_path):

@@ -22,7 +22,6 @@ from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
 from trinity_compat.synchronizer.offers import Offer
-from trinity_compat.synchronizer.waiting import SyncTimeout
 
 PAUSE_S = 0.03  # between looks for new weights
 IDLE_S = 0.1  # with all tasks made: only evaluations, or groups dropped as stale, can bring work
@@ -190,10 +189,5 @@ class Explorer:
             self._plan.done()
             await asyncio.sleep(IDLE_S)
             return
-        waited = time.monotonic() - self._waiting_since
-        if waited > self._plan.timeout_s:
-            raise SyncTimeout(
-                f"explorer step {work.step} waited {waited:.0f} s for its version of the weights",
-                hint="log/trainer.log says what holds the trainer; synchronizer.sync_timeout sets the limit",
-            )
+        self._plan.check_wait(work.step, time.monotonic() - self._waiting_since)
         await asyncio.sleep(PAUSE_S)

@@ -18,9 +18,10 @@ from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import asks, changes_within_a_step, looks, required_version
 from trinity_compat.synchronizer.requests import Asking
-from trinity_compat.synchronizer.waiting import find_version, is_there
+from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced
 
 GRACE_S = 60.0
+ELSEWHERE_S = 15.0  # for a published file to come into sight
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
 
 
@@ -74,7 +75,6 @@ class Plan:
         self._asked_for = self._history = 0
         self._next: tuple[int, Work | None] | None = None
         self.total_steps = self._total_steps()
-        self.timeout_s = spec.sync.timeout_s
 
     def _total_steps(self) -> int:
         if self._spec.total_steps is not None:
@@ -189,7 +189,22 @@ class Plan:
     def version_to_evaluate(self, request: EvalRequest, loaded: WeightVersion | None) -> WeightVersion | None:
         """The weights of an evaluation; None while they can't be had."""
         version = self._buffer.get_version(request.version)
-        return version if version and (not self.takes_over or version == loaded) else None
+        return version if version and self._may_be_had(version, loaded) else None
+
+    def check_wait(self, step: int, waited_s: float) -> None:
+        """Raises SyncTimeout when waiting any longer is of no use."""
+        if waited_s > self._spec.sync.timeout_s:
+            raise SyncTimeout(
+                f"explorer step {step} waited {waited_s:.0f} s for its version of the weights",
+                hint="log/trainer.log says what holds the trainer; synchronizer.sync_timeout sets the limit",
+            )
+        if waited_s > ELSEWHERE_S and (version := misplaced(self._buffer)):
+            raise SyncTimeout(
+                f"version {version.version} of the weights is published as {version.path}, "
+                "which is not on this machine",
+                hint="on several machines use synchronizer.sync_method checkpoint with a job directory that "
+                "all of them share, or nccl",
+            )
 
     def ask_if_missed(self, loaded: WeightVersion | None) -> None:
         """Ask for another handover when one took place without this explorer: it has started since."""

@@ -21,16 +21,28 @@ def find_version(buffer: Buffer, sync: SyncSpec, step: int) -> WeightVersion | N
     """What explorer step ``step`` may use now, or None.
 
     fixed: the required version; after a resume whose checkpoint is newer than that, and with its file
-    gone, the oldest one that follows. Other styles: the newest.
+    gone, the oldest one that follows. Other styles: the newest. A version without its file is none: what
+    an ended run left in memory is gone with it, and its rerun publishes it again.
     """
     newest, required = buffer.latest_version(), required_version(sync, step)
-    if newest is None or required is None or newest.version < required:
-        return newest if required is None else None
+    if newest is None or not is_there(newest):
+        return None
+    if required is None:
+        return newest
     for version in range(required, newest.version):
         found = buffer.get_version(version)
         if found is not None and is_there(found):
             return found
-    return newest
+    return newest if newest.version >= required else None
+
+
+def misplaced(buffer: Buffer) -> WeightVersion | None:
+    """The newest version, if its file is not here although the trainer has published it and waits."""
+    newest = buffer.latest_version()
+    if newest is None or is_there(newest):
+        return None
+    waits = any(p.role == "trainer" and p.state == "waiting" and p.age_s < 5.0 for p in buffer.participants())
+    return newest if waits else None
 
 
 def is_there(version: WeightVersion) -> bool:
