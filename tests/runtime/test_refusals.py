@@ -13,6 +13,7 @@ python3 -m verl.trainer.main_ppo \\
     algorithm.adv_estimator=grpo \\
     data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=4 \\
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 \\
     actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.name=vllm \\
     trainer.total_training_steps=4 \\
     {word}
@@ -20,7 +21,7 @@ python3 -m verl.trainer.main_ppo \\
 
 
 def planned(tmp_path, word, *options):
-    """What a dry run of a script with ``word`` in its 7th line prints."""
+    """What a dry run of a script with ``word`` in its 8th line prints."""
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT.format(word=word))
     return list(dry.lines(str(script), (), Options(sets=options)))
@@ -45,7 +46,7 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     key, _, value = word.lstrip("+").partition("=")
     assert caught.value.message.startswith(f"{key}={value} cannot be run decoupled: ")
     assert why in caught.value.message
-    assert (caught.value.where.file, caught.value.where.line) == (str(tmp_path / "run.sh"), 7)
+    assert (caught.value.where.file, caught.value.where.line) == (str(tmp_path / "run.sh"), 8)
     assert caught.value.hint
 
 
@@ -67,7 +68,7 @@ def test_filtering_groups_is_one_explorer_s_work_and_its_length_is_told(tmp_path
 def test_an_older_release_s_spelling_has_its_line_too(tmp_path):
     with pytest.raises(UserError, match="reward model") as caught:
         planned(tmp_path, "reward_model.enable=True")
-    assert caught.value.where.line == 7
+    assert caught.value.where.line == 8
 
 
 @pytest.mark.parametrize(
@@ -97,4 +98,4 @@ def test_images_have_no_place_in_the_buffer(tmp_path, images, refused):
         return
     with pytest.raises(UserError, match=r"has images \(data.image_key\)") as caught:
         planned(tmp_path, f"data.train_files={file}")
-    assert caught.value.where.line == 7
+    assert caught.value.where.line == 8

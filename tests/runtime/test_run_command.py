@@ -88,7 +88,10 @@ def test_a_key_that_verl_does_not_have_is_named_with_its_line(run):
 
 
 def test_a_dry_run_executes_nothing_of_the_script(run, tmp_path):
-    words = "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.rollout.name=vllm"
+    words = (
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.rollout.name=vllm"
+        " actor_rollout_ref.actor.use_dynamic_bsz=True"
+    )
     done = run(f"touch executed\n{LAUNCH} {words}", "run.sh", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "executed").exists()

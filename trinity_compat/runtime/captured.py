@@ -34,7 +34,9 @@ def source_of(found: Invocation, request: Request, options: Options) -> tuple[So
     """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
     everything derived from it follows; the options that come back hold the rest."""
     words = [text for text in options.sets if not is_trinity_only(text)]
-    launch, environ = launch_of(replace(found, arguments=(*found.arguments, *words)), request)
+    launch, environ = launch_of(found, request)
+    added = [Word((Part(text),), Where("--set")) for text in words]
+    launch = replace(launch, arguments=(*launch.arguments, *added))
     asked = TranslateOptions(resolve=True, environ=environ, command=_command(request))
     translation, text = translate_launch(launch, asked)
     length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import captured, plan, refusals
+from trinity_compat.runtime import captured, micro_batches, plan, refusals
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request, check_script
@@ -20,6 +20,8 @@ def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str
     for source, rest in sources(path, arguments, options):
         made = plan.make_plan(source.config, rest, cwd=Path.cwd())
         refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+        if made.spec.mode != "bench":
+            micro_batches.check(made.spec.verl, source.record)
         yield source.yaml_text.rstrip("\n")
         for line in (*made.notes, *plan.describe(made)):
             yield f"# {line}"

@@ -62,11 +62,11 @@ def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, expl
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
     words and places, as config/launch.json holds them."""
     for refusal in (*_REFUSALS, *_conditional(verl, explorers)):
-        value = _get(verl, refusal.key)
+        value = value_of(verl, refusal.key)
         if value not in refusal.off:
             raise UserError(
                 f"{refusal.key}={value} cannot be run decoupled: {refusal.why}",
-                where=_place(record, (refusal.key, *refusal.also)),
+                where=place(record, (refusal.key, *refusal.also)),
                 hint=refusal.hint,
             )
     for key in _GONE:
@@ -74,7 +74,7 @@ def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, expl
             raise UserError(
                 f"{key}={value} cannot be run decoupled: the explorer draws the dataset's rows in veRL's"
                 " default order, and veRL 0.9.1 has no such key any more",
-                where=_place(record, (key,)),
+                where=place(record, (key,)),
                 hint=_STOCK,
             )
     _check_media(verl, record, cwd)
@@ -90,36 +90,44 @@ def _said(record: Mapping[str, Any], key: str) -> str | None:
 
 
 def _conditional(verl: Mapping[str, Any], explorers: int) -> Iterator[Refusal]:
-    if _get(verl, _REMAX) == "remax":
+    if value_of(verl, _REMAX) == "remax":
         why = "it needs a greedy answer beside each group, which the explorer does not make"
         yield Refusal(_REMAX, why, "write algorithm.adv_estimator=rloo or grpo, or run on stock veRL")
     metric = "algorithm.filter_groups.metric"
-    if _get(verl, "algorithm.filter_groups.enable"):
+    if value_of(verl, "algorithm.filter_groups.enable"):
         if explorers > 1:
             why = "where a step's tasks begin depends on the step before, so one explorer draws them all"
             yield Refusal("algorithm.filter_groups.enable", why, "leave out --explorers")
-        if _get(verl, metric) == "seq_final_reward" and _get(verl, "algorithm.use_kl_in_reward"):
+        if value_of(verl, metric) == "seq_final_reward" and value_of(verl, "algorithm.use_kl_in_reward"):
             why = "the KL penalty is added in the trainer, after the filter"
             yield Refusal(metric, why, f"write {metric}=reward")
     else:
         why = "without algorithm.filter_groups a step generates exactly data.train_batch_size prompts"
-        same = (None, _get(verl, "data.train_batch_size"))
+        same = (None, value_of(verl, "data.train_batch_size"))
         yield Refusal("data.gen_batch_size", why, "write the number as data.train_batch_size", off=same)
 
 
-def _get(tree: Any, key: str) -> Any:
+def value_of(tree: Any, key: str) -> Any:
+    """The value at a dotted key, None where nothing stands."""
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
 
 
-def _place(record: Mapping[str, Any], keys: Sequence[str]) -> Where | None:
-    """Where the launch says one of ``keys``, the last time; the YAML when it came from one."""
+def place(record: Mapping[str, Any], keys: Sequence[str]) -> Where | None:
+    """Where the launch says one of ``keys``, the last time, else where it stands; the YAML when it came
+    from one."""
     for word in reversed(record.get("arguments", ())):
         if word["text"].partition("=")[0].lstrip("+~") in keys:
-            file, _, line = word["where"].rpartition(":")
-            return Where(file, int(line)) if line.isdigit() else Where(word["where"])
-    return Where(record["yaml"]) if "yaml" in record else None
+            return _where(word["where"])
+    if "yaml" in record:
+        return Where(record["yaml"])
+    return _where(record["where"]) if "where" in record else None
+
+
+def _where(text: str) -> Where:
+    file, _, line = text.rpartition(":")
+    return Where(file, int(line)) if line.isdigit() else Where(text)
 
 
 def _check_media(verl: Mapping[str, Any], record: Mapping[str, Any], cwd: Path) -> None:
@@ -133,7 +141,7 @@ def _check_media(verl: Mapping[str, Any], record: Mapping[str, Any], cwd: Path) 
             if path.suffix == ".parquet" and path.is_file() and _holds(path, column):
                 raise UserError(
                     f"data.train_files: {path} has {column} (data.{key}): the buffer holds text only",
-                    where=_place(record, ("data.train_files",)),
+                    where=place(record, ("data.train_files",)),
                     hint="train on a file without that column, or run on stock veRL",
                 )
 

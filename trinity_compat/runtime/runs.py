@@ -10,7 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trinity_compat.errors import RunError
-from trinity_compat.runtime import bench, checkout, hydra_flags, jobdir, plan, preflight, refusals
+from trinity_compat.runtime import (
+    bench,
+    checkout,
+    hydra_flags,
+    jobdir,
+    micro_batches,
+    plan,
+    preflight,
+    refusals,
+)
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
@@ -51,6 +60,7 @@ def run_source(source: Source, options: Options) -> Ended:
     refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
+    micro_batches.check(made.spec.verl, source.record)
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)

@@ -1,0 +1,99 @@
+"""Micro-batch sizes that veRL 0.9.1 would miss are said with their line, before anything starts."""
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import dry, micro_batches
+from trinity_compat.runtime.plan import Options
+from trinity_compat.verl_config import compose_pinned
+
+ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+REF_SIZE = f"{REF}.log_prob_micro_batch_size_per_gpu"
+GIVEN = {
+    "algorithm.adv_estimator": "grpo",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
+}
+SCRIPT = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+    data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=4 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.name=vllm \\
+    trainer.total_training_steps=4 \\
+    actor_rollout_ref.actor.use_kl_loss=True
+"""
+
+
+def check(**changed):
+    """``changed``: dotted keys, their dots written as two underscores."""
+    given = GIVEN | {key.replace("__", "."): value for key, value in changed.items()}
+    micro_batches.check(compose_pinned(given), {})
+
+
+def dry_run(tmp_path, *sets):
+    script = tmp_path / "run.sh"
+    script.write_text(SCRIPT)
+    return list(dry.lines(str(script), (), Options(sets=sets)))
+
+
+def test_the_reference_s_size_is_missed_at_the_line_that_asks_for_a_reference(tmp_path):
+    with pytest.raises(UserError) as caught:
+        dry_run(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/run.sh:7: {ACTOR}.use_kl_loss=True needs {REF_SIZE}: veRL 0.9.1 refuses to start"
+        f" without it\n  hint: write {REF_SIZE}=4, or {ACTOR}.use_dynamic_bsz=True"
+    )
+    assert dry_run(tmp_path, f"{REF_SIZE}=2")
+
+
+def test_the_script_keeps_its_lines_beside_a_set(tmp_path):
+    with pytest.raises(UserError, match=r"run\.sh:7: .*use_kl_loss"):
+        dry_run(tmp_path, "trainer.save_freq=2")
+    with pytest.raises(UserError, match=r"^--set: algorithm\.use_kl_in_reward=True needs"):
+        dry_run(tmp_path, f"{ACTOR}.use_kl_loss=False", "algorithm.use_kl_in_reward=True")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"actor_rollout_ref__actor__use_dynamic_bsz": True, "algorithm__use_kl_in_reward": True},
+        {"algorithm__adv_estimator": "gae", "critic__ppo_micro_batch_size_per_gpu": 2},
+        {"algorithm__adv_estimator": "gae", "critic__use_dynamic_bsz": True},
+        {"algorithm__adv_estimator": "gae", "critic__enable": False},
+    ],
+)
+def test_what_verl_starts_with(changed):
+    check(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": None}, f"needs {ACTOR}.ppo_micro"),
+        (
+            {"actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu": None},
+            f"needs {ROLLOUT}.log",
+        ),
+        # veRL's own check looks at the actor's switch alone, its reference worker at its own
+        (
+            {"algorithm__use_kl_in_reward": True, "actor_rollout_ref__ref__log_prob_use_dynamic_bsz": True},
+            f"use_kl_in_reward=True needs {REF_SIZE}",
+        ),
+        (
+            {
+                "actor_rollout_ref__actor__use_kl_loss": True,
+                "actor_rollout_ref__actor__use_dynamic_bsz": True,
+                "actor_rollout_ref__ref__log_prob_use_dynamic_bsz": False,
+            },
+            f"needs {REF_SIZE}",
+        ),
+        ({"algorithm__adv_estimator": "gae"}, "adv_estimator=gae needs critic.ppo_micro"),
+        ({"actor_rollout_ref__actor__ppo_micro_batch_size": 8}, "ppo_micro_batch_size=8: veRL 0.9.1 takes"),
+    ],
+)
+def test_what_verl_refuses(changed, said):
+    with pytest.raises(UserError) as caught:
+        check(**changed)
+    assert said in caught.value.message and caught.value.hint

@@ -1,0 +1,81 @@
+"""Micro-batch sizes as the pinned veRL demands them, said before anything starts and not by its workers.
+
+What counts is ``use_dynamic_bsz`` of the actor: veRL asks for the reference's size without it even where
+``ref.log_prob_use_dynamic_bsz`` is on (verl.utils.config.validate_config), and takes sizes per GPU only
+(verl.workers.engine_workers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.refusals import place, value_of
+from trinity_compat.verl_config import PINNED
+
+_ACTOR = "actor_rollout_ref.actor"
+_REF = "actor_rollout_ref.ref"
+_DYNAMIC = f"{_ACTOR}.use_dynamic_bsz"
+_KL = (f"{_ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """One size: ``all_gpus`` is the deprecated spelling, without dynamic batches (``dynamic``) it is needed,
+    ``because`` of a key that asks for the model."""
+
+    all_gpus: str
+    dynamic: tuple[str, ...]
+    because: str = ""
+
+    @property
+    def per_gpu(self) -> str:
+        return f"{self.all_gpus}_per_gpu"
+
+
+def check(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Raises UserError for the first size that veRL would miss or refuse. ``record``: config/launch.json."""
+    for size in _sizes(verl):
+        if not all(value_of(verl, key) for key in size.dynamic):
+            _check_one(size, verl, record)
+
+
+def _sizes(verl: Mapping[str, Any]) -> Iterator[_Size]:
+    yield _Size(f"{_ACTOR}.ppo_micro_batch_size", (_DYNAMIC,))
+    yield _Size("actor_rollout_ref.rollout.log_prob_micro_batch_size", (_DYNAMIC,))
+    if (kl := next((key for key in _KL if value_of(verl, key)), None)) is not None:
+        yield _Size(f"{_REF}.log_prob_micro_batch_size", (_DYNAMIC, f"{_REF}.log_prob_use_dynamic_bsz"), kl)
+    if _has_critic(verl):
+        yield _Size("critic.ppo_micro_batch_size", ("critic.use_dynamic_bsz",), "algorithm.adv_estimator")
+
+
+def _has_critic(verl: Mapping[str, Any]) -> bool:
+    """As verl.trainer.ppo.utils.need_critic."""
+    enabled = value_of(verl, "critic.enable")
+    return value_of(verl, "algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
+
+
+def _check_one(size: _Size, verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    per_gpu, all_gpus = value_of(verl, size.per_gpu), value_of(verl, size.all_gpus)
+    if all_gpus is not None:
+        raise UserError(
+            f"{size.all_gpus}={all_gpus}: veRL {PINNED} takes the size of one GPU's micro-batch only",
+            where=place(record, (size.all_gpus,)),
+            hint=f"write {size.per_gpu}={per_gpu or '… (yours divided by the GPUs that train)'} instead",
+        )
+    if per_gpu is None:
+        off = next(key for key in size.dynamic if not value_of(verl, key))
+        asks = f"{size.because}={value_of(verl, size.because)}" if size.because else f"{off}=False"
+        raise UserError(
+            f"{asks} needs {size.per_gpu}: veRL {PINNED} refuses to start without it",
+            where=place(record, (size.because or off,)),
+            hint=f"write {size.per_gpu}={_like(size, verl)}, or {off}=True",
+        )
+
+
+def _like(size: _Size, verl: Mapping[str, Any]) -> Any:
+    """The actor's size where there is one."""
+    actor = value_of(verl, f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
+    return "1" if actor is None else actor
