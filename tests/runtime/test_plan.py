@@ -353,3 +353,9 @@ def test_one_accelerator_is_shared_in_turns_and_a_cpu_is_not():
 def test_what_one_device_cannot_hold_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         planned(mode="colocate", **options)
+
+
+@pytest.mark.parametrize("sets", [(), ("trainer.use_v1=True",)])
+def test_the_recorded_trainer_is_the_one_that_runs(sets):
+    plan_ = make_plan(source()[0].config, Options(sets=sets), cwd=Path("/work"), device="cpu")
+    assert plan_.spec.verl["trainer"]["use_v1"] is False

@@ -77,6 +77,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     local_dir = verl["trainer"].get("default_local_dir")
     verl["trainer"]["default_local_dir"] = str(job.root)
     verl["trainer"]["device"] = device
+    verl["trainer"]["use_v1"] = False  # as trainer/config.py has it: ours is veRL's v0 trainer
     run_cwd = cwd
     if checkout.holds_verl(cwd):
         verl, run_cwd = checkout.absolute_paths(verl, cwd), job.root
