@@ -129,3 +129,36 @@ def every_logger_has_two_runs(folder, job):
         assert [line["step"] for line in lines] == [1, 2]
     for role in ("trainer", "explorer"):
         assert list((job / "monitor" / "tensorboard" / role).glob("events.out.*"))
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp_path):
+    """In memory, broadcast between the processes, and taking turns at one device: digit by digit."""
+    ways = {
+        "memory": [],
+        "nccl": ["--set", "synchronizer.sync_method=nccl"],
+        "colocate": ["--mode", "colocate"],
+    }
+    made = {}
+    for name, options in ways.items():
+        job = tmp_path / "jobs" / name
+        one = run("trainer.total_training_steps=3", options=[*options, "--job", str(job)], name=name)
+        one.job = job
+        one.start().finish()
+        assert one.code == 0, one.out + one.err
+        assert one.alive() == []
+        made[name] = answers(one)
+        methods = {method for (method,) in one.sql("select distinct method from weight_versions")}
+        assert methods == {"nccl" if name == "nccl" else "memory"}
+    assert len(made["memory"]) == 3 * 8 * 8
+    assert made["nccl"] == made["memory"] == made["colocate"]
+
+
+def answers(one):
+    buffer = open_buffer(f"sqlite:///{one.job}/buffer/experiences.db", create=False)
+    parts = [
+        (g.task_no, e.run, e.response_ids.tolist()) for g in buffer.groups("train") for e in g.experiences
+    ]
+    buffer.close()
+    return sorted(parts)
