@@ -100,3 +100,18 @@ def test_bad_input(capsys, argv, message):
     code, out, err = run(capsys, *argv)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_line_ends_of_another_system_are_said_and_shown(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_bytes(b"set -x\r\npython3 -m verl.trainer.main_ppo a.a=1 \\\r\n  b.b=2\r\n")
+    _, text, _ = run(capsys, "run.sh")
+    assert text.splitlines() == [
+        "run.sh:2: verl.trainer.main_ppo, 2 arguments",
+        "      2  a.a=1",
+        "      2  \\r",
+        "run.sh:1: warning TP005 lines end in CR LF: bash takes the carriage return for a character of the"
+        " last word (dos2unix removes it)",
+        "run.sh:3: warning TP003 bash takes 'b.b' for a command, the override is lost: a carriage return"
+        " follows the backslash of the line above",
+    ]

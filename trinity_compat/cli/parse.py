@@ -97,12 +97,17 @@ def as_text(reading: Reading) -> str:
     for launch in reading.launches:
         wrapped = f" (through {', '.join(launch.wrapper)})" if launch.wrapper else ""
         lines.append(f"{launch.where}: {launch.module}{wrapped}, {len(launch.arguments)} arguments")
-        lines += [f"  {name}={word.text}" for name, word in launch.env.items()]
+        lines += [f"  {name}={_visible(word.text)}" for name, word in launch.env.items()]
         for word in launch.arguments:
             still = unresolved(word)
             note = f"   [open: {', '.join(still)}]" if still else ""
-            lines.append(f"  {word.where.line:>5}  {word.text}{note}")
+            lines.append(f"  {word.where.line:>5}  {_visible(word.text)}{note}")
     if not reading.launches:
         lines.append(f"{reading.source}: no training main is launched")
     lines += [f"{d.where}: {d.severity} {d.code} {d.message}" for d in reading.diagnostics]
     return "\n".join(lines)
+
+
+def _visible(text: str) -> str:
+    """A carriage return would move the cursor."""
+    return text.replace("\r", "\\r")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from trinity_compat.launch import assignments, builtins, external, words
+from trinity_compat.launch.code import CARRIAGE_RETURN
 from trinity_compat.launch.state import Function, Return, Shell, Variable
 from trinity_compat.launch.tree import Node
 from trinity_compat.launch.values import Value, text_of
@@ -104,7 +105,7 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
 
 def _lost_override(sh: Shell, name: str) -> int:
     """A line that was meant as an argument of the command above, but is a command of its own."""
-    lines = sh.unit.source.decode(errors="surrogateescape").split("\n")
+    lines = sh.unit.source.decode(errors="surrogateescape").replace(CARRIAGE_RETURN, "\r").split("\n")
     at = next((i for i in range(len(lines)) if sh.unit.line(i + 1) == sh.where), None)
     code, why = "TP004", "the line above doesn't end in a backslash"
     if at:
@@ -112,7 +113,8 @@ def _lost_override(sh: Shell, name: str) -> int:
         if above.lstrip().startswith("#") or re.search(r"\s#.*\\$", above):
             code, why = "TP002", "a comment stands inside the continued command and ends it"
         elif re.search(r"\\[ \t\r]+$", above):
-            code, why = "TP003", "a blank follows the backslash of the line above"
+            what = "carriage return" if above.endswith("\\\r") else "blank"
+            code, why = "TP003", f"a {what} follows the backslash of the line above"
         elif not above.strip():
             why = "an empty line ends the command above"
     sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")

@@ -11,7 +11,8 @@ from trinity_compat.launch.tree import Unit
 from trinity_compat.launch.values import Bit, Value, open_source, text_of
 
 HOLES = range(0xE000, 0xF700)
-BAD_BYTE = re.compile("[\udc80-\udcff]")
+UNREADABLE = re.compile("[\udc80-\udcff\r]")
+CARRIAGE_RETURN = chr(ord("\r") + 0xF700)  # as `without_unreadable` writes it
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")
 
 
@@ -33,14 +34,15 @@ def unit_of(value: Value, fallback: Where) -> Unit:
                 lines.append(Where(where.file, where.line + index))
             text += ("\n" if index else "") + line
     lines = lines or [fallback]
-    text = without_bad_bytes(text, holes, lines[0])
+    text = without_unreadable(text, holes, lines[0])
     return Unit(lines[0].file, text.encode(errors="surrogateescape"), tuple(lines), holes)
 
 
-def without_bad_bytes(text: str, holes: dict[str, Bit], where: Where) -> str:
-    """Bytes that are no UTF-8 become holes: the parser refuses them, bash doesn't mind."""
-    for char in set(BAD_BYTE.findall(text)):
-        hole = chr(ord(char) - 0xDC00 + 0xF700)
+def without_unreadable(text: str, holes: dict[str, Bit], where: Where) -> str:
+    """What the parser doesn't take as bash does becomes holes: it refuses bytes that are no UTF-8, and drops
+    the carriage return of a line that ends in CR LF, which is a character like any other for bash."""
+    for char in set(UNREADABLE.findall(text)):
+        hole = chr(ord(char) % 0x100 + 0xF700)
         holes[hole] = Bit(char, where)
         text = text.replace(char, hole)
     return text
@@ -51,6 +53,7 @@ def run_unit(sh: Shell, unit: Unit) -> int:
     with sh.nested():
         statements, problem = tree.parse(unit.source, sh.budget)
         before, sh.unit = sh.unit, unit
+        _warn_of_line_ends(sh, unit)
         try:
             sh.status = 0 if not statements else sh.status
             for statement in statements:
@@ -64,6 +67,13 @@ def run_unit(sh: Shell, unit: Unit) -> int:
             sh.warn("TP001", f"bash stops here: {problem.message}", unit.line(problem.line), "error")
             sh.status = 2
     return sh.status
+
+
+def _warn_of_line_ends(sh: Shell, unit: Unit) -> None:
+    end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
+    if end >= 0:
+        message = "lines end in CR LF: bash takes the carriage return for a character of the last word"
+        sh.warn("TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1))
 
 
 def run_script_unit(sh: Shell, unit: Unit) -> int:

@@ -67,7 +67,7 @@ def _read(shell: Shell, text: str) -> Reading:
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
     holes: dict[str, Bit] = {}
-    source = code.without_bad_bytes(text, holes, Where(name, 1)).encode(errors="surrogateescape")
+    source = code.without_unreadable(text, holes, Where(name, 1)).encode(errors="surrogateescape")
     with _bounded(shell):
         code.run_script_unit(shell, Unit(name, source, holes=holes))
     return _reading(name, shell)
@@ -125,9 +125,9 @@ def _bounded(shell: Shell) -> Iterator[None]:
     try:
         yield
     except BudgetExceeded as error:
-        shell.warn("TP201", f"reading stopped here: {error}", severity="error")
+        shell.warn("TP112", f"reading stopped here: {error}", severity="error")
     except RecursionError:
-        shell.warn("TP201", "reading stopped here: nested too deeply", severity="error")
+        shell.warn("TP112", "reading stopped here: nested too deeply", severity="error")
     finally:
         sys.setrecursionlimit(limit)
 

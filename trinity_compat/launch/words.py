@@ -137,7 +137,8 @@ def _filled(unit: Unit, text: str, where: Where) -> Value:
     for char in text:
         if char in unit.holes:
             out += lines_of(run, where)
-            out.append(unit.holes[char])
+            hole = unit.holes[char]
+            out.append(hole if hole.source is not None else Bit(hole.text, where))
             run = ""
         else:
             run += char
@@ -172,7 +173,7 @@ def _with_backslashes(unit: Unit, text: str, where: Where) -> Segs:
         if stop > at:
             segs += segs_of(_filled(unit, text[at:stop], where), quoted=False, where=where, own=True)
         if stop + 1 < len(text) and text[stop + 1] != "\n":
-            segs.append(Seg(text[stop + 1], where, quoted=True, own=True))
+            segs += segs_of(_filled(unit, text[stop + 1], where), quoted=True, where=where, own=True)
         elif stop + 1 == len(text):
             segs.append(Seg("\\", where, quoted=True, own=True))
         at = stop + 2
