@@ -186,10 +186,21 @@ def test_output_goes_to_a_file(folder, tmp_path):
     "arguments, said",
     [
         (["no/such.sh"], "no/such.sh"),
-        (["-", "--env", "HOME"], "--env HOME: no value"),
+        (["-", "--env", "HOME"], "--env HOME: not of the form"),
         (["-", "--verl-version", "9.9"], "9.9"),
     ],
 )
 def test_bad_input_is_a_user_error(arguments, said):
     with pytest.raises(UserError, match=said):
         audit(*arguments, stdin=GRPO)
+
+
+def test_a_folder_without_scripts_is_no_clean_audit(tmp_path):
+    (tmp_path / "notes.txt").write_text(GRPO)
+    with pytest.raises(UserError, match="no script below this folder"):
+        audit(tmp_path)
+
+
+def test_what_cannot_be_written_is_said(folder):
+    with pytest.raises(UserError, match=r"nowhere/x\.html: cannot write: No such file"):
+        audit(folder / "grpo.sh", "-o", folder / "nowhere" / "x.html")

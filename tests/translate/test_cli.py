@@ -117,3 +117,16 @@ def test_the_folder_for_upstream_that_the_hint_names_is_printed(run, monkeypatch
     with pytest.raises(SystemExit):
         main()
     assert (Path(capsys.readouterr().out.strip()) / "verl_compat.py").is_file()
+
+
+def test_a_folder_in_a_scripts_place_and_an_output_that_cannot_be_written(run, tmp_path):
+    code, out, err = run("-o", "nowhere/x.yaml")
+    assert (code, out) == (2, "") and err.startswith("error: nowhere/x.yaml: cannot write: No such file")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_is_not_called_missing(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["translate", str(tmp_path)])
+    assert done.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} is a folder\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.silence import directives, silenced
-from trinity_compat.errors import UserError
+from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.translate import is_translated, translate
@@ -45,8 +45,8 @@ class Request:
 def audit_sources(sources: Iterable[str], request: Request) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
-    Raises UserError for a named file that cannot be read and for an unknown veRL version; a file that was
-    found in a folder becomes a problem of the audit, and the others go on.
+    Raises UserError for a named file that cannot be read, a folder without scripts and an unknown veRL
+    version; a file that was found in a folder becomes a problem of the audit, and the others go on.
     """
     if request.options.verl_version is not None:
         check_version(request.options.verl_version)
@@ -72,7 +72,12 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
     for source in sources:
         path = Path(source)
         if source != "-" and path.is_dir():
-            yield from ((str(file), False) for file in _scripts_below(path))
+            scripts = _scripts_below(path)
+            if not scripts:
+                raise UserError(
+                    f"no script below this folder ({', '.join(sorted(SCRIPTS))})", where=Where(source)
+                )
+            yield from ((str(file), False) for file in scripts)
         else:
             yield source, True
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from trinity_compat.cli._shared import write
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.verdict import Comparison, Options
-from trinity_compat.errors import UserError, Where
+from trinity_compat.errors import UserError
 
 
 @click.command(name="compare")
@@ -129,13 +130,6 @@ def _config_text(sides: tuple[str, ...], form: str) -> str:
 
 
 def _print(text: str, output: Path | None) -> None:
-    if output is None:
-        click.echo(text, nl=not text.endswith("\n"))
-        return
-    part = output.with_name(output.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(output)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", where=Where(str(output))) from error
-    click.echo(f"wrote {output}", err=True)
+    write(text if text.endswith("\n") else f"{text}\n", output)
+    if output is not None:
+        click.echo(f"wrote {output}", err=True)

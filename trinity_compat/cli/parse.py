@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trinity_compat.cli._shared import name_and_value
 from trinity_compat.errors import UserError
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, read_argv, read_script, read_text
 from trinity_compat.launch.values import Bit, open_source
@@ -27,7 +28,7 @@ def command(
 
     ARGS after -- are the script's own arguments.
     """
-    environment = dict(_pair(pair) for pair in env)
+    environment = dict(name_and_value("--env", pair) for pair in env)
     if argv:
         reading = read_argv([*([script] if script else []), *args], env=environment)
     elif script is None:
@@ -41,13 +42,6 @@ def command(
         click.echo(json.dumps(as_json(reading)))
     else:  # a script may hold bytes that are no UTF-8
         click.echo(as_text(reading).encode(errors="backslashreplace").decode())
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UserError(f"--env {text}: not of the form NAME=VALUE")
-    return name, value
 
 
 def as_json(reading: Reading) -> dict[str, Any]:

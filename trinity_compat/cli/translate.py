@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
@@ -22,16 +23,7 @@ from trinity_compat.verl_config import VERSIONS, config_from_yaml
 _STATUSES = [status.value for status in Status]
 
 
-class _WithScriptArguments(click.Command):
-    """Keeps what follows -- apart: click would drop the dashes."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.obj = tuple(args[at + 1 :])
-        return super().parse_args(ctx, args[:at])
-
-
-@click.command(name="translate", cls=_WithScriptArguments)
+@click.command(name="translate", cls=WithScriptArguments)
 @click.argument("source", required=False)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not to stdout."
@@ -72,10 +64,10 @@ def command(
     stdout carries YAML only. Exit code: 0, 1 when a finding reaches --fail-on, 2 when there is no
     translation.
     """
-    env = dict(_pair("--env", text) for text in given["env"])
+    env = dict(name_and_value("--env", text) for text in given["env"])
     options = _options(given, env)
     results = _translate(source, arguments, which, given, options)
-    _write("---\n".join(text for _, text in results), output)
+    write("---\n".join(text for _, text in results), output)
     for translation, _ in results:
         _tell(translation)
     limit = given["fail_on"]
@@ -92,7 +84,7 @@ def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
         resolve=given["resolve"],
         env=env,
         environ=dict(os.environ) if given["resolve"] else {},
-        assignments=dict(_pair("--set", text) for text in given["assignments"]),
+        assignments=dict(name_and_value("--set", text) for text in given["assignments"]),
         rules=given["rules"],
         comments=not given["no_comments"],
         command=shlex.join(["trinity-compat", *_shown(sys.argv[1:])]),
@@ -172,22 +164,6 @@ def _chosen(reading: Reading, which: str) -> list[Launch]:
             f"note: {reading.source} has {count} launches, this is the first (--launch N|all)", err=True
         )
     return [reading.launches[int(which) - 1]]
-
-
-def _pair(option: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UserError(f"{option} {text}: not of the form NAME=VALUE")
-    return name, value
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    beside = output.with_name(output.name + ".part")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(output)
 
 
 def _reaches(translation: Translation, limit: Status) -> bool:

@@ -35,6 +35,10 @@ def read_script(
     Raises `UserError` when the file can't be read.
     """
     file = Path(path)
+    if file.is_dir():
+        raise UserError(
+            f"{os.fspath(path)} is a folder", hint="name a script in it; audit reads whole folders"
+        )
     if not file.is_file():
         raise UserError(f"there is no script {os.fspath(path)}")
     try:
