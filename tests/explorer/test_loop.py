@@ -4,12 +4,15 @@ import asyncio
 import sqlite3
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from explorer_job import BATCH, FakeMaker, job, publish
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.errors import RunError
+from trinity_compat.explorer import loop as loop_module
 from trinity_compat.explorer import plan as plan_module
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.loop import Explorer
@@ -101,6 +104,110 @@ def test_weights_on_another_machine_are_an_error_that_says_so(tmp_path, toy, mon
     buffer.beat("trainer", "t", state="waiting")
     with pytest.raises(SyncTimeout, match=r"version 0 .* published as .*, which is not on this machine"):
         run.until(lambda: False)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass for the explorer only when a test says so: ``clock[0] += 60``."""
+    now = [1000.0]
+    for module in (loop_module, plan_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_published_file_has_time_to_come_into_sight_however_long_it_was_waited_for(tmp_path, toy, clock):
+    spec, buffer = job(tmp_path, toy, sync=SyncSpec(directory=str(tmp_path / "w")))
+    plan = Run(spec, buffer, FakeMaker()).plan
+    publish(spec, buffer, toy, 0)
+    Path(buffer.get_version(0).path).unlink()
+    buffer.beat("trainer", "t", state="waiting")
+    plan.check_wait(2, 600.0)
+    clock[0] += plan_module.ELSEWHERE_S + 1
+    with pytest.raises(SyncTimeout, match="version 0"):
+        plan.check_wait(2, 620.0)
+
+
+def test_time_without_work_is_not_time_waited_for_weights(tmp_path, toy, clock):
+    spec, buffer = job(tmp_path, toy, steps=2)
+    publish(spec, buffer, toy, 0, 1)
+    run, pauses = Run(spec, buffer, FakeMaker()), []
+    run.plan.ask_if_missed = pauses.append
+    run.until(ready(buffer, 2 * BATCH))
+    clock[0] += 10 * spec.sync.timeout_s
+    pauses.clear()
+    run.until(lambda: len(pauses) > 1)
+    for version in (0, 1):
+        Path(buffer.get_version(version).path).unlink()
+    buffer.claim_groups(1, owner="t", step=9, min_version=2)  # all are stale: to be made again
+    pauses.clear()
+    run.until(lambda: len(pauses) > 2)
+
+
+def test_a_trainer_that_dies_ends_answers_that_take_long(tmp_path, toy):
+    class Endless(FakeMaker):
+        async def groups(self, work, version, history):
+            self.before(work)
+            await asyncio.Event().wait()
+            yield
+
+    spec, buffer = job(tmp_path, toy)
+    maker = Endless(before=lambda _work: setattr(run.heart, "_trouble", TrainerGone("it is gone")))
+    run = Run(spec, buffer, maker)
+    with pytest.raises(TrainerGone, match="it is gone"):
+        run.until(lambda: False, limit_s=5)
+
+
+class OvertakenMaker(FakeMaker):
+    """While it loads one of ``late``, the trainer publishes two more and deletes that one."""
+
+    def __init__(self, spec, buffer, toy, *late, **more):
+        super().__init__(**more)
+        self.late, self.publish = list(late), lambda *versions: publish(spec, buffer, toy, *versions)
+        self.buffer = buffer
+
+    async def load(self, version):
+        if version.version in self.late:
+            self.late.remove(version.version)
+            self.publish(version.version + 1, version.version + 2)
+            Path(version.path).unlink()
+            raise RunError("weights can't be read")
+        await super().load(version)
+
+
+def test_weights_that_were_overtaken_while_they_were_read_give_way_to_the_newest(tmp_path, toy):
+    sync = SyncSpec(style="trainer_driven", directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, steps=1, sync=sync)
+    publish(spec, buffer, toy, 0)
+    run = Run(spec, buffer, OvertakenMaker(spec, buffer, toy, 0)).until(ready(buffer, BATCH))
+    assert run.maker.loaded == [2]
+
+
+def test_so_do_weights_that_come_in_the_middle_of_a_step(tmp_path, toy):
+    class Slow(OvertakenMaker):
+        async def groups(self, work, version, history):
+            async for group in super().groups(work, version, history):
+                if self.loaded[-1] == 0:
+                    self.publish(1)
+                while self.loaded[-1] == 0:
+                    await asyncio.sleep(0)
+                yield group
+
+    sync = SyncSpec(style="fully_async", directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, steps=1, sync=sync)
+    publish(spec, buffer, toy, 0)
+    run = Run(spec, buffer, Slow(spec, buffer, toy, 1)).until(ready(buffer, BATCH))
+    assert run.maker.loaded == [0, 3]
+
+
+def test_weights_that_are_there_and_cannot_be_read_end_the_run(tmp_path, toy):
+    class Broken(FakeMaker):
+        async def load(self, version):
+            raise RunError("weights are not what was published")
+
+    spec, buffer = job(tmp_path, toy)
+    publish(spec, buffer, toy, 0)
+    with pytest.raises(RunError, match="not what was published"):
+        Run(spec, buffer, Broken()).until(lambda: False)
 
 
 def test_a_new_run_begins_with_the_model_path_itself(tmp_path, toy):
@@ -215,6 +322,27 @@ def test_the_mark_of_an_earlier_run_does_not_end_this_one(tmp_path, toy, monkeyp
     run = Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
     monkeypatch.setattr(plan_module, "GRACE_S", 0.0)
     run.until(lambda: False)  # nobody takes it down: it does count in the end
+
+
+def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_start(tmp_path, toy, clock):
+    _, buffer = job(tmp_path, toy)
+    buffer.set_state("finished", True)
+    ended = plan_module.Ended()
+    clock[0] += 2 * plan_module.GRACE_S
+    assert not ended.seen(buffer)
+    clock[0] += 2 * plan_module.GRACE_S
+    assert ended.seen(buffer)
+
+
+def test_an_explorer_that_has_seen_a_trainer_is_not_alone_while_that_one_is_hidden(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy, steps=1, mode="explore")
+    publish(spec, buffer, toy, 0)
+    buffer.beat("trainer", "t", state="running")
+    run = Run(spec, buffer, FakeMaker()).until(ready(buffer, BATCH))
+    assert not run.plan.finished()
+    buffer.reconcile(step=0)
+    assert not buffer.participants()
+    assert not run.plan.finished()
 
 
 def test_exploring_alone_ends_with_the_tasks(tmp_path, toy):

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
+from trinity_compat.errors import RunError
 from trinity_compat.explorer.colocate import SharedDevice
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
 from trinity_compat.synchronizer.offers import Offer
+from trinity_compat.synchronizer.waiting import is_there
 
 PAUSE_S = 0.03  # between looks for new weights
 IDLE_S = 0.1  # with all tasks made: only evaluations, or groups dropped as stale, can bring work
@@ -100,11 +102,12 @@ class Explorer:
     async def _step(self, work: Work, version: WeightVersion, history: int) -> None:
         times = StepTimes(wait=time.monotonic() - self._waiting_since)
         with times.measure("sync_weight"):
-            await self._load(version)
+            if not await self._load(version):
+                return
         with times.measure("rollout"):
             draw = self._plan.draw(work)
             making = self._draw(draw, version, history) if draw else self._make(work, version, history)
-            groups = await self._followed(making)
+            groups = await self._attended(making, follows=self._plan.follows)
         if self._loaded is None:  # a handover broke off meanwhile: who knows what made them
             return
         with times.measure("write"):
@@ -114,14 +117,17 @@ class Explorer:
             self._report.step(work.step, version.version, groups, times, extra)
         self._waiting_since = time.monotonic()
 
-    async def _followed(self, making: Coroutine[Any, Any, list[Group]]) -> list[Group]:
-        """What ``making`` gives, with newer weights put in place meanwhile where the style has it so."""
-        if not self._plan.follows:
-            return await making
+    async def _attended(
+        self, making: Coroutine[Any, Any, list[Group]], *, follows: bool = False
+    ) -> list[Group]:
+        """What ``making`` gives, unless the trainer dies meanwhile: answers may take long. ``follows``: newer
+        weights are put in place as they come."""
         work = asyncio.ensure_future(making)
         try:
             while not work.done():
-                await self._take_newer()
+                self._heart.check()
+                if follows:
+                    await self._take_newer()
                 await asyncio.wait({work}, timeout=PAUSE_S)
             return work.result()
         finally:
@@ -132,9 +138,9 @@ class Explorer:
             if offer := self._receiver.look():
                 await self._take(offer)
             return
-        newest = self._buffer.latest_version()
-        if newest and self._loaded and newest.version > self._loaded.version:
-            await self._load(newest)
+        newest, before = self._buffer.latest_version(), self._loaded
+        if newest and before and newest.version > before.version and not await self._load(newest):
+            self._loaded = before
 
     async def _take(self, offer: Offer) -> None:
         assert self._receiver is not None
@@ -142,19 +148,27 @@ class Explorer:
         self._loaded = await self._receiver.take(offer)
 
     async def _evaluate(self, request: EvalRequest, version: WeightVersion, history: int) -> None:
-        await self._load(version)
-        work = self._plan.eval_work(request)
-        if self._store(await self._make(work, version, history), history):
+        if not await self._load(version):
+            return
+        making = self._make(self._plan.eval_work(request), version, history)
+        if self._store(await self._attended(making), history):
             self._buffer.finish_eval(request)
         self._waiting_since = time.monotonic()
 
-    async def _load(self, version: WeightVersion) -> None:
+    async def _load(self, version: WeightVersion) -> bool:
+        """Put it in place. False when the trainer, two versions ahead by now, has deleted it meanwhile."""
         if self._device:
             await self._device.use()
         if version != self._loaded:
             self._loaded = None
-            await self._maker.load(version)
+            try:
+                await self._maker.load(version)
+            except RunError:
+                if is_there(version):
+                    raise
+                return False
             self._loaded = version
+        return True
 
     async def _make(self, work: Work, version: WeightVersion, history: int) -> list[Group]:
         self._heart.state = "running"
@@ -187,6 +201,7 @@ class Explorer:
             await self._device.leave()
         if work is None:
             self._plan.done()
+            self._waiting_since = time.monotonic()  # for no weights, so far
             await asyncio.sleep(IDLE_S)
             return
         self._plan.check_wait(work.step, time.monotonic() - self._waiting_since)

@@ -36,17 +36,18 @@ class Work:
 
 class Ended:
     """Whether the trainer has finished this run. A mark that an earlier run left over the same database
-    counts only after GRACE_S: until then a trainer may come, take it down, and train on."""
+    counts only GRACE_S after the first look: until then a trainer may come, take it down, and train on."""
 
     def __init__(self) -> None:
-        self._since = time.monotonic()
+        self._since: float | None = None
         self._fresh = False
 
     def seen(self, buffer: Buffer) -> bool:
         """Look at the buffer."""
-        finished = bool(buffer.get_state("finished"))
+        finished, now = bool(buffer.get_state("finished")), time.monotonic()
         self._fresh = self._fresh or not finished
-        return finished and (self._fresh or time.monotonic() - self._since > GRACE_S)
+        self._since = now if self._since is None else self._since
+        return finished and (self._fresh or now - self._since > GRACE_S)
 
 
 def _number(version: WeightVersion | None) -> int:
@@ -69,7 +70,8 @@ class Plan:
         self._index = index
         self._batch = train.order.batch_size
         self._filter = GroupFilter.of(spec.verl)
-        self._ended = Ended()
+        self._ended, self._accompanied = Ended(), False
+        self._missed: tuple[WeightVersion, float] | None = None
         self._held: WeightVersion | None = None
         self._asking = Asking(buffer, index)
         self._asked_for = self._history = 0
@@ -86,10 +88,12 @@ class Plan:
         """The trainer is done; or there is none to wait for, and all tasks are made."""
         if self._ended.seen(self._buffer):
             return True
-        alone = self._spec.mode == "explore" and not any(
-            p.role == "trainer" for p in self._buffer.participants()
-        )
-        return alone and not self._missing(1)
+        return self._spec.mode == "explore" and not self._has_trainer() and not self._missing(1)
+
+    def _has_trainer(self) -> bool:
+        """Once seen, it counts: a resume, or another side's start, hides it until its next beat."""
+        self._accompanied = self._accompanied or any(p.role == "trainer" for p in self._buffer.participants())
+        return self._accompanied
 
     def next_eval(self) -> EvalRequest | None:
         """The oldest open evaluation; the first explorer serves them all."""
@@ -198,13 +202,20 @@ class Plan:
                 f"explorer step {step} waited {waited_s:.0f} s for its version of the weights",
                 hint="log/trainer.log says what holds the trainer; synchronizer.sync_timeout sets the limit",
             )
-        if waited_s > ELSEWHERE_S and (version := misplaced(self._buffer)):
+        version = misplaced(self._buffer) if waited_s > ELSEWHERE_S else None
+        if version and self._missed_for(version) > ELSEWHERE_S:
             raise SyncTimeout(
                 f"version {version.version} of the weights is published as {version.path}, "
                 "which is not on this machine",
                 hint="on several machines use synchronizer.sync_method checkpoint with a job directory that "
                 "all of them share, or nccl",
             )
+
+    def _missed_for(self, version: WeightVersion) -> float:
+        """Seconds since its file was first looked for in vain."""
+        if self._missed is None or self._missed[0] != version:
+            self._missed = version, time.monotonic()
+        return time.monotonic() - self._missed[1]
 
     def ask_if_missed(self, loaded: WeightVersion | None) -> None:
         """Ask for another handover when one took place without this explorer: it has started since."""
