@@ -82,8 +82,9 @@ class Offered:
         self._buffer.set_state(_ready(self._index), answer)
 
     def meeting(self, offer: Offer) -> tuple[Meeting, int] | None:
-        """Where, and this explorer's first rank; None until the trainer says so."""
+        """Where, and this explorer's first rank; None until the trainer says so. A meeting whose places are
+        those of processes before this one fails; the trainer offers again."""
         found: dict[str, Any] | None = self._buffer.get_state(_MEETING)
-        if not found or found["offer"] != offer.id:
+        if not found or found["offer"] != offer.id or self._member not in found["first"]:
             return None
         return Meeting(**found["meeting"]), int(found["first"][self._member])
