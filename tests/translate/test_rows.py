@@ -43,14 +43,41 @@ def test_user_rules_lie_over_the_shipped_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["a.b: {how: guess}", "a.b: {how: copy}", "- x", "a.b: {how: derive, by: no}"]
+    ("text", "said"),
+    [
+        ("a.b: {how: guess}", "my.yaml:1: rule for 'a.b' lacks a valid 'how'"),
+        ("# mine\n\na.b:\n  how: copy", "my.yaml:3: rule for 'a.b' lacks its target 'to'"),
+        ("- x", "my.yaml: rules are a mapping"),
+        ("", "my.yaml: rules are a mapping"),
+        ("{{", "my.yaml: cannot read the rules: line 1"),
+        ("a.b: 3", "is no row"),
+        ("a.b: {how: derive, by: nope}", "no derivation 'nope'"),
+        ("a.b: {how: [copy]}", "has how: ['copy']"),
+        ("a.b: {how: drop, status: fine}", "has status: 'fine'"),
+        ("a.b: {how: drop, whi: x}", "has a field 'whi' that no row has"),
+        ("a.b: {how: copy, to: 3}", "has to: 3"),
+        ("a.b: {how: copy, to: buffer.nosuch}", "no trinity-rft has: buffer.nosuch"),
+        ("a.b: {how: pass, targets: 3}", "has targets: 3"),
+        ("a.b: {how: drop, free: 1}", "free is true or false"),
+    ],
 )
-def test_a_bad_rule_is_named(tmp_path, text):
+def test_a_bad_rule_is_named_with_its_line(tmp_path, text, said):
     rules = tmp_path / "my.yaml"
     rules.write_text(text)
     with pytest.raises(UserError) as error:
         load_rows(str(rules))
-    assert "my.yaml" in str(error.value)
+    assert said in str(error.value)
+
+
+def test_rules_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "my.yaml").write_bytes(b"a\xff: 1")
+    with pytest.raises(UserError, match=r"my\.yaml: cannot read the rules"):
+        load_rows(str(tmp_path / "my.yaml"))
+
+
+def test_a_rule_s_own_code_is_explained_as_such(tmp_path):
+    (tmp_path / "my.yaml").write_text("trainer.my_flag: {how: drop, code: OUR01, why: our fork}")
+    assert "OUR01" in explain("trainer.my_flag", load_rows(str(tmp_path / "my.yaml")))
 
 
 def test_explain_a_key_a_path_a_code_and_an_old_name():

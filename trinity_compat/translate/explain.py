@@ -112,7 +112,8 @@ def _key_lines(key: str, row: Row) -> Iterator[str]:
         yield f"  target:  trainer.trainer_config.{key}"
     yield f"  status:  {row.outcome('0.6.0')}"
     yield f"  why:     {row.why}"
-    yield f"  code:    {row.code} {codes()[row.code]['title']}"
+    title = codes().get(row.code, {}).get("title", "a code of your rules")
+    yield f"  code:    {row.code} {title}"
     if row.key != key:
         yield f"  rule:    {row.key}"
     if versions := releases_with(key):

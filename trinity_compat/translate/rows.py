@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.data import data_path
-from trinity_compat.errors import UserError, Where
 from trinity_compat.translate.model import Status
+from trinity_compat.translate.user_rules import read as user_rules_of
 
 HOWS: Mapping[str, Status] = {
     "copy": Status.MAPPED,  # the value as it is
@@ -115,11 +115,12 @@ class Rows:
 
 
 def load_rows(user_rules: str | None = None) -> Rows:
-    """Return the shipped rows, with the user's own laid over them."""
+    """Return the shipped rows, with the user's own laid over them. Raises UserError for a bad rule."""
     shipped = _shipped()
     if user_rules is None:
         return shipped
-    return Rows.of([*shipped.all(), *_user_rows(Path(user_rules))])
+    own = user_rules_of(Path(user_rules), HOWS)
+    return Rows.of([*shipped.all(), *(_row(key, form) for key, form in own.items())])
 
 
 @functools.cache
@@ -128,34 +129,6 @@ def _shipped() -> Rows:
     for file in sorted(data_path("translators/rows").glob("*.json")):
         rows += [_row(key, form) for key, form in json.loads(file.read_text(encoding="utf-8")).items()]
     return Rows.of(rows)
-
-
-def _user_rows(path: Path) -> list[Row]:
-    import yaml  # only here: the shipped rows are JSON because it loads forty times faster
-
-    try:
-        forms = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"cannot read the rules: {error}", where=Where(str(path))) from None
-    if not isinstance(forms, Mapping):
-        raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
-    return [_checked(key, form, path) for key, form in forms.items()]
-
-
-def _checked(key: Any, form: Any, path: Path) -> Row:
-    where = Where(str(path))
-    if not isinstance(form, Mapping) or form.get("how") not in HOWS:
-        raise UserError(
-            f"rule for {key!r} lacks a valid 'how'", where=where, hint=f"one of {', '.join(HOWS)}"
-        )
-    if form["how"] == "derive":
-        from trinity_compat.translate.derivations import NAMES
-
-        if form.get("by") not in NAMES:
-            raise UserError(f"rule for {key!r}: no derivation {form.get('by')!r}", where=where)
-    if form["how"] in ("copy", "scale") and not form.get("to"):
-        raise UserError(f"rule for {key!r} lacks its target 'to'", where=where)
-    return _row(str(key), {"why": f"a rule of {path.name}", "code": "TC002", **form})
 
 
 def _row(key: str, form: Mapping[str, Any]) -> Row:
@@ -171,7 +144,7 @@ def _row(key: str, form: Mapping[str, Any]) -> Row:
         same=form.get("same"),
         has_same="same" in form,
         free=form.get("free", False),
-        passed=tuple(form.get("passed", ())),
+        passed=_paths(form.get("passed", ())),
     )
 
 

@@ -81,12 +81,12 @@ def parse_config_file(text: str, source: str = "") -> ConfigFile:
     defaults = content.pop("defaults", None) or ()
     if not isinstance(defaults, list | tuple):
         raise TypeError("'defaults' holds a list")
-    lines = _key_lines(text) if source else {}
+    lines = key_lines(text) if source else {}
     return ConfigFile(tuple(defaults), content, _package_header(text), source, lines)
 
 
-def _key_lines(text: str) -> dict[str, int]:
-    """Dotted key → line, counted from 1."""
+def key_lines(text: str) -> dict[str, int]:
+    """Dotted key → line, counted from 1. ``text`` is YAML that can be read."""
     import yaml
 
     out: dict[str, int] = {}
