@@ -81,3 +81,54 @@ def test_a_script_without_a_launch_is_named(tmp_path):
     path.write_text("echo hello\n")
     with pytest.raises(UserError, match="no veRL launch"):
         read_in_effect(str(path))
+
+
+def test_a_launch_that_hydra_refuses_is_no_equal(tmp_path):
+    good, bad = script(tmp_path, "a.sh"), script(tmp_path, "b.sh", "trainer.total_epoch=3")
+    with pytest.raises(UserError, match=r"b\.sh:14: Hydra would refuse trainer\.total_epoch"):
+        changed(good, bad)
+
+
+def test_an_unset_variable_is_the_same_in_script_and_translation(tmp_path):
+    path = Path(
+        script(tmp_path, "a.sh", "trainer.experiment_name=${RUN:-one} data.custom_cls.path=$HERE/d.py")
+    )
+    (launch,) = read_script(path).launches
+    (tmp_path / "a.yaml").write_text(translate_launch(launch, Options())[1])
+    assert changed(str(path), str(tmp_path / "a.yaml")) == {}
+    assert read_in_effect(str(path)).values["data.custom_cls.path"] == "${oc.env:HERE}/d.py"
+
+
+def test_where_a_value_comes_from(tmp_path):
+    path = script(tmp_path, "a.sh")
+    Path(path).write_text(BASE.format(more="") * 2)
+    found = read_in_effect(path)
+    assert found.why.startswith("the first of 2 launches, line 1; veRL ")
+    assert found.places["actor_rollout_ref.actor.rollout_n"].startswith("follows ${")
+    (launch, _) = read_script(path).launches
+    (tmp_path / "a.yaml").write_text(translate_launch(launch, Options(resolve=True))[1])
+    assert read_in_effect(str(tmp_path / "a.yaml")).places["data.train_batch_size"].endswith("a.yaml")
+
+
+@pytest.mark.parametrize("content", [b"{{", b"a: \xff", b"- a"])
+def test_a_yaml_that_cannot_be_read_is_named(tmp_path, content):
+    (tmp_path / "x.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=r"x\.yaml"):
+        read_in_effect(str(tmp_path / "x.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--assert", "a('x') < 1"], "--assert is about runs"),
+        (["-r", "2"], "--updates-per-step is about runs"),
+        (["--paired"], "--paired is about runs"),
+        (["--format", "html"], "--configs has no HTML"),
+    ],
+)
+def test_an_option_that_would_not_be_heard_is_refused(tmp_path, option, said):
+    a = script(tmp_path, "a.sh")
+    with pytest.raises(UserError, match=said):
+        CliRunner().invoke(
+            command, ["--configs", a, a, *option], standalone_mode=False, catch_exceptions=False
+        )

@@ -50,6 +50,7 @@ def command(
     if len(sides) < 2:
         raise UserError("compare needs two sides", hint="trinity-compat compare A B")
     if configs:
+        _refuse_beside_configs()
         _print(_config_text(sides, form), output)
         return 0
     options = Options(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs))
@@ -89,6 +90,18 @@ def _side(text: str) -> tuple[str, list[Path]]:
     label, sep, rest = text.partition("=")
     paths = [Path(piece) for piece in (rest if sep else text).split(",") if piece]
     return (label if sep else text), paths
+
+
+def _refuse_beside_configs() -> None:
+    """An option that --configs doesn't hear would look obeyed, an --assert even held."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in ("sides", "configs", "output", "form"):
+            raise UserError(f"{parameter.opts[0]} is about runs, --configs compares configurations")
+    if context.params["form"] == "html":
+        raise UserError("--configs has no HTML", hint="--format text, md or json")
 
 
 def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:

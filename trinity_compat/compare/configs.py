@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import read_script
-from trinity_compat.translate import flavour_of, to_verl
+from trinity_compat.launch import Launch, read_script
+from trinity_compat.translate import flavour_of, refuse_errors, to_verl
+from trinity_compat.translate.symbols import Symbols
+from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.trinity_config.read import load
 from trinity_compat.verl_config import PINNED, compose_pinned, effective_config, upgrade
+from trinity_compat.verl_config.entry import read_config
 from trinity_compat.verl_config.from_yaml import config_from_yaml
-from trinity_compat.verl_config.model import EffectiveConfig
-from trinity_compat.verl_config.yaml_files import load_yaml
+from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 _ABSENT = "(not there)"
 _TRINITY_SECTIONS = {"algorithm", "buffer", "explorer", "synchronizer", "cluster"}
@@ -50,30 +52,59 @@ def read_in_effect(source: str) -> InEffect:
     """A script, a veRL YAML or a Trinity YAML. Raises UserError."""
     path = Path(source)
     if not path.is_file():
-        raise UserError("no such file", where=Where(source), hint="--configs takes scripts and YAML files")
+        raise UserError(
+            "a folder" if path.is_dir() else "no such file",
+            where=Where(source),
+            hint="--configs takes scripts and YAML files (of a job directory: config/verl.yaml)",
+        )
     if path.suffix not in (".yaml", ".yml"):
-        return _of_verl(source, _script(path))
-    data = load_yaml(path.read_text(encoding="utf-8"))
-    if isinstance(data, dict) and len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
-        config = load(path)
-        # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
-        tree = compose_pinned({**to_verl(config), "trainer.use_v1": False}, flavour_of(config))
-        return InEffect(source, dict(_leaves(tree)), {}, "a Trinity configuration, carried back to veRL")
+        return _of_script(source, read_script(path).launches)
+    data = read_config(path).config
+    if len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
+        return _of_trinity(source, load(path))
     return _of_verl(source, config_from_yaml(path))
 
 
-def _script(path: Path) -> EffectiveConfig:
-    reading = read_script(path)
-    if not reading.launches:
-        raise UserError("no veRL launch in this script", where=Where(str(path)))
-    return effective_config(reading.launches[0])
+def _of_trinity(source: str, config: Mapping[str, Any]) -> InEffect:
+    # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
+    told = {**to_verl(config), "trainer.use_v1": False}
+    values = dict(_leaves(compose_pinned(told, flavour_of(config))))
+    return InEffect(
+        source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"
+    )
+
+
+def _of_script(source: str, launches: Sequence[Launch]) -> InEffect:
+    if not launches:
+        raise UserError("no veRL launch in this script", where=Where(source))
+    found = _of_verl(source, effective_config(launches[0]))
+    first = f"the first of {len(launches)} launches, line {launches[0].where.line}; " if launches[1:] else ""
+    return replace(found, why=first + found.why)
 
 
 def _of_verl(source: str, config: EffectiveConfig) -> InEffect:
+    """Raises UserError for what Hydra would refuse: such a launch has no effect that could be compared."""
+    refuse_errors(config)
     upgraded = upgrade(config).config
-    places = {key: str(s.where) for key, s in upgraded.settings.items() if s.where is not None}
     values = dict(_leaves({key: setting.value for key, setting in upgraded.settings.items()}))
-    return InEffect(source, values, places, f"veRL {config.version.value}: {config.version.why}")
+    places = {key: _place(setting) for key, setting in upgraded.settings.items()}
+    why = f"veRL {config.version.value}: {config.version.why}"
+    return InEffect(source, values | _unknown_texts(config), places, why)
+
+
+def _place(setting: Setting) -> str:
+    if setting.where is not None:
+        return str(setting.where)
+    return f"follows {setting.interpolation}" if setting.interpolation else "default"
+
+
+def _unknown_texts(config: EffectiveConfig) -> dict[str, Any]:
+    """Values that hold an unset variable or an unknown output, with its name in its place: a Trinity YAML
+    has ``${oc.env:HOME}`` there too."""
+    symbols = Symbols()
+    marked = symbolic_settings(config, symbols, None) or {}
+    values = _leaves({key: setting.value for key, setting in marked.items()})
+    return {key: symbols.in_effect(value) for key, value in values if not symbols.is_known(value)}
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -112,9 +143,8 @@ def _row(d: KeyDifference) -> dict[str, Any]:
 
 def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> str:
     head = [f"A = {a.source} ({a.why})", f"B = {b.source} ({b.why})"]
-    head.append(
-        f"{len(found)} keys differ in effect, as veRL {PINNED} understands them" if found else "no difference"
-    )
+    number = f"{len(found)} key{'s differ' if len(found) > 1 else ' differs'}"
+    head.append(f"{number} in effect, as veRL {PINNED} understands it" if found else "no difference")
     if form == "md":
         lines = ["", "| key | A | B | where |", "|---|---|---|---|"] if found else []
         lines += [f"| {d.key} | `{d.a}` | `{d.b}` | {d.a_place} / {d.b_place} |" for d in found]

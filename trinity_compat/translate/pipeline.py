@@ -34,7 +34,7 @@ def translate_config(
 ) -> tuple[Translation, str]:
     """As ``translate_launch`` for a configuration that is composed already (a veRL YAML)."""
     refuse_other_mains(effective)
-    _refuse_errors(effective)
+    refuse_errors(effective)
     translation = translate(effective, options, root=root)
     header = header_lines(translation, options)
     text = dump(translation.config, translation.provenance, header=header, comments=options.comments)
@@ -52,8 +52,8 @@ def header_lines(translation: Translation, options: Options) -> list[str]:
     return lines
 
 
-def _refuse_errors(effective: EffectiveConfig) -> None:
-    """What Hydra would refuse is refused here: the launch cannot start under veRL either."""
+def refuse_errors(effective: EffectiveConfig) -> None:
+    """Raise UserError for what Hydra would refuse: the launch cannot start under veRL either."""
     for diagnostic in effective.diagnostics:
         if diagnostic.severity == "error":
             raise UserError(f"{diagnostic.message} ({diagnostic.code})", where=diagnostic.where)

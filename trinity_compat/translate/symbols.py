@@ -42,6 +42,14 @@ class Symbols:
         """``value`` with each mark as its text under the known environment."""
         return _replaced(value, lambda number: self.pieces[number][0].text)
 
+    def in_effect(self, value: Any) -> Any:
+        """``value`` with each mark as its text, as the YAML writes it where that is not known."""
+        return _replaced(value, lambda number: self.pieces[number][0].text or _spell(self.pieces[number][0]))
+
+    def is_known(self, value: Any) -> bool:
+        """Whether every mark in ``value`` has a text."""
+        return all(part.text for part, _ in self.within(value))
+
 
 def has_mark(value: Any) -> bool:
     """Whether ``value`` is or holds a text with a mark."""

@@ -44,7 +44,7 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     symbols = Symbols()
     view = View(
         config=upgraded.config,
-        symbolic=_symbolic(effective, symbols, root) or upgraded.config.settings,
+        symbolic=symbolic_settings(effective, symbols, root) or upgraded.config.settings,
         symbols=symbols,
         options=options,
         origin=effective,
@@ -78,10 +78,10 @@ def refuse_other_mains(effective: EffectiveConfig) -> None:
     )
 
 
-def _symbolic(
+def symbolic_settings(
     effective: EffectiveConfig, symbols: Symbols, root: Path | None
 ) -> Mapping[str, Setting] | None:
-    """The settings with marks; None when nothing is symbolic, or a mark stands where none can."""
+    """The settings, carried forward, with marks; None where nothing is symbolic, or a mark can't stand."""
     marked = marked_launch(effective.launch, symbols)
     if marked is None:
         return None
