@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -146,14 +148,14 @@ def _continued_comments(node: object, text: bytes) -> Iterator[int]:
 
 
 def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | None]:
-    with budget.parser() as seconds:
+    with budget.parser():
         process = subprocess.Popen(
             [shfmt_path(), "--to-json", "-ln", "bash"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        output, errors = _communicate(process, source, seconds)
+        output, errors = _communicate(process, source)
     if process.returncode == 0:
         return output, None
     match = ERROR_PLACE.search(errors)
@@ -162,14 +164,14 @@ def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | No
     return b"", SyntaxProblem(int(match[1]), match[3].decode(errors="replace"))
 
 
-def _communicate(process: subprocess.Popen[bytes], source: bytes, seconds: float) -> tuple[bytes, bytes]:
+def _communicate(process: subprocess.Popen[bytes], source: bytes) -> tuple[bytes, bytes]:
     """Feed the parser and read its answer, within limits on time and size.
 
     shfmt takes all of its input before it answers. A tree grows with the square of the nesting (it
     is indented), so no more than the limit is read.
     """
     assert process.stdin and process.stdout and process.stderr
-    timer = threading.Timer(seconds, process.kill)
+    timer = threading.Timer(_wait_at_most(process), process.kill)
     with process:
         timer.start()
         try:
@@ -186,6 +188,17 @@ def _communicate(process: subprocess.Popen[bytes], source: bytes, seconds: float
         finally:
             timer.cancel()
     return output, errors
+
+
+def _wait_at_most(process: subprocess.Popen[bytes]) -> float:
+    """Seconds. Where the system can bound the process's own time, waiting may take longer than that: a busy
+    machine doesn't change a reading."""
+    if not hasattr(resource, "prlimit"):
+        return bounds.PARSER_SECONDS
+    limit = math.ceil(bounds.PARSER_SECONDS)  # the system counts whole seconds
+    with contextlib.suppress(OSError):  # it has ended already
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit, limit))
+    return bounds.PARSER_WAIT
 
 
 def _load(output: bytes) -> Node:
