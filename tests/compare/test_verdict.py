@@ -14,7 +14,7 @@ from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.statistics import area_between, between_seeds, slope
-from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.compare.verdict import Options, compare, updates_of
 from trinity_compat.errors import UserError
 
 
@@ -112,6 +112,29 @@ def test_no_common_metric_names_both_sides():
 def test_pair_joins_names_that_differ():
     c = compare(one({"x": [1.0, 2.0]}, "a"), one({"y": [1.0, 2.0]}, "b"), Options(pairs={"y": "x"}))
     assert c.metric("x").verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ({"val/accu": "x"}, "no run has the metric val/accu\n  hint: did you mean val/acc"),
+        ({"val/acc": "x"}, "b has x itself"),
+    ],
+)
+def test_a_pair_that_joins_nothing_is_said(pairs, said):
+    a, b = one({"x": [1.0, 2.0]}, "a"), one({"x": [1.0, 2.0], "val/acc": [1.0, 2.0]}, "b")
+    with pytest.raises(UserError) as error:
+        compare(a, b, Options(pairs=pairs))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("ppo_epochs", [1, 3])
+def test_r_is_the_same_from_a_job_and_from_a_log(ppo_epochs):
+    actor = {"ppo_mini_batch_size": 16, "ppo_epochs": ppo_epochs}
+    verl = {"data": {"train_batch_size": 32}, "actor_rollout_ref": {"actor": actor}}
+    log = run_of({}, meta={"verl": verl})
+    job = run_of({}, meta={"verl": verl}, updates_per_step=2)
+    assert updates_of(log) == updates_of(job) == 2
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30), st.floats(-5, 5))

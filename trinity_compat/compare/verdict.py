@@ -19,6 +19,7 @@ from trinity_compat.compare.statistics import (
     within_runs,
 )
 from trinity_compat.errors import UserError
+from trinity_compat.verl_config.suggest import did_you_mean
 
 SAME, DIFFERS, UNCLEAR, IDENTICAL = "same", "differs", "unclear", "identical"
 ALPHA = 0.05
@@ -111,6 +112,7 @@ def compare(a: Side, b: Side, options: Options) -> Comparison:
     """Every metric that all runs of both sides have. Raises UserError where none is common."""
     _check_pairing(a, b, options)
     _check_r(a, b, options)
+    _check_pairs((*a.runs, *b.runs), options.pairs)
     renamed_a, notes_a = _renamed(a, options)
     renamed_b, notes_b = _renamed(b, options)
     in_a = set.intersection(*(set(series) for _, series in renamed_a))
@@ -160,6 +162,18 @@ def _check_r(a: Side, b: Side, options: Options) -> None:
     raise UserError(f"--updates-per-step {given} contradicts the runs' own configuration ({said})")
 
 
+def _check_pairs(runs: Sequence[Run], pairs: Mapping[str, str]) -> None:
+    """A pair that joins nothing is a typing error, and must not look obeyed."""
+    for theirs, ours in pairs.items():
+        having = [run for run in runs if theirs in run.series]
+        if not having:
+            near = did_you_mean(theirs, sorted({name for run in runs for name in run.series}))
+            hint = f"did you mean {near}?" if near else None
+            raise UserError(f"--pair {theirs}={ours}: no run has the metric {theirs}", hint=hint)
+        if all(ours in run.series for run in having):
+            raise UserError(f"--pair {theirs}={ours}: {having[0].source} has {ours} itself")
+
+
 _Renamed = list[tuple[Run, dict[str, Series]]]
 
 
@@ -203,14 +217,15 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
 
 
 def updates_of(run: Run) -> int | None:
-    """Optimizer updates per veRL step: the source's own word, else from its configuration (veRL counts
-    mini-batches in prompts: actor.ppo_mini_batch_size), None where neither is there."""
+    """r, mini-batches per veRL step: the source's own word, else from its configuration (veRL counts a
+    mini-batch in prompts: actor.ppo_mini_batch_size), None where neither is there. A mini-batch is one
+    step of Trinity's, however many ppo_epochs it is taken through."""
     if run.updates_per_step:
         return run.updates_per_step
     verl = run.meta.get("verl") or {}
     actor = verl.get("actor_rollout_ref", {}).get("actor", {})
     batch, mini = verl.get("data", {}).get("train_batch_size"), actor.get("ppo_mini_batch_size")
-    return int(batch) // int(mini) * int(actor.get("ppo_epochs") or 1) if batch and mini else None
+    return int(batch) // int(mini) if batch and mini else None
 
 
 def samples_of(run: Run) -> int | None:
