@@ -20,7 +20,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Group
 from trinity_compat.explorer import loop
 from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.plan import INITIAL, Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.tasks import train_stream
@@ -95,7 +95,9 @@ class PacedPlan(Plan):
 
     def version_for(self, work, loaded):
         self.pace.held = work.step > self.pace.trainer + self.pace.ahead
-        found = None if self.pace.held else super().version_for(work, loaded)
+        # By broadcast an explorer may begin with the model path before version 0 is offered: not here.
+        begins = self.takes_over and loaded is INITIAL
+        found = None if self.pace.held or begins else super().version_for(work, loaded)
         self.pace.idle = self.pace.idle + 1 if found is None else 0
         return found
 
