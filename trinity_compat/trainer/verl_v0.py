@@ -50,7 +50,10 @@ class StepPlaces:
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         done = self._trainer.global_steps - 1
-        for _ in range(self._length - done % self._length):
+        # A run that was trained to its end and is started again: veRL would begin one step more, for which
+        # no explorer has tasks.
+        left = max(0, self._trainer.total_training_steps - done)
+        for _ in range(min(left, self._length - done % self._length)):
             yield {
                 "dummy_tensor": torch.zeros(self._trainer.config.data.train_batch_size, 1, dtype=torch.uint8)
             }
