@@ -366,6 +366,18 @@ def test_free_styles_take_the_newest_and_stay_near_it(tmp_path, toy, style):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("told", "detail"), [("2", {"restarts": 2}), ("0", {}), (None, {})])
+def test_it_says_with_each_beat_whether_it_would_be_started_again(tmp_path, toy, monkeypatch, told, detail):
+    if told is not None:
+        monkeypatch.setenv("TRINITY_COMPAT_RESTARTS", told)
+    spec, buffer = job(tmp_path, toy)
+    heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
+    heart.start()
+    heart.stop("done")
+    (row,) = buffer.participants()
+    assert row.detail == detail
+
+
 def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
     now = [100.0]
     spec, _ = job(tmp_path, toy)

@@ -124,6 +124,18 @@ def test_a_dead_explorer_is_started_again_when_asked(side, tmp_path):
     assert "first time" in said[0] and "0 restarts left" in said[0]
 
 
+def test_an_explorer_knows_how_often_it_will_be_started_again(side, tmp_path):
+    told = tmp_path / "told"
+    code = f"""
+        import os, sys
+        left = os.environ["TRINITY_COMPAT_RESTARTS"]
+        print(left, file=open({str(told)!r}, "a"))
+        sys.exit(left != "0")
+    """
+    assert run(side("explorer", code), restarts=2).code == 0
+    assert told.read_text().split() == ["2", "1", "0"]
+
+
 def test_a_dead_trainer_is_not_started_again(side):
     assert run(side("explorer", FOREVER), side("trainer", "raise SystemExit(1)"), restarts=5).code == 1
 

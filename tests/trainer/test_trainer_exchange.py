@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError
 from trinity_compat.spec import RunSpec, SyncSpec
 
@@ -148,17 +150,76 @@ def test_what_an_explorer_stored_before_it_ended_is_still_trained(buffer, make):
     assert len(make().claim(1).groups) == 2
 
 
-def test_an_explorer_silent_for_ten_seconds_is_gone(buffer):
-    from trinity_compat.trainer.peers import ExplorerWatch
+class Watched:
+    """Explorers, and a watch that looks ``later`` seconds after their last beats."""
 
-    buffer.beat("explorer", "e0", state="running")
-    watch = ExplorerWatch(buffer, start_s=60, silent_s=1.5)
-    seen = [watch.verdict("groups")]
-    until = time.monotonic() + 5
-    while seen[-1] is None and time.monotonic() < until:
-        time.sleep(0.1)
-        seen.append(watch.verdict("groups"))
-    assert "e0 was last heard of 2 s ago" in str(seen[-1])
+    def __init__(self, monkeypatch, tmp_path):
+        from trinity_compat.trainer import peers
+
+        self.now = 1000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(peers, "time", clock)
+        monkeypatch.setattr(peers, "Sight", lambda: Sight(gap_s=1e9, clock=clock.monotonic))
+        self.buffer = open_buffer(f"sqlite:///{tmp_path}/watched.db", clock=clock.monotonic)
+        self.watch = peers.ExplorerWatch(self.buffer, start_s=3600)
+
+    def beat(self, name, state="running", **detail):
+        self.buffer.beat("explorer", name, state=state, detail=detail)
+
+    def verdict(self, *, later):
+        self.now += later
+        return self.watch.verdict("groups")
+
+
+@pytest.fixture
+def watched(monkeypatch, tmp_path):
+    made = Watched(monkeypatch, tmp_path)
+    yield made
+    made.buffer.close()
+
+
+def test_an_explorer_silent_for_ten_seconds_is_gone(watched):
+    watched.beat("e0")
+    assert watched.verdict(later=9) is None
+    assert "e0 was last heard of 10 s ago" in str(watched.verdict(later=1))
+
+
+@pytest.mark.parametrize("state", ["failed", "running"])
+def test_one_of_several_explorers_that_died_ends_the_wait(watched, state):
+    """What it owed is nobody else's to make."""
+    watched.beat("e0", state)
+    assert state == "failed" or watched.verdict(later=9) is None
+    watched.beat("e1")
+    assert "but explorer e0 " in str(watched.verdict(later=1))
+
+
+def test_one_of_several_explorers_that_is_done_does_not(watched):
+    watched.beat("e0", "done")
+    watched.beat("e1")
+    assert watched.verdict(later=1) is None
+
+
+@pytest.mark.parametrize("state", ["failed", "running"])
+def test_an_explorer_that_is_started_again_is_waited_for(watched, state):
+    watched.beat("e0", state, restarts=1)
+    assert watched.verdict(later=100) is None
+    watched.beat("e0")
+    assert watched.verdict(later=1) is None
+    watched.beat("e0", state, restarts=1)
+    assert "explorer e0" in str(watched.verdict(later=130))
+
+
+def test_explorers_that_another_side_s_start_hides_for_a_moment_have_started_all_the_same(watched):
+    """A command that starts beside a run with a job directory of its own forgets all participants."""
+    watched.beat("e0")
+    assert watched.verdict(later=1) is None
+    for _ in range(500):
+        watched.now += 9
+        watched.beat("e0")
+        assert watched.verdict(later=0) is None
+    watched.buffer.forget_participants()
+    assert watched.verdict(later=1) is None
+    assert "no explorer has started" in str(watched.verdict(later=3700))
 
 
 def test_versions_come_every_interval_and_old_files_go(buffer, make, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.sight import Sight
 
 SILENCE_S = 10.0
+RESTARTS = "TRINITY_COMPAT_RESTARTS"  # set by the supervisor: how often it will start this explorer again
 
 
 class TrainerGone(RuntimeError):
@@ -19,7 +21,7 @@ class TrainerGone(RuntimeError):
 
 class Heartbeat:
     """A thread with a buffer of its own; ``state`` and ``detail`` are what it reports. Only an explorer
-    needs a trainer that lives."""
+    needs a trainer that lives, and tells it when its own death would not be the end."""
 
     def __init__(
         self,
@@ -31,7 +33,8 @@ class Heartbeat:
         silence_s: float = SILENCE_S,
     ) -> None:
         self.state = "starting"
-        self.detail: dict[str, Any] = {}
+        restarts = int(os.environ.get(RESTARTS) or 0) if role == "explorer" else 0
+        self.detail: dict[str, Any] = {"restarts": restarts} if restarts else {}
         self._open = open_own
         self._name, self._role = name, role
         self._period, self._silence = period_s, silence_s

@@ -11,10 +11,11 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Protocol
 
+from trinity_compat.explorer.heartbeat import RESTARTS
 from trinity_compat.runtime import processes
 from trinity_compat.runtime.processes import Child, Command
 
@@ -94,7 +95,7 @@ def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
     outcome: Outcome | None = None
     try:
         for command in commands:
-            children.append(processes.start(command))
+            children.append(_start(command, by))
         while outcome is None:
             time.sleep(POLL_S)
             by.watch.update()
@@ -105,6 +106,11 @@ def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
     by.watch.update()
     by.each_poll()
     return outcome
+
+
+def _start(command: Command, by: Supervision) -> Child:
+    """The explorer tells the trainer by its heartbeat that it would come back."""
+    return processes.start(replace(command, env={**command.env, RESTARTS: str(by.restarts)}))
 
 
 def _judge(children: list[Child], by: Supervision) -> Outcome | None:
@@ -154,7 +160,7 @@ def _restart_explorers(children: list[Child], by: Supervision) -> bool:
     for child in dead:
         by.restarts -= 1
         by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
-        children[children.index(child)] = processes.start(child.command)
+        children[children.index(child)] = _start(child.command, by)
     return True
 
 

@@ -11,13 +11,15 @@ from trinity_compat.trainer.errors import PeerGone
 
 SILENT_S = 9.0  # with the look below, a death is known within 10 s
 LOOK_EVERY_S = 0.5
+RESTART_S = 120.0  # for an explorer that its supervisor starts again, until its first heartbeat
 
 
 class ExplorerWatch:
     """Looks at the explorers' heartbeats, at most twice a second.
 
-    Until the first one is seen, ``start_s`` seconds are allowed: it may be started by hand, later. An outage
-    of the database is nobody's silence (``Sight``).
+    While none is seen, ``start_s`` seconds are allowed: it may be started by hand, later. Each one has tasks
+    that are nobody else's, so the first that dies ends the wait, unless it says that it has ``restarts``
+    left. An outage of the database is nobody's silence (``Sight``).
     """
 
     def __init__(self, buffer: Buffer, *, start_s: float, silent_s: float = SILENT_S) -> None:
@@ -26,24 +28,32 @@ class ExplorerWatch:
         self._sight = Sight()
 
     def verdict(self, what: str) -> PeerGone | None:
-        """Why ``what`` will not come: every explorer failed, ended or fell silent. None: it may."""
+        """Why ``what`` will not come: an explorer failed or fell silent, or all have ended. None: it may."""
         now = time.monotonic()
         if now - self._looked < LOOK_EVERY_S:
             return None
         self._looked = now
         explorers = [p for p in self._buffer.participants() if p.role == "explorer"]
         seen_s = self._sight.look()
-        if any(self._lives(explorer, seen_s) for explorer in explorers):
-            return None
         if explorers:
-            return PeerGone(f"waiting for {what}, but {_fates(explorers)}", hint="see log/explorer.log")
+            self._since = now
+            dead = [explorer for explorer in explorers if self._is_dead(explorer, seen_s)]
+            if not dead and any(explorer.state != "done" for explorer in explorers):
+                return None
+            return PeerGone(
+                f"waiting for {what}, but {_fates(dead or explorers)}", hint="see log/explorer.log"
+            )
         if now - self._since > self._start_s:
             return PeerGone(f"waited {self._start_s:g} s for {what}: no explorer has started")
         return None
 
-    def _lives(self, explorer: Participant, seen_s: float) -> bool:
-        ended = explorer.state in ("done", "failed", "stopped")
-        return not ended and min(explorer.age_s, seen_s) <= self._silent_s
+    def _is_dead(self, explorer: Participant, seen_s: float) -> bool:
+        if explorer.state in ("done", "stopped"):
+            return explorer.state == "stopped"
+        silent_s = min(explorer.age_s, seen_s)
+        if explorer.detail.get("restarts"):
+            return silent_s > RESTART_S
+        return explorer.state == "failed" or silent_s > self._silent_s
 
 
 def _fates(explorers: list[Participant]) -> str:
