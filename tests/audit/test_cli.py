@@ -204,3 +204,12 @@ def test_a_folder_without_scripts_is_no_clean_audit(tmp_path):
 def test_what_cannot_be_written_is_said(folder):
     with pytest.raises(UserError, match=r"nowhere/x\.html: cannot write: No such file"):
         audit(folder / "grpo.sh", "-o", folder / "nowhere" / "x.html")
+
+
+@pytest.mark.parametrize("form", ["text", "json", "md", "html", "sarif"])
+def test_bytes_that_are_no_utf8_can_be_written(folder, form):
+    (folder / "old.sh").write_bytes(
+        GRPO.replace("model.path=", "model.path=caf\udce9").encode(errors="surrogateescape")
+    )
+    audit(folder / "old.sh", "--format", form, "-o", folder / "out")
+    assert "caf\\udce9" in (folder / "out").read_text().replace("\\\\", "\\")

@@ -130,3 +130,10 @@ def test_a_folder_is_not_called_missing(tmp_path, monkeypatch, capsys):
         main(["translate", str(tmp_path)])
     assert done.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} is a folder\n")
+
+
+def test_every_key_that_hydra_refuses_is_named_at_once(run):
+    code, out, err = run(more="trainer.total_epoch=3 data.seeed=1")
+    assert (code, out) == (2, "")
+    assert "run.sh:4: Hydra would refuse trainer.total_epoch" in err
+    assert "\nrun.sh:4: Hydra would refuse data.seeed" in err

@@ -27,7 +27,9 @@ def name_and_value(option: str, text: str) -> tuple[str, str]:
 
 
 def write(text: str, output: Path | None) -> None:
-    """To stdout, or to a file that is whole or not there. Raises UserError where it can't be written."""
+    """To stdout, or to a file that is whole or not there. Raises UserError where it can't be written.
+    Bytes of a script that are no UTF-8 are shown as ``\\udce9``."""
+    text = text.encode(errors="backslashreplace").decode()
     if output is None:
         click.echo(text, nl=False)
         return

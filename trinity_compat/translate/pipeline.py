@@ -54,6 +54,7 @@ def header_lines(translation: Translation, options: Options) -> list[str]:
 
 def refuse_errors(effective: EffectiveConfig) -> None:
     """Raise UserError for what Hydra would refuse: the launch cannot start under veRL either."""
-    for diagnostic in effective.diagnostics:
-        if diagnostic.severity == "error":
-            raise UserError(f"{diagnostic.message} ({diagnostic.code})", where=diagnostic.where)
+    errors = [found for found in effective.diagnostics if found.severity == "error"]
+    if errors:
+        more = "".join(f"\n{found.where}: {found.message} ({found.code})" for found in errors[1:])
+        raise UserError(f"{errors[0].message} ({errors[0].code}){more}", where=errors[0].where)
