@@ -213,3 +213,12 @@ def test_bytes_that_are_no_utf8_can_be_written(folder, form):
     )
     audit(folder / "old.sh", "--format", form, "-o", folder / "out")
     assert "caf\\udce9" in (folder / "out").read_text().replace("\\\\", "\\")
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_the_cause_of_a_refusal_is_told_once_and_not_for_every_key(folder, form):
+    (folder / "grpo.sh").write_text(GRPO.replace("${BATCH:-1024}", "1000"))
+    _, text = audit(folder / "grpo.sh", "--format", form)
+    assert "is not divisible" in " ".join(text.split()) and "TC004" not in text
+    (launch,) = launches(folder / "grpo.sh")["launches"]
+    assert {finding["code"] for finding in launch["findings"]} == {"TC004"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trinity_compat.audit.model import Audit, LaunchAudit
+from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.silence import directives, silenced
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
@@ -24,8 +24,6 @@ from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 CONFIGURATIONS = (".yaml", ".yml")
-OTHER_MAIN = "TC003"
-REFUSED = "TC004"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from trinity_compat.verl_config.model import VersionChoice
 
 # From here on a key no longer means upstream what it meant in veRL.
 CHANGES_MEANING = Status.APPROXIMATED
+OTHER_MAIN, REFUSED = "TC003", "TC004"
+WHOLE_LAUNCH = frozenset({OTHER_MAIN, REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,13 @@ class LaunchAudit:
         return max(statuses, key=lambda status: status.rank, default=Status.MAPPED)
 
     def changed(self) -> list[Finding]:
-        """Findings that change what the launch means, gravest first, then in the launch's order."""
-        changed = [finding for finding in self.heard if finding.status.rank >= CHANGES_MEANING.rank]
+        """Findings that change what the launch means, gravest first, then in the launch's order. Those that
+        only repeat for each key why the launch is ``refused`` are left out."""
+        changed = [
+            finding
+            for finding in self.heard
+            if finding.status.rank >= CHANGES_MEANING.rank and finding.code not in WHOLE_LAUNCH
+        ]
         return sorted(changed, key=lambda finding: -finding.status.rank)
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 from trinity_compat import __version__
 from trinity_compat.audit.formats.style import CSS
-from trinity_compat.audit.model import Audit, LaunchAudit
+from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
 from trinity_compat.audit.phrases import STATUS_MEANS, assignment, origin, plural, target
 from trinity_compat.audit.summary import OUTCOMES, Cause, Summary, name, outcome, summarise
 from trinity_compat.translate.explain import codes
@@ -174,7 +174,9 @@ def _findings(launch: LaunchAudit, everything: bool) -> Iterator[str]:
         yield from _finding_table(changed, launch)
     rest = [finding for finding in launch.findings if finding not in changed]
     if everything and rest:
-        label = f"{plural(len(rest), 'key')} that keep their meaning or cannot matter"
+        whole = any(finding.code in WHOLE_LAUNCH for finding in rest)
+        what = "not translated, for the reason above" if whole else "that keep their meaning or cannot matter"
+        label = f"{plural(len(rest), 'key')} {what}"
         yield f"<details><summary>{label}</summary>"
         yield from _finding_table(rest, launch)
         yield "</details>"
