@@ -222,3 +222,10 @@ def test_the_cause_of_a_refusal_is_told_once_and_not_for_every_key(folder, form)
     assert "is not divisible" in " ".join(text.split()) and "TC004" not in text
     (launch,) = launches(folder / "grpo.sh")["launches"]
     assert {finding["code"] for finding in launch["findings"]} == {"TC004"}
+
+
+def test_an_unset_variable_stands_in_the_value_by_name(folder):
+    (launch,) = launches(folder / "grpo.sh")["launches"]
+    values = {finding["key"]: finding["value"] for finding in launch["findings"]}
+    assert values["data.train_files"] == "${oc.env:HOME}/gsm8k/train.parquet"
+    assert values["data.train_batch_size"] == 1024

@@ -50,13 +50,17 @@ class Judge:
 
     def _finding(self, key: str) -> Finding:
         setting = self.view.origin.settings.get(key)
-        value = self.view.symbols.written(self._shown(key, setting))
+        value = self._shown(key, setting)
         where = setting.where if setting else None
         status, reason, code, target = self._fate(key)
         at = None if target is None else self.view.symbols.written(self.draft.at(target))
         return Finding(code, status, key, value, where, target, at, reason)
 
     def _shown(self, key: str, setting: Setting | None) -> Any:
+        """The value; a variable in it that nobody sets stands there by name, as in the YAML."""
+        marked = self.view.symbolic.get(key)
+        if marked is not None and not self.view.symbols.is_known(marked.value):
+            return self.view.symbols.in_effect(marked.value)
         if setting is not None:
             return setting.value
         return {k: s.value for k, s in self.view.origin.settings.items() if k.startswith(key + ".")}
