@@ -81,10 +81,16 @@ def test_a_writer_that_fails_halfway_leaves_the_old_version(tmp_path):
 
 
 def test_prune_keeps_the_newer_ones_and_foreign_files(tmp_path):
-    (tmp_path / "v1.safetensors.123.part").touch()
     (tmp_path / "notes.txt").touch()
     for number in (0, 2, 4):
         write_version(tmp_path, number, weights().items())
     assert prune(tmp_path, before=3) == [0, 2]
     assert list(versions_in(tmp_path)) == [4]
     assert (tmp_path / "notes.txt").exists()
+
+
+def test_prune_takes_away_what_a_killed_writer_had_begun(tmp_path):
+    (tmp_path / "v00000007.safetensors.123.part").touch()
+    write_version(tmp_path, 4, weights().items())
+    assert prune(tmp_path, before=3) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["v00000004.safetensors"]

@@ -12,8 +12,9 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.sight import Sight
-from trinity_compat.errors import RunError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.files import versions_in
 
 pytestmark = pytest.mark.runtime  # verl's DataProto is imported along the way
 
@@ -41,7 +42,7 @@ def make(buffer, heart, tmp_path):
 
     def make(database=buffer, **changes):
         sync = changes.pop("sync", SyncSpec(directory=str(tmp_path / "sync"), timeout_s=0.5))
-        spec = RunSpec("", "", {}, 1, None, sync, **changes)
+        spec = RunSpec("", "", changes.pop("verl", {}), 1, None, sync, **changes)
         return BufferExchange(database, spec, heart, batch_size=BATCH, group_size=RUNS, val_size=2)
 
     return make
@@ -224,11 +225,26 @@ def test_explorers_that_another_side_s_start_hides_for_a_moment_have_started_all
 
 def test_versions_come_every_interval_and_old_files_go(buffer, make, tmp_path):
     exchange = make(sync=SyncSpec(interval=2, directory=str(tmp_path / "sync")))
+    put(buffer, *range(4 * BATCH))
     for step in range(5):
         exchange.publish(step, send(tmp_path))
     assert buffer.latest_version().version == 4
     assert [buffer.get_version(v) is not None for v in range(5)] == [True, False, True, False, True]
     assert [path.name for path in (tmp_path / "sync").iterdir()] == ["v00000004.safetensors"]
+
+
+def test_a_version_stays_while_an_explorer_that_is_behind_may_ask_for_it(buffer, make, tmp_path):
+    """Two explorers, one of them fast: the trainer has taken its tasks of later steps first."""
+    exchange = make(sync=SyncSpec(offset=1, directory=str(tmp_path / "sync"), timeout_s=1), explorers=2)
+    exchange.publish(0, send(tmp_path))
+    put(buffer, 0, 1, 3, 5, 7)  # 2 is missing: it is of step 2, made by version 0
+    for step in (1, 2):
+        exchange.claim(step)
+        exchange.publish(step, send(tmp_path))
+    assert sorted(versions_in(tmp_path / "sync")) == [0, 1, 2]
+    put(buffer, 2, 4)
+    exchange.publish(3, send(tmp_path))
+    assert sorted(versions_in(tmp_path / "sync")) == [2, 3]
 
 
 def test_evaluation_uses_the_weights_of_its_own_step(buffer, make, tmp_path):
@@ -293,6 +309,46 @@ def test_a_fresh_database_goes_on_at_the_checkpoint_s_task(buffer, make, tmp_pat
     make().resumed(1, first.position(1) if keeps else None)
     assert buffer.missing_tasks(upto=6, limit=2) == [2, 3]
     other.close()
+
+
+def test_another_batch_size_than_the_checkpoint_s_is_refused(buffer, make):
+    """The explorer would count other steps than the trainer, and wait for a version that never comes."""
+    put(buffer, 0, 1, 2, 3)
+    exchange = make()
+    for step in (1, 2):
+        exchange.claim(step)
+        exchange.commit(step)
+    kept = exchange.position(2)
+    with pytest.raises(UserError, match=r"trained 3 tasks; data\.train_batch_size=2 makes 4 of 2 steps"):
+        make().resumed(2, {**kept, "below": 3})
+    make().resumed(2, kept)
+
+
+ROLLOUT = {"actor_rollout_ref": {"rollout": {"n": 3, "temperature": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "left"),
+    [
+        ({}, 2),
+        ({"trainer": {"total_epochs": 9}}, 2),
+        ({"actor_rollout_ref": {"rollout": {"n": 3, "temperature": 0.5}}}, 0),
+        ({"reward": {"custom_reward_function": {"path": "other.py"}}}, 0),
+    ],
+)
+def test_what_other_settings_made_is_made_again(buffer, make, tmp_path, changed, left):
+    """Of a job whose script was edited: what it has trained stays, what waits for training does not."""
+    first = make(verl=ROLLOUT)
+    first.resumed(0)
+    first.publish(0, send(tmp_path))
+    put(buffer, 0, 1, 2, 3)
+    first.claim(1)
+    first.commit(1)
+    make(verl=ROLLOUT | changed).resumed(1, first.position(1))
+    assert (buffer.depth()["trained"], buffer.depth()["ready"]) == (2, left)
+    make(verl=ROLLOUT | changed).resumed(1, first.position(1))
+    assert buffer.depth()["ready"] == left
+    assert buffer.missing_tasks(upto=4, limit=4) == [2, 3][left:]
 
 
 def test_metrics_of_a_step_are_kept_and_completed(buffer, make):

@@ -133,7 +133,7 @@ class Buffer(Protocol):
     def history(self) -> int:
         """Id of the current history, from 1."""
 
-    def reconcile(self, *, step: int, position: Position | None = None) -> Reconciled:
+    def reconcile(self, *, step: int, position: Position | None = None, remake: bool = False) -> Reconciled:
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
         Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and
         void otherwise; nothing trained at or before it returns; later weight versions are void, and open
@@ -142,7 +142,8 @@ class Buffer(Protocol):
 
         ``position`` is what the checkpoint keeps. Where it is of another database, or of a branch that
         this one has left, nothing here counts any more: all groups, uses, versions and metrics are void
-        and the tasks go on at the position. None: the checkpoint is this database's own."""
+        and the tasks go on at the position. None: the checkpoint is this database's own. ``remake``: no group
+        that was not trained up to the checkpoint counts, whatever made it."""
 
     def close(self) -> None:
         """Give the connections back."""

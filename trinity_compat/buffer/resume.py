@@ -13,7 +13,9 @@ from trinity_compat.faults import point
 _NOTHING = -1  # every step and version came after it
 
 
-def reconcile(conn: sa.Connection, *, step: int, position: Position | None, now: float) -> Reconciled:
+def reconcile(
+    conn: sa.Connection, *, step: int, position: Position | None, remake: bool, now: float
+) -> Reconciled:
     """The caller holds the history's row. Order matters: first claims, then uses, then groups."""
     ours = position is None or is_ours(conn, step=step, position=position)
     history = int(conn.execute(query(queries.NEW_HISTORY), {"step": step, "now": now}).scalar_one())
@@ -24,7 +26,8 @@ def reconcile(conn: sa.Connection, *, step: int, position: Position | None, now:
     conn.execute(query(queries.VOID_USES), lost)
     conn.execute(query(queries.RECOUNT_USES), {"history": history})
     conn.execute(query(queries.TRAINED_TO_READY))
-    voided = conn.execute(query(queries.VOID_GROUPS), {"step": lost["step"]}).scalars().all()
+    made_upto = _NOTHING if remake else lost["step"]
+    voided = conn.execute(query(queries.VOID_GROUPS), {"step": made_upto}).scalars().all()
     if voided:
         conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})
     conn.execute(query(queries.VOID_VERSIONS), lost)

@@ -269,10 +269,10 @@ class SqlBuffer:
     def history(self) -> int:
         return self._read(self._history)
 
-    def reconcile(self, *, step: int, position: Position | None = None) -> Reconciled:
+    def reconcile(self, *, step: int, position: Position | None = None, remake: bool = False) -> Reconciled:
         def work(conn: sa.Connection) -> Reconciled:
             self._hold_history(conn, queries.for_update)
-            return resume.reconcile(conn, step=step, position=position, now=self._now(conn))
+            return resume.reconcile(conn, step=step, position=position, remake=remake, now=self._now(conn))
 
         return self._db.run(work)
 

@@ -116,8 +116,11 @@ def versions_in(directory: str | Path) -> dict[int, Path]:
 
 
 def prune(directory: str | Path, *, before: int) -> list[int]:
-    """Delete versions below ``before``; returns them. A reader that has one open keeps it."""
+    """Delete versions below ``before``; returns them. A reader that has one open keeps it. What a writer that
+    was killed had begun goes too: call it where nobody writes."""
     gone = [version for version in versions_in(directory) if version < before]
     for version in gone:
         version_path(directory, version).unlink(missing_ok=True)
+    for begun in Path(directory).glob("v*.safetensors.*.part"):
+        begun.unlink(missing_ok=True)
     return gone

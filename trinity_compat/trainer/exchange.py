@@ -11,11 +11,11 @@ import numpy as np
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim, Group
 from trinity_compat.buffer.position import NOBODYS, Position
-from trinity_compat.errors import RunError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.files import prune
-from trinity_compat.synchronizer.policy import oldest_needed, publishes
+from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import Ask, Asked
 from trinity_compat.synchronizer.store import as_version
 from trinity_compat.synchronizer.turns import Turn
@@ -23,9 +23,11 @@ from trinity_compat.trainer.adapter import Claimed, Send
 from trinity_compat.trainer.batch import lag_metrics
 from trinity_compat.trainer.handover import Handover
 from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.making import settings_mark
 from trinity_compat.trainer.peers import ExplorerWatch
 
 FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
+_MADE_WITH = "made with"
 
 
 class BufferExchange:
@@ -54,19 +56,32 @@ class BufferExchange:
         return self._buffer.position(step=step).as_json()
 
     def resumed(self, step: int, position: Mapping[str, Any] | None = None, *, afresh: bool = False) -> None:
-        if step or self._buffer.latest_version() is not None:
-            done = self._buffer.reconcile(step=step, position=self._position_of(step, position, afresh))
+        mark = settings_mark(self._spec.verl)
+        remake = self._buffer.get_state(_MADE_WITH, mark) != mark
+        if step or remake or self._buffer.latest_version() is not None:
+            known = self._position_of(step, position, afresh)
+            done = self._buffer.reconcile(step=step, position=known, remake=remake)
             print(
                 f"[trinity] history {done.history} continues from step {step}: "
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
+        self._buffer.set_state(_MADE_WITH, mark)
         self._heart.say("running", step=step)
 
     def _position_of(self, step: int, kept: Mapping[str, Any] | None, afresh: bool) -> Position:
         """A checkpoint that says nothing is stock veRL's: it has trained its steps' tasks in order."""
-        if kept is not None:
-            return Position.of(kept)
-        return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
+        if kept is None:
+            return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
+        position = Position.of(kept)
+        trained = position.below + len(position.beyond)
+        if trained != step * self._batch_size:  # the explorer would count other steps than the trainer
+            raise UserError(
+                f"the checkpoint of step {step} has trained {trained} tasks;"
+                f" data.train_batch_size={self._batch_size} makes {step * self._batch_size} of {step} steps",
+                hint=f"go on with data.train_batch_size={trained // step if step else trained},"
+                " or begin a run of its own with --job DIR",
+            )
+        return position
 
     def wait_for_device(self) -> None:
         """Where the explorer uses it too: until it is the trainer's turn. Raises PeerGone."""
@@ -98,9 +113,17 @@ class BufferExchange:
         else:
             version = as_version(step, send(step), self._spec.sync.method)
         self._buffer.publish_version(version)
-        prune(self._spec.sync.directory, before=oldest_needed(self._spec.sync, step, self._published or 0))
+        prune(self._spec.sync.directory, before=self._oldest_needed(step))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
+
+    def _oldest_needed(self, step: int) -> int:
+        """Of several explorers one may be behind: its next step may ask for an older version."""
+        sync = self._spec.sync
+        needed = oldest_needed(sync, step, self._published or 0)
+        behind = self._buffer.missing_tasks(upto=step * self._batch_size, limit=1)
+        asks = required_version(sync, behind[0] // self._batch_size + 1) if behind else None
+        return needed if asks is None else min(needed, asks)
 
     # -- the train batch ------------------------------------------------------------------------
 
