@@ -143,3 +143,18 @@ ARGUMENTS = [
     "trainer.logger=[console,wandb]",
     "data.val_files=/data/x y.parquet",
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "why"),
+    [
+        ("actor_rollout_ref: {rollout: {n: 5}}", "0.9.1", "keys of 0.2.0, "),
+        ("data: {train_batch_size: 8}\nreward: {num_workers: 2}", "0.9.1", "of 0.8.0, 0.9.1; the newest"),
+        ("critic: {model: {fsdp_config: {param_offload: true}}}\ntrainer: {nnodes: 1}", "0.7.0", "is taken"),
+    ],
+)
+def test_some_keys_alone_are_of_the_newest_release_that_has_them(tmp_path, text, version, why):
+    (tmp_path / "own.yaml").write_text(text)
+    choice = config_from_yaml(tmp_path / "own.yaml").version
+    assert (choice.value, choice.candidates[-1]) == (version, version)
+    assert why in choice.why

@@ -34,7 +34,7 @@ def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveC
 
     A file with ``defaults`` is composed as Hydra would with --config-path/--config-name; other files
     of its folder may be named there. A file without is taken as the end of the composition: what it
-    lacks has the default of ``version``, or of the release whose keys it resembles most. In a dump of
+    lacks has the default of ``version``, or of the release that its keys fit best. In a dump of
     a whole configuration only what differs from the release's defaults counts as set.
     Raises UserError for a file that cannot be read or is no configuration of PPO training.
     """
@@ -84,16 +84,23 @@ def _flavour(content: Mapping[str, Any]) -> str:
 
 
 def _closest(content: Mapping[str, Any], flavour: str) -> tuple[VersionChoice, float]:
-    """The release with the largest share of common keys, and that share."""
+    """A dump's release is the one with the largest share of common keys; of a file with some keys only,
+    the newest that has most of them. With the share."""
     own = set(nodes(content))
-    best, share, common = VERSIONS[-1], -1.0, 0
+    common: dict[str, int] = {}
+    share: dict[str, float] = {}
     for bit, version in enumerate(VERSIONS):
         theirs = {key for key, (has, _) in key_index()[flavour].items() if has >> bit & 1}
-        alike = len(own & theirs) / len(own | theirs)
-        if alike >= share:
-            best, share, common = version, alike, len(own & theirs)
-    why = f"{common} of the file's {len(own)} keys are keys of this release, more alike than any other"
-    return VersionChoice(best, why), share
+        common[version] = len(own & theirs)
+        share[version] = common[version] / len(own | theirs)
+    alike = max(reversed(VERSIONS), key=lambda version: share[version])
+    counted = f"of the file's {len(own)} keys are keys of"
+    if share[alike] >= _COMPLETE:
+        why = f"{common[alike]} {counted} this release, more alike than any other"
+        return VersionChoice(alike, why), share[alike]
+    fits = tuple(version for version in VERSIONS if common[version] == max(common.values()))
+    why = f"{common[fits[-1]]} {counted} {', '.join(fits)}" + ("; the newest is taken" if fits[1:] else "")
+    return VersionChoice(fits[-1], why, fits), share[fits[-1]]
 
 
 def _over(
