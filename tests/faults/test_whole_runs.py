@@ -84,15 +84,14 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
         url = server.new_database("whole")
         (tmp_path / "parity.py").write_text(PARITY)
         words = [
-            "trainer.total_training_steps=2",
             "data.gen_batch_size=16",
             "algorithm.filter_groups.enable=True",
             "algorithm.filter_groups.metric=reward",
             f"reward.custom_reward_function.path={tmp_path}/parity.py",
             "trainer.logger=[console,tensorboard,wandb,mlflow,file]",
         ]
-        one = run(*words, options=["--database", url], env=loggers(tmp_path))
-        one.start().finish(200)
+        given = {"options": ["--database", url], "env": loggers(tmp_path)}
+        one = run("trainer.total_training_steps=2", *words, **given).start().finish(200)
         assert one.code == 0, one.out + one.err
         assert one.alive() == []
         buffer = open_buffer(url, create=False)
@@ -102,8 +101,23 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
         assert all(len({part.reward for part in group.experiences}) > 1 for group in groups)
         assert not (one.job / "buffer" / "experiences.db").exists()
         every_logger_has_two_runs(tmp_path, one.job)
+        again = run("trainer.total_training_steps=3", *words, **given, name="again").start().finish(200)
+        assert again.code == 0, again.out + again.err
+        the_next_step_drew_on_where_the_checkpoint_stood(again, groups, url)
     finally:
         server.close()
+
+
+def the_next_step_drew_on_where_the_checkpoint_stood(again, before, url):
+    """No task of the stream twice; what was trained stays as it was."""
+    assert "from step 2" in again.out
+    buffer = open_buffer(url, create=False)
+    groups = buffer.groups("train")
+    buffer.close()
+    assert [group.task_no for group in groups] == list(range(24))
+    assert [group.key for group in groups[:16]] == [group.key for group in before]
+    assert {group.key.split("/")[0] for group in groups[16:]} == {"h2"}
+    assert len({bytes(group.experiences[0].prompt_ids) for group in groups}) == 24
 
 
 def loggers(folder):
