@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from test_verl_hydra import ours, theirs
 from verl_samples import PPO, corpus_launches, make_launch
 
+from trinity_compat.translate.sections import algorithm
 from trinity_compat.verl_config import as_tree, effective_config
 
 
@@ -50,3 +52,15 @@ def test_verl_s_own_command_prints_the_configuration_that_we_compose(installed: 
     text = printed[printed.index("model_engine:") :] if "model_engine:" in printed else printed
     config = effective_config(make_launch(*arguments), version="0.9.1")
     assert as_tree(config) == yaml.safe_load(text)
+
+
+def test_estimators_and_losses_are_those_that_the_installed_release_registers(installed: Path) -> None:
+    source = (installed / "verl" / "trainer" / "ppo" / "core_algos.py").read_text()
+    names = re.search(r"class AdvantageEstimator\(.*?\n\n\n", source, re.DOTALL)
+    assert names is not None
+    assert set(algorithm.ESTIMATORS) == set(re.findall(r'^    [A-Z_]+ = "(\w+)"', names[0], re.MULTILINE))
+    assert set(algorithm.POLICY_LOSSES) == set(re.findall(r'^@register_policy_loss\("(\w+)"\)', source, re.M))
+    actor = (installed / "verl" / "workers" / "config" / "actor.py").read_text()
+    modes = re.search(r"valid_loss_agg_modes = \[(.*?)\]", actor, re.DOTALL)
+    assert modes is not None
+    assert set(algorithm.AGGREGATIONS) == set(re.findall(r'"([\w-]+)"', modes[1]))

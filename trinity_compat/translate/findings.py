@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from trinity_compat.errors import Where
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.model import Finding, Status
+from trinity_compat.translate.ours import Refusal, refusals
 from trinity_compat.translate.pinned import pinned_defaults, same
 from trinity_compat.translate.rows import Row, Rows
 from trinity_compat.translate.trainer_config import trainer_config
@@ -90,6 +92,27 @@ class Judge:
         return Status.UNKNOWN, reason, UNKNOWN, self._residue_target(key)
 
     def _fate_today(self, key: str) -> tuple[Status, str, str, str | None]:
+        status, reason, code, target = self._fate_upstream(key)
+        why = self._refused_by_us(key)
+        if why is None or status in (Status.NO_EFFECT, Status.UNSUPPORTED, Status.UNKNOWN):
+            return status, reason, code, target
+        if status is Status.UNSUPPORTED_UPSTREAM:
+            told = f"Trinity has no place for it, and our runtime refuses it: {why}"
+            return Status.UNSUPPORTED, told, code, target
+        return status, f"{reason}; our own runtime refuses it: {why}", code, target
+
+    def _refused_by_us(self, key: str) -> str | None:
+        """Why a run of ours refuses ``key`` with its value, or the section that it belongs to."""
+        for refusal in self.refusals:
+            if key == refusal.key or (refusal.below and key.startswith(refusal.below)):
+                return refusal.why
+        return None
+
+    @cached_property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(found for found in refusals(self.view.value) if self.view.is_set(found.key))
+
+    def _fate_upstream(self, key: str) -> tuple[Status, str, str, str | None]:
         row = self.rows.find(key)
         if row is None:
             return Status.UNKNOWN, "no row says what becomes of it", UNKNOWN, self._residue_target(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -128,6 +128,19 @@ class View:
         if not isinstance(value, (bool, int)):
             raise UserError(f"{self.spelling(key)}={value!r} should be true or false", where=self.where(key))
         return bool(value)
+
+    def choice(self, key: str, among: Sequence[str]) -> str:
+        """The value of ``key``, one of the words that veRL itself takes; the first where it is null.
+
+        Raises UserError naming the place and the spelling for another, which would end veRL too.
+        """
+        self.demand_known(key)
+        value = str(self.value(key, among[0]))
+        if value not in among:
+            raise UserError(
+                f"{self.spelling(key)}={value!r}: veRL takes {', '.join(among)}", where=self.where(key)
+            )
+        return value
 
     def texts(self, key: str) -> list[str]:
         """The text of ``key``, or its list of texts, symbols kept; empty where it is null or empty.

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.ours import why_refused
 from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.verl_config.suggest import did_you_mean
 
 ACTOR = f"{ARR}.actor"
 ESTIMATOR = "algorithm.adv_estimator"
@@ -28,6 +30,45 @@ KL = {
     "k3": "low_var_kl",
 }
 LOSSES = {"vanilla": "ppo", "gspo": "gspo"}
+# The pinned veRL's (workers/config/actor.py); the first is its default.
+AGGREGATIONS = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+# What the pinned veRL registers itself (core_algos.py); code of the user's may register more.
+ESTIMATORS = (
+    "gae",
+    "grpo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "rloo",
+    "opo",
+    "grpo_passk",
+    "gpg",
+    "rloo_vectorized",
+    "grpo_vectorized",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+    "gdpo",
+)
+POLICY_LOSSES = (
+    "vanilla",
+    "dppo_tv",
+    "dppo_kl",
+    "gspo",
+    "sapo",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "cispo",
+    "bypass_mode",
+)
 
 
 def advantage(view: View) -> Iterator[Put | Verdict | Caution]:
@@ -46,10 +87,9 @@ def advantage(view: View) -> Iterator[Put | Verdict | Caution]:
         yield Put("algorithm.advantage_fn_args.lam", view.number("algorithm.lam", 1.0), ("algorithm.lam",))
     yield from _unused_discounts(view, function)
     if name not in ADVANTAGES:
-        reason = (
-            f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, our runtime runs {name!r}"
-        )
-        yield Verdict(ESTIMATOR, Status.UNSUPPORTED_UPSTREAM, reason, "TC023")
+        status, ours = _runs_here(view, ESTIMATOR, name, ESTIMATORS)
+        reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
+        yield Verdict(ESTIMATOR, status, reason, "TC023")
         yield Caution("TW017", reason, view.where(ESTIMATOR))
     if function in ("ppo", "reinforceplusplus") and view.r > 1:
         yield Caution(
@@ -59,6 +99,17 @@ def advantage(view: View) -> Iterator[Put | Verdict | Caution]:
             "our runtime follows veRL",
             view.where(ESTIMATOR),
         )
+
+
+def _runs_here(view: View, key: str, name: str, known: tuple[str, ...]) -> tuple[Status, str]:
+    """Whether our runtime runs what Trinity lacks, and the words for it. ``known``: what veRL itself has."""
+    if (why := why_refused(view.value, key)) is not None:
+        return Status.UNSUPPORTED, f"our runtime refuses it: {why}"
+    if name in known:
+        return Status.UNSUPPORTED_UPSTREAM, f"our runtime runs {name!r}"
+    near = did_you_mean(name.lower(), known)
+    hint = f"; did you mean {near}?" if near else ""
+    return Status.UNSUPPORTED, f"veRL has none either unless code of yours registers it{hint}"
 
 
 def _unused_discounts(view: View, function: str) -> Iterator[Verdict]:
@@ -120,10 +171,12 @@ def _kl_name(view: View, key: str, default: str) -> str:
 def _kl_verdict(view: View, key: str, default: str) -> Iterator[Verdict]:
     name = str(view.value(key, default))
     if name not in KL:
+        runs = name.removesuffix("+") in KL
         reason = (
-            f"Trinity has no KL estimate {name!r}; the YAML says {_kl_name(view, key, default)} for upstream"
+            f"{'Trinity' if runs else 'neither Trinity nor veRL'} has no KL estimate {name!r}; "
+            f"the YAML says {_kl_name(view, key, default)} for upstream"
         )
-        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason)
+        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
 
 
 def policy_loss(view: View) -> Iterator[Put | Verdict | Caution]:
@@ -132,17 +185,18 @@ def policy_loss(view: View) -> Iterator[Put | Verdict | Caution]:
     yield Put("algorithm.policy_loss_fn", LOSSES.get(mode, "ppo"), (f"{ACTOR}.policy_loss.loss_mode",))
     for name, key in _clips(view, mode).items():
         yield Put(f"algorithm.policy_loss_fn_args.{name}", view.number(key), (key,))
-    agg, key = view.value(f"{ACTOR}.loss_agg_mode", "token-mean"), f"{ACTOR}.loss_agg_mode"
+    key = f"{ACTOR}.loss_agg_mode"
+    agg = view.choice(key, AGGREGATIONS)
     yield Put("algorithm.policy_loss_fn_args.loss_agg_mode", agg, (key,))
     yield Put("algorithm.loss_agg_mode", agg, (key,))
     if mode == "gspo":
         yield Verdict(f"{ACTOR}.clip_ratio_c", Status.NO_EFFECT, "gspo has no dual clip", "TC026")
     elif mode not in LOSSES:
-        reason = (
-            f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, our runtime runs {mode!r}"
-        )
-        yield Verdict(f"{ACTOR}.policy_loss.loss_mode", Status.UNSUPPORTED_UPSTREAM, reason)
-        yield Caution("TW017", reason, view.where(f"{ACTOR}.policy_loss.loss_mode"))
+        key = f"{ACTOR}.policy_loss.loss_mode"
+        status, ours = _runs_here(view, key, mode, POLICY_LOSSES)
+        reason = f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, {ours}"
+        yield Verdict(key, status, reason)
+        yield Caution("TW017", reason, view.where(key))
 
 
 def _clips(view: View, mode: str) -> dict[str, str]:

@@ -112,7 +112,7 @@ def trainer_gpus(view: View) -> int:
 
 def _cluster(view: View) -> tuple[int, int]:
     """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
-    nodes, per_node = view.integer(NODES, 1), view.integer(PER_NODE, 8)
+    nodes, per_node = view.size(NODES), view.size(PER_NODE) if view.value(PER_NODE) is not None else 8
     if nodes * per_node > _MOST_GPUS:
         raise UserError(
             f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs",

@@ -46,7 +46,7 @@ def _engine_length(view: View, needed: int) -> Iterator[Put | Verdict | Caution]
 
 
 def _overlong(view: View) -> Iterator[Put | Verdict | Caution]:
-    filters, truncation = view.flag(FILTER), str(view.value(TRUNCATION, "error"))
+    filters, truncation = view.flag(FILTER), view.choice(TRUNCATION, ("error", "left", "right", "middle"))
     if view.published:
         yield Put("model.enable_prompt_truncation", filters, (FILTER,))
         if filters:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.ours import why_refused
 from trinity_compat.translate.view import Put, Verdict, View
 
 MODEL = "reward.reward_model"
@@ -57,10 +58,10 @@ def reward_model(view: View) -> Iterator[Put | Verdict | Caution]:
     yield Put("explorer.auxiliary_models", [entry], (f"{MODEL}.model_path",))
     reason = (
         "upstream serves auxiliary models as chat models and no workflow there asks this one for scores; "
-        "our runtime runs veRL's reward model"
+        f"our runtime refuses it: {why_refused(view.value, f'{MODEL}.enable')}"
     )
     for key in ("enable", "model_path"):
-        yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED_UPSTREAM, reason)
+        yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED, reason)
     yield Caution(
         "TW016",
         f"a sequence-classification reward model is not a chat model: {reason}",

@@ -71,7 +71,7 @@ def _logger_note(loggers: list[str], known: list[str]) -> str | None:
 
 def resume(view: View) -> Iterator[Put | Verdict | Caution]:
     """continue_from_checkpoint."""
-    mode = str(view.value(RESUME, "auto"))
+    mode = view.choice(RESUME, ("auto", "disable", "resume_path"))
     yield Put("continue_from_checkpoint", mode != "disable", (RESUME,))
     if mode != "resume_path":
         yield Verdict(RESUME_PATH, Status.NO_EFFECT, f"resume_mode is {mode}", "TC075")

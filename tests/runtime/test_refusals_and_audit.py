@@ -1,0 +1,47 @@
+"""The audit never promises what a run refuses: both read the same list."""
+
+import pytest
+
+from trinity_compat.audit import Request
+from trinity_compat.audit.collect import audit_launch
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_argv
+from trinity_compat.runtime import refusals
+from trinity_compat.translate import Status, to_verl, translate_launch
+from trinity_compat.translate.options import Options
+from trinity_compat.verl_config import compose_pinned
+
+ROLLOUT = "actor_rollout_ref.rollout"
+GIVEN = ["actor_rollout_ref.model.path=org/m", "data.train_files=/d/t.parquet", "data.val_files=/d/v.parquet"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "reward.reward_model.enable=True",
+        f"{ROLLOUT}.name=sglang",
+        "distillation.enabled=True",
+        f"+{ROLLOUT}.quantization=fp8",
+        f"{ROLLOUT}.enable_rollout_routing_replay=True",
+        f"{ROLLOUT}.agent.custom_async_server.path=x.py",
+        f"{ROLLOUT}.disaggregation.enabled=True",
+        f"{ROLLOUT}.over_sample_rate=0.1",
+        "actor_rollout_ref.model.mtp.enable_rollout=True",
+        "skip.rollout.enable=True",
+        f"{ROLLOUT}.data_parallel_size=2",
+        f"{ROLLOUT}.expert_parallel_size=2",
+        "algorithm.adv_estimator=remax",
+        "data.gen_batch_size=2048",
+    ],
+)
+def test_what_a_run_refuses_the_audit_does_not_promise(tmp_path, word):
+    names = [] if word.startswith(f"{ROLLOUT}.name") else [f"{ROLLOUT}.name=vllm"]
+    launch = read_argv(["python3", "-m", "verl.trainer.main_ppo", *GIVEN, *names, word]).launches[0]
+    translation, _ = translate_launch(launch, Options())
+    verl = compose_pinned(to_verl(translation.config))
+    with pytest.raises(UserError, match="cannot be run decoupled"):
+        refusals.check(verl, {}, cwd=tmp_path)
+    key = word.lstrip("+").partition("=")[0]
+    (found,) = [f for f in audit_launch(launch, Request()).findings if f.key == key]
+    assert found.status is not Status.UNSUPPORTED_UPSTREAM
+    assert "our runtime refuses it" in found.reason or "our own runtime refuses it" in found.reason
