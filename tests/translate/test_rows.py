@@ -87,6 +87,13 @@ def test_explain_a_key_a_path_a_code_and_an_old_name():
     assert "reward.reward_manager.name" in explain("reward_model.reward_manager", ROWS)
 
 
+@pytest.mark.parametrize(("code", "hint"), [("TP003", "docs/parse.md"), ("TC999", "code TC999")])
+def test_a_code_without_a_page_is_not_called_a_key(code, hint):
+    with pytest.raises(UserError) as error:
+        explain(code, ROWS)
+    assert hint in str(error.value) and "veRL key" not in str(error.value)
+
+
 def test_explain_suggests_the_nearest_key():
     with pytest.raises(UserError) as error:
         explain("dta.train_batch_sise", ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,6 +59,9 @@ def explain(name: str, rows: Rows) -> str:
     """
     if name in codes():
         return _code_text(name)
+    if re.fullmatch(r"T[CPW]\d+", name):
+        told = "TP codes are listed in docs/parse.md and docs/versions.md" if name[1] == "P" else None
+        raise UserError(f"no finding or caution has the code {name}", hint=told)
     key = name.lstrip("+~").partition("=")[0]
     row = rows.find(key)
     known = key in all_keys()
