@@ -1,10 +1,16 @@
 """The job directory: who holds it, what becomes of an earlier one."""
 
+import contextlib
+import fcntl
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import UserError
+from trinity_compat.runtime import runs
 from trinity_compat.runtime.jobdir import JobDir, locked, set_aside
 from trinity_compat.spec import RunSpec, SyncSpec
 
@@ -26,6 +32,52 @@ def test_both_sides_hold_it_against_a_second_run(job):
 def test_the_two_sides_of_a_split_run_share_it(job):
     with locked(job, "explore") as first, locked(job, "train") as second:
         assert (first, second) == (False, True)
+
+
+def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch):
+    """Else both could find the other's lock, and join a run that nobody has prepared."""
+    held = []
+
+    def prepare(made, source, options, *, joined):
+        with (job.root.parent / ".locks" / "name.start").open() as start, pytest.raises(BlockingIOError):
+            fcntl.flock(start, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(joined)
+
+    monkeypatch.setattr(runs, "_prepare", prepare)
+    monkeypatch.setattr(runs, "_forget_participants", lambda made: held.append("forgot"))
+    explore, train = (plan_of(job, mode) for mode in ("explore", "train"))
+    with runs._begun(explore, None, None), runs._begun(train, None, None):
+        assert held == [False, "forgot", True]
+
+
+@pytest.mark.parametrize(("mode", "left"), [("both", False), ("train", False), ("explore", True)])
+def test_weights_in_shared_memory_go_with_the_trainer_s_side_however_it_ends(
+    job, tmp_path, monkeypatch, mode, left
+):
+    for name in ("_prepare", "_forget_participants"):
+        monkeypatch.setattr(runs, name, lambda *_, **__: None)
+    made = plan_of(job, mode)
+    Path(made.spec.sync.directory).mkdir()
+    with contextlib.suppress(ZeroDivisionError), runs._begun(made, None, None):
+        raise ZeroDivisionError
+    assert Path(made.spec.sync.directory).exists() == left
+
+
+@pytest.mark.parametrize(("mode", "finished"), [("both", False), ("train", False), ("explore", True)])
+def test_a_trainer_s_start_takes_down_the_mark_of_the_last_end(job, mode, finished):
+    """An explorer whose engine takes long would find it, and end."""
+    made = plan_of(job, mode)
+    buffer = open_buffer(made.spec.database_url)
+    buffer.set_state("finished", True)
+    runs._forget_participants(made)
+    assert buffer.get_state("finished") == finished
+    buffer.close()
+
+
+def plan_of(job, mode):
+    sync = SimpleNamespace(directory=str(job.root.parent / "shm"))
+    spec = SimpleNamespace(mode=mode, sync=sync, database_url=job.default_database_url)
+    return SimpleNamespace(job=job, spec=spec, explorer=None)
 
 
 def test_explorers_of_several_commands_share_the_explore_side(job):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 import yaml
 
@@ -96,6 +97,19 @@ def test_a_dry_run_executes_nothing_of_the_script(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "executed").exists()
     assert yaml.safe_load(done.stdout)["synchronizer"]["sync_interval"] == 2
+
+
+def test_the_script_ends_with_a_command_that_is_killed(tmp_path):
+    (tmp_path / "run.sh").write_text("echo $$; exec sleep 600")
+    command = [sys.executable, "-m", "trinity_compat", "run", "run.sh"]
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    script = psutil.Process(int(run.stdout.readline()))
+    run.kill()
+    _, left = psutil.wait_procs([script], timeout=20)
+    for process in left:
+        process.kill()
+    run.communicate()
+    assert left == []
 
 
 def test_status_of_a_folder_that_is_no_job(run, tmp_path):

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from trinity_compat.runtime.processes import Command
+from trinity_compat.runtime.processes import Command, survivors
 from trinity_compat.runtime.supervisor import Stop, Supervision, last_error, supervise
 
 
@@ -55,6 +55,13 @@ def nothing_is_left():
 
 def test_both_sides_done_is_success(side):
     assert run(side("explorer", "pass"), side("trainer", "pass")).code == 0
+
+
+def test_bad_input_that_a_side_finds_is_bad_input_of_the_run(side):
+    outcome = run(
+        side("explorer", "print('error: no such column'); raise SystemExit(2)"), side("trainer", FOREVER)
+    )
+    assert (outcome.code, "no such column" in outcome.failure) == (2, True)
 
 
 def test_an_explorer_that_is_done_early_does_not_end_the_trainer(side, tmp_path):
@@ -163,6 +170,62 @@ time.sleep(600)
     parent.wait()
     _, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
     assert not alive
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """A process that looks like a job's trainer; its parent is this test, which supervises nothing."""
+    started = []
+
+    def start(*words, env=None):
+        argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", *words]
+        process = subprocess.Popen(argv, env=os.environ | (env or {}), stdout=subprocess.PIPE)
+        process.stdout.readline()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_sides_that_outlive_their_supervisor_are_found_and_no_others(orphan, tmp_path):
+    job, env = str(tmp_path / "job"), {"TRINITY_COMPAT_SUPERVISOR": "1"}
+    left = orphan("-m", "trinity_compat.trainer", job, env=env)
+    orphan("-m", "trinity_compat.trainer", job)  # by hand
+    orphan("-m", "trinity_compat.trainer", f"{job}2", env=env)
+    orphan("-m", "trinity_compat.explorer", job, "--bench", env=env)
+    assert survivors(tmp_path / "job") == [left.pid]
+    left.kill()
+    left.wait()
+    assert survivors(tmp_path / "job") == []
+
+
+def test_a_side_under_its_supervisor_is_none_of_them(tmp_path):
+    code = "import time; time.sleep(600)"
+    program = f"""
+import subprocess, sys
+argv = [sys.executable, "-c", {code!r}, "trinity_compat.trainer", {str(tmp_path)!r}]
+print(subprocess.Popen(argv, stdout=subprocess.DEVNULL).pid, flush=True)
+sys.stdin.read()
+"""
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", program, "trinity_compat"],
+        env=os.environ | {"TRINITY_COMPAT_SUPERVISOR": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    side = psutil.Process(int(supervisor.stdout.readline()))
+    try:
+        assert survivors(tmp_path) == []
+        supervisor.communicate()
+        assert survivors(tmp_path) == [side.pid]
+    finally:
+        side.kill()
+        side.wait()
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,19 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
 
 
 @contextlib.contextmanager
+def starting(job: JobDir) -> Iterator[None]:
+    """One start at a time: waits for another one to have taken its sides and written what it leaves."""
+    folder = job.root.parent / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / f"{job.root.name}.start", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool]:
     """Hold the job for one side (``train``, ``explore``, or one ``explorer`` of several), both, or a bench
     beside them while the run lives.

@@ -17,6 +17,7 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+SUPERVISOR = "TRINITY_COMPAT_SUPERVISOR"  # in the environment of all that a supervisor started
 # macOS has no prctl: there the process groups alone must do.
 _prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -110,6 +111,31 @@ def _reap_group(pid: int, *, limit_s: float = 5.0) -> None:
         while time.monotonic() < deadline:
             if os.waitpid(-pid, os.WNOHANG) == (0, 0):
                 time.sleep(0.02)
+
+
+def survivors(root: Path) -> list[int]:
+    """Pids of the job's sides whose supervisor is gone; those that a user started by hand have none."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if _is_side(process.info["cmdline"] or (), str(root)) and _lost_its_supervisor(process)
+    ]
+
+
+def _is_side(words: Sequence[str], root: str) -> bool:
+    modules = {"trinity_compat.trainer", "trinity_compat.explorer"}
+    return not modules.isdisjoint(words) and root in words and "--bench" not in words
+
+
+def _lost_its_supervisor(process: psutil.Process) -> bool:
+    try:
+        if SUPERVISOR not in process.environ():
+            return False
+        parent = process.parent()
+        words = parent.cmdline() if parent else []
+    except psutil.Error:
+        return False
+    return not any(word.startswith("trinity_compat") or Path(word).name == "trinity-compat" for word in words)
 
 
 def sweep(*, grace_s: float = 5.0) -> list[psutil.Process]:

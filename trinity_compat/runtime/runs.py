@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trinity_compat.errors import RunError
@@ -25,7 +27,7 @@ from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.links import CheckpointLinks
 from trinity_compat.runtime.plan import Options, Plan
-from trinity_compat.runtime.processes import Command, sweep
+from trinity_compat.runtime.processes import SUPERVISOR, Command, survivors, sweep
 from trinity_compat.runtime.progress import Progress, say
 from trinity_compat.runtime.session import Ended, Request
 from trinity_compat.runtime.source import Source
@@ -35,6 +37,7 @@ from trinity_compat.synchronizer import turns
 _RAY_OF_USER = "RAY_ADDRESS"
 _RUN_IDS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")
 _FILE_LOGGER = "VERL_FILE_LOGGER_PATH"
+_SURVIVE_S = 20.0  # what SIGTERM ends has so long, where its supervisor was killed
 
 
 def run_invocation(found: Invocation, request: Request) -> Ended:
@@ -64,13 +67,43 @@ def run_source(source: Source, options: Options) -> Ended:
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)
-    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode, made.explorer) as joined:
-        made = _prepare(made, source, options, joined=joined)
-        if not joined:
-            _forget_participants(made)
+    with catch_signals() as stop, _begun(made, source, options):
         outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
-        _forget_weights(made)
     return _tell(made, outcome)
+
+
+@contextlib.contextmanager
+def _begun(made: Plan, source: Source, options: Options) -> Iterator[None]:
+    """Hold the job, made ready or joined. One start at a time: of two sides that start at once the second
+    finds what the first one wrote."""
+    with contextlib.ExitStack() as held:
+        with jobdir.starting(made.job):
+            joined = held.enter_context(jobdir.locked(made.job, made.spec.mode, made.explorer))
+            if not joined:
+                _await_survivors(made.job)
+            _prepare(made, source, options, joined=joined)
+            if not joined:
+                _forget_participants(made)
+        try:
+            yield
+        finally:
+            _forget_weights(made)
+
+
+def _await_survivors(job: JobDir) -> None:
+    """Sides whose supervisor was killed are ending by themselves; their last words would be taken for those
+    of this start's."""
+    until = time.monotonic() + _SURVIVE_S
+    if left := survivors(job.root):
+        say(f"waits for the end of an earlier start's processes ({', '.join(map(str, left))})")
+    while left := survivors(job.root):
+        if time.monotonic() > until:
+            pids = " ".join(map(str, left))
+            raise RunError(
+                f"processes of an earlier start still use {job.root}: pids {pids}",
+                hint=f"they were asked to end; `kill -9 {pids}`, then the same command again",
+            )
+        time.sleep(0.2)
 
 
 def _bench(made: Plan, source: Source) -> Ended:
@@ -107,6 +140,8 @@ def _forget_participants(made: Plan) -> None:
     try:
         buffer.forget_participants()
         turns.reset(buffer)
+        if made.spec.mode != "explore":
+            buffer.set_state("finished", False)  # an earlier trainer's mark: this one's has yet to begin
     finally:
         buffer.close()
 
@@ -120,13 +155,13 @@ def _forget_weights(made: Plan) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> Plan:
+def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> None:
     """Make the job directory, or join the one whose other side is running."""
     job = made.job
     if joined:
         _must_agree(job, made)
         say(f"joins the run in {job.root}")
-        return made
+        return
     if job.exists() and not made.spec.resume:
         say(f"continue_from_checkpoint is false: the earlier job is now {jobdir.set_aside(job)}")
     elif job.exists():
@@ -137,7 +172,6 @@ def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> P
         )
     job.create()
     job.write_config(_config_files(made, source, options))
-    return made
 
 
 def _config_files(made: Plan, source: Source, options: Options) -> dict[str, str]:
@@ -231,7 +265,7 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
         "RAY_ADDRESS": ray_address,
         "RAY_DEDUP_LOGS": "0",
         "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
-        "TRINITY_COMPAT_SUPERVISOR": str(os.getpid()),
+        SUPERVISOR: str(os.getpid()),
         "PYTHONUNBUFFERED": "1",
     }
     side = "trainer" if role == "trainer" else "explorer"

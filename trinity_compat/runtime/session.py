@@ -58,7 +58,9 @@ def run_script(script: str, arguments: Sequence[str], options: Mapping[str, Any]
     with _folder(Request(script, tuple(arguments), options, str(Path.cwd()), environ)) as folder:
         env = shim.install(folder / "bin", script_text=Path(script).read_text(errors="replace"), env=environ)
         env[shim.SESSION] = str(folder)
-        status = _wait(subprocess.Popen([bash, script, *arguments], env=env), folder)
+        # Without this process nobody would know of the run any more: it ends with it, however that ends.
+        running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=processes.die_with_parent)
+        status = _wait(running, folder)
         ended = _outcomes(folder)
     failed = [launch.code for launch in ended if launch.code]
     return status or (failed[0] if failed else 0), ended

@@ -19,6 +19,7 @@ from trinity_compat.explorer.heartbeat import RESTARTS
 from trinity_compat.runtime import processes
 from trinity_compat.runtime.processes import Child, Command
 
+BAD_INPUT = 2  # exit code of a side that was given what cannot be run
 PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
@@ -149,7 +150,8 @@ def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
             break
         time.sleep(0.05)
     culprit = (culprits or dead)[0]
-    return Outcome(1, _failure(culprit, by.watch), str(culprit.command.log))
+    code = BAD_INPUT if culprit.returncode == BAD_INPUT else 1
+    return Outcome(code, _failure(culprit, by.watch), str(culprit.command.log))
 
 
 def _restart_explorers(children: list[Child], by: Supervision) -> bool:
