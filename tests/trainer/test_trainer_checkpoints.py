@@ -3,10 +3,17 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from trinity_compat.trainer.checkpoints import Retention, mend_marker, read_state, write_state
+from trinity_compat.trainer.checkpoints import (
+    HeldMarker,
+    Retention,
+    mend_marker,
+    read_state,
+    release_marker,
+    write_state,
+)
 
 
-def folder(tmp_path, step, *, whole=True, roles=()):
+def folder(tmp_path, step, *, whole=True, roles=("actor",)):
     path = tmp_path / f"global_step_{step}"
     path.mkdir()
     for role in roles:
@@ -58,6 +65,42 @@ def test_an_empty_marker_without_a_whole_folder_goes(tmp_path):
     marker(tmp_path).write_text("")
     mend_marker(tmp_path)
     assert not marker(tmp_path).exists()
+
+
+def test_a_checkpoint_that_is_written_over_is_not_what_the_marker_names_meanwhile(tmp_path):
+    """resume_path=global_step_2 after a run to step 6, and the new branch comes to step 6."""
+    for step in (2, 4, 6):
+        os.utime(folder(tmp_path, step, roles=() if step == 4 else ("actor",)) / "data.pt", (step, step))
+    marker(tmp_path).write_text("6")
+    release_marker(tmp_path, 4)
+    assert marker(tmp_path).read_text() == "6"
+    release_marker(tmp_path, 6)
+    assert marker(tmp_path).read_text() == "2", "4 is what retention left of a checkpoint"
+    marker(tmp_path).write_text("")
+    mend_marker(tmp_path)
+    assert marker(tmp_path).read_text() == "2"
+
+
+def test_without_another_checkpoint_the_marker_goes(tmp_path):
+    folder(tmp_path, 6)
+    marker(tmp_path).write_text("6")
+    release_marker(tmp_path, 6)
+    assert not marker(tmp_path).exists()
+
+
+def test_a_held_marker_counts_once_it_is_let_go_and_other_files_are_written_as_ever(tmp_path):
+    marker(tmp_path).write_text("2")
+    held = HeldMarker(tmp_path)
+    with held.open(str(marker(tmp_path)), "w") as file:
+        file.write("4")
+    with held.open(tmp_path / "other.jsonl", "w") as file:
+        file.write("x")
+    assert (marker(tmp_path).read_text(), (tmp_path / "other.jsonl").read_text()) == ("2", "x")
+    assert held.open(str(marker(tmp_path))).read() == "2"
+    held.let_go()
+    assert marker(tmp_path).read_text() == "4"
+    held.let_go()
+    assert marker(tmp_path).read_text() == "4"
 
 
 def trainer(**values):

@@ -1,4 +1,4 @@
-"""How many places for steps veRL's loop finds in the dataloader, from where it stands."""
+"""How many places for steps veRL's loop finds in the dataloader, and in which order a checkpoint is written."""
 
 from types import SimpleNamespace
 
@@ -19,3 +19,23 @@ def test_an_epoch_of_five_steps_ends_with_the_run(next_step, total, places):
     config = OmegaConf.create({"data": {"train_batch_size": 2}})
     trainer = SimpleNamespace(global_steps=next_step, total_training_steps=total, config=config)
     assert len(list(StepPlaces(trainer, 5))) == places
+
+
+def test_the_ledger_comes_first_and_the_marker_names_no_checkpoint_that_is_being_written(
+    tmp_path, monkeypatch
+):
+    from trinity_compat.trainer import verl_v0
+
+    seen = []
+    marker = tmp_path / "latest_checkpointed_iteration.txt"
+    (tmp_path / "global_step_4").mkdir()
+    marker.write_text("4")
+    monkeypatch.setattr(
+        verl_v0.ray_trainer.RayPPOTrainer, "_save_checkpoint", lambda _: seen.append(marker.exists())
+    )
+    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
+    trainer.exchange = SimpleNamespace(commit=seen.append, position=lambda step: {"below": step})
+    trainer.global_steps, trainer._directory = 4, tmp_path
+    trainer._retention = SimpleNamespace(prune=lambda directory, step: seen.append("pruned"))
+    trainer._save_checkpoint()
+    assert seen == [4, False, "pruned"]

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from omegaconf import DictConfig, open_dict
 
 STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"
+_LAST = "data.pt"  # of a checkpoint's files, the last that veRL writes
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -25,16 +26,50 @@ def mend_marker(directory: Path) -> None:
     over from steps that a resume took back.
     """
     marker = directory / MARKER
-    if not marker.exists() or marker.read_text().strip().isdigit():
-        return
-    whole = {step: folder / "data.pt" for step, folder in _folders(directory).items()}
-    ages = {step: file.stat().st_mtime_ns for step, file in whole.items() if file.exists()}
+    if marker.exists() and not marker.read_text().strip().isdigit():
+        _name_youngest(marker)
+
+
+def release_marker(directory: Path, step: int) -> None:
+    """Before ``step`` is written: where the marker names it already, by a branch that a resume left, that
+    checkpoint is about to be no whole one. The youngest other one takes its place."""
+    marker = directory / MARKER
+    if marker.exists() and marker.read_text().strip() == str(step):
+        (directory / f"global_step_{step}" / _LAST).unlink(missing_ok=True)
+        _name_youngest(marker)
+
+
+def _name_youngest(marker: Path) -> None:
+    ages = {
+        step: (folder / _LAST).stat().st_mtime_ns
+        for step, folder in _folders(marker.parent).items()
+        if (folder / _LAST).exists() and (folder / "actor").is_dir()
+    }
     if not ages:
         marker.unlink()
         return
     part = marker.with_suffix(".part")
     part.write_text(str(max(ages, key=lambda step: (ages[step], step))))
     part.replace(marker)
+
+
+class HeldMarker:
+    """The marker of a checkpoint that is written but not counted yet: first its step's metrics are logged. A
+    process that dies between the two then makes the step again, instead of leaving it without metrics."""
+
+    def __init__(self, directory: Path) -> None:
+        self._marker = directory / MARKER
+        self._held = self._marker.with_suffix(".held")
+
+    def open(self, path: str | Path, mode: str = "r", **more: Any) -> IO[Any]:
+        """The builtin, for veRL to write with: what it writes into the marker is held."""
+        held = Path(path).name == MARKER and "w" in mode
+        return open(self._held if held else path, mode, **more)
+
+    def let_go(self) -> None:
+        """Now it counts, at once and whole. veRL writes none where checkpoints are saved asynchronously."""
+        if self._held.exists():
+            self._held.replace(self._marker)
 
 
 def _folders(directory: Path) -> dict[int, Path]:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -30,7 +30,14 @@ from trinity_compat.synchronizer.collective import Meeting
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
-from trinity_compat.trainer.checkpoints import Retention, mend_marker, read_state, write_state
+from trinity_compat.trainer.checkpoints import (
+    HeldMarker,
+    Retention,
+    mend_marker,
+    read_state,
+    release_marker,
+    write_state,
+)
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -185,6 +192,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         super().__init__(*args, **kwargs)
         self._directory = Path(self.config.trainer.default_local_dir)
         self._retention = Retention.take_over(self.config.trainer)
+        self._marker, self._saved = HeldMarker(self._directory), 0
         rollout = self.config.actor_rollout_ref.rollout
         self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
 
@@ -203,8 +211,16 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
 
     def fit(self) -> None:
-        with logged_through(self.exchange.log):
-            super().fit()
+        try:
+            with logged_through(self._log):
+                super().fit()
+        finally:
+            self._count_checkpoint()
+
+    def _log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        logged = self.exchange.log(step, metrics)
+        self._count_checkpoint()
+        return logged
 
     def validation_answers(self) -> list[Any]:
         """Groups of this step's evaluation, by position; asked for once per step."""
@@ -217,11 +233,20 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def _save_checkpoint(self) -> None:
         self.exchange.commit(self.global_steps)
+        release_marker(self._directory, self.global_steps)
         self._save_own_state()
         point("before checkpoint")
-        super()._save_checkpoint()
-        point("after checkpoint")
-        self._retention.prune(self._directory, self.global_steps)
+        with patch.object(ray_trainer, "open", self._marker.open, create=True):
+            super()._save_checkpoint()
+        self._saved = self.global_steps
+
+    def _count_checkpoint(self) -> None:
+        """Of the step whose metrics are logged now; the older ones go."""
+        if self._saved:
+            self._marker.let_go()
+            point("after checkpoint")
+            self._retention.prune(self._directory, self._saved)
+            self._saved = 0
 
     def _load_checkpoint(self) -> None:
         mend_marker(self._directory)
