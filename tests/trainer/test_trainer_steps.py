@@ -1,4 +1,4 @@
-"""How many places for steps veRL's loop finds in the dataloader, and in which order a checkpoint is written."""
+"""How many places for steps veRL's loop finds in the dataloader; in which order a checkpoint is written."""
 
 from types import SimpleNamespace
 
@@ -21,21 +21,54 @@ def test_an_epoch_of_five_steps_ends_with_the_run(next_step, total, places):
     assert len(list(StepPlaces(trainer, 5))) == places
 
 
-def test_the_ledger_comes_first_and_the_marker_names_no_checkpoint_that_is_being_written(
-    tmp_path, monkeypatch
-):
+def saving(cls, tmp_path, step):
+    """A trainer as far as saving looks at it; it has no model."""
+    trainer = object.__new__(cls)
+    trainer.config = OmegaConf.create({
+        "trainer": {"default_local_dir": str(tmp_path), "default_hdfs_dir": None},
+        "actor_rollout_ref": {"actor": {"checkpoint": {}}},
+    })  # fmt: skip
+    trainer.global_steps, trainer.use_critic = step, False
+    trainer.actor_rollout_wg = SimpleNamespace(save_checkpoint=lambda *_, **__: None)
+    trainer.train_dataloader = SimpleNamespace(state_dict=dict)
+    return trainer
+
+
+def test_stock_verl_lets_a_checkpoint_count_before_its_metrics_are_logged(tmp_path):
     from trinity_compat.trainer import verl_v0
 
-    seen = []
+    saving(verl_v0.ray_trainer.RayPPOTrainer, tmp_path, 4)._save_checkpoint()
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "4"
+
+
+def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(tmp_path):
+    """The marker names no checkpoint that is being written over: here step 4, of a branch left."""
+    from trinity_compat.trainer import verl_v0
+
     marker = tmp_path / "latest_checkpointed_iteration.txt"
     (tmp_path / "global_step_4").mkdir()
     marker.write_text("4")
-    monkeypatch.setattr(
-        verl_v0.ray_trainer.RayPPOTrainer, "_save_checkpoint", lambda _: seen.append(marker.exists())
+    seen = []
+
+    def see(what):
+        seen.append((what, marker.read_text() if marker.exists() else None))
+
+    trainer = saving(verl_v0.TrinityRayPPOTrainer, tmp_path, 4)
+    trainer._directory, trainer._saved = tmp_path, 0
+    trainer._marker = verl_v0.HeldMarker(tmp_path)
+    trainer._retention = SimpleNamespace(prune=lambda directory, step: see(f"older than {step} go"))
+    trainer.exchange = SimpleNamespace(
+        commit=lambda step: see(f"ledger of {step}"),
+        position=lambda step: {"below": step},
+        log=lambda step, metrics: see(f"metrics of {step}"),
     )
-    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
-    trainer.exchange = SimpleNamespace(commit=seen.append, position=lambda step: {"below": step})
-    trainer.global_steps, trainer._directory = 4, tmp_path
-    trainer._retention = SimpleNamespace(prune=lambda directory, step: seen.append("pruned"))
     trainer._save_checkpoint()
-    assert seen == [4, False, "pruned"]
+    assert (tmp_path / "global_step_4" / "data.pt").exists()
+    trainer._log(4, {})
+    trainer._log(5, {})
+    assert seen == [
+        ("ledger of 4", "4"),
+        ("metrics of 4", None),
+        ("older than 4 go", "4"),
+        ("metrics of 5", "4"),
+    ]

@@ -64,7 +64,7 @@ class HeldMarker:
     def open(self, path: str | Path, mode: str = "r", **more: Any) -> IO[Any]:
         """The builtin, for veRL to write with: what it writes into the marker is held."""
         held = Path(path).name == MARKER and "w" in mode
-        return open(self._held if held else path, mode, **more)
+        return (self._held if held else Path(path)).open(mode, **more)
 
     def let_go(self) -> None:
         """Now it counts, at once and whole. veRL writes none where checkpoints are saved asynchronously."""
