@@ -261,6 +261,8 @@ class Job:
         while (running := self.alive()) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         self.left += len(running)
+        for process in running:
+            print(f"{self.folder.name}: outlived a kill by 20 s: {_command(process)[:150]}", flush=True)
         self.sweep()
 
 
