@@ -84,6 +84,37 @@ def test_a_set_in_trinity_s_spelling():
     assert (made.spec.sync.style, made.spec.sync.interval) == ("explorer_driven", 2)
 
 
+STALE = ("algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=5")
+
+
+def test_trinity_s_staleness_control_counts_updates_and_ours_verl_steps():
+    assert planned().spec.max_staleness is None
+    assert planned(sets=STALE[:1]).spec.max_staleness is None
+    assert planned(sets=STALE).spec.max_staleness == 2
+
+
+def test_a_staleness_limit_that_the_style_itself_breaks_is_refused():
+    assert planned(sets=(*STALE, "synchronizer.sync_offset=4")).spec.max_staleness == 2
+    with pytest.raises(UserError, match=r"allows 2 veRL steps; .* make it 3") as error:
+        planned(sets=(*STALE, "synchronizer.sync_offset=6"))
+    assert "at least 6" in error.value.hint
+    free = (*STALE, "synchronizer.sync_offset=6", "synchronizer.sync_style=trainer_driven")
+    assert planned(sets=free).spec.max_staleness == 2
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (("algorithm.sample_strategy=mix",), "algorithm.sample_strategy=mix: the trainer takes whole groups"),
+        ((STALE[0], "algorithm.sample_strategy_args.max_staleness=-1"), "max_staleness=-1: write a number"),
+        ((STALE[0], "algorithm.sample_strategy_args.max_staleness=two"), "max_staleness=two: write a number"),
+    ],
+)
+def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
+    with pytest.raises(UserError, match=said):
+        planned(sets=sets)
+
+
 def test_a_set_that_nobody_knows_names_the_nearest_key():
     with pytest.raises(UserError, match=r"did you mean 'trainer\.save_freq'"):
         make_plan(source()[0].config, Options(sets=("trainer.save_frek=1",)), cwd=Path("/work"))

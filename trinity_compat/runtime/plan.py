@@ -20,6 +20,7 @@ from trinity_compat.runtime import checkout, length, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
+from trinity_compat.synchronizer.policy import expected_lag, explorer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.verl_config.pinned import compose_pinned
 
@@ -180,9 +181,24 @@ def _spec(
         device=device,
         mode=options.mode or _mode_of(config, device),
         explorers=options.explorers,
+        max_staleness=_max_staleness(config, sync, r),
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
+
+
+def _max_staleness(config: Mapping[str, Any], sync: SyncSpec, r: int) -> int | None:
+    """Raises UserError for a limit that the style ``fixed`` itself would break, for ever."""
+    limit = inverse.max_staleness_of(config)
+    steps = range(1, 2 * (sync.offset + sync.interval + explorer_interval(sync)) + 2)
+    lag = max(expected_lag(sync, step) or 0 for step in steps)
+    if limit is not None and lag > limit:
+        raise UserError(
+            f"algorithm.sample_strategy_args.max_staleness allows {limit} veRL steps; under sync_style fixed"
+            f" sync_interval and sync_offset make it {lag}",
+            hint=f"write at least {lag * r} (optimizer updates), or a smaller sync_interval or sync_offset",
+        )
+    return limit
 
 
 def _mode_of(config: Mapping[str, Any], device: str) -> Mode:

@@ -104,6 +104,29 @@ def _own_interval(reading: Reading, side: str, r: int) -> int | None:
     return None if interval is None else max(1, round(int(interval) / r))
 
 
+def max_staleness_of(config: Mapping[str, Any]) -> int | None:
+    """Return how many veRL steps the weights of a group may be behind at its training; None: any number.
+
+    ``algorithm.sample_strategy: staleness_control`` of trinity-rft 0.6.0 (sample_strategy.py), which counts
+    optimizer updates. Raises UserError for a strategy that the trainer here does not have.
+    """
+    reading = Reading(config)
+    strategy = reading.get("algorithm.sample_strategy") or "default"
+    if strategy in ("default", "warmup"):
+        return None
+    if strategy != "staleness_control":
+        raise UserError(
+            f"algorithm.sample_strategy={strategy}: the trainer takes whole groups, oldest task first",
+            hint="write default or staleness_control, or run the YAML on trinity-rft",
+        )
+    given = reading.get("algorithm.sample_strategy_args.max_staleness", math.inf)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise UserError(
+            f"algorithm.sample_strategy_args.max_staleness={given}: write a number of updates, 0 or more"
+        )
+    return None if math.isinf(given) else int(given // updates_per_step(config)[0])
+
+
 def total_steps_of(config: Mapping[str, Any]) -> int | None:
     """Return the veRL steps after which the run ends, None when its epochs decide."""
     compat, reading = compat_of(config), Reading(config)
