@@ -29,6 +29,7 @@ from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.orphans import end_with_parent
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.offers import Offered
 from trinity_compat.synchronizer.turns import Turn
@@ -40,6 +41,7 @@ STOPPED = 128 + signal.SIGTERM
 def main(argv: list[str]) -> int:
     """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench]``; returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    end_with_parent()
     job_dir = Path(argv[0])
     index = int(argv[argv.index("--index") + 1]) if "--index" in argv else 0
     spec = "bench.json" if "--bench" in argv else "run.json"

@@ -15,9 +15,10 @@ from typing import IO
 
 import psutil
 
+from trinity_compat.orphans import SUPERVISOR
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-SUPERVISOR = "TRINITY_COMPAT_SUPERVISOR"  # in the environment of all that a supervisor started
 # macOS has no prctl: there the process groups alone must do.
 _prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trinity_compat.errors import RunError
+from trinity_compat.orphans import SUPERVISOR
 from trinity_compat.runtime import (
     bench,
     checkout,
@@ -27,7 +28,7 @@ from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.links import CheckpointLinks
 from trinity_compat.runtime.plan import Options, Plan
-from trinity_compat.runtime.processes import SUPERVISOR, Command, survivors, sweep
+from trinity_compat.runtime.processes import Command, survivors, sweep
 from trinity_compat.runtime.progress import Progress, say
 from trinity_compat.runtime.session import Ended, Request
 from trinity_compat.runtime.source import Source

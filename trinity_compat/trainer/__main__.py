@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.orphans import end_with_parent
 from trinity_compat.spec import RunSpec
 
 
@@ -37,6 +38,7 @@ def leave(argv: list[str]) -> None:
     """Exit with the code. After a signal the interpreter's teardown is left out: threads of gloo and Ray
     that still run would abort it (-6) although everything is given back."""
     try:
+        end_with_parent()
         code = main(argv)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1

@@ -211,11 +211,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
 
     def fit(self) -> None:
-        try:
-            with logged_through(self._log):
-                super().fit()
-        finally:
-            self._count_checkpoint()
+        with logged_through(self._log):
+            super().fit()
 
     def _log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
         logged = self.exchange.log(step, metrics)

@@ -1,0 +1,29 @@
+"""A side of a run never outlives the command that started it, not even in the middle of a blocking call."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+SUPERVISOR = "TRINITY_COMPAT_SUPERVISOR"  # in the environment of all that a supervisor started
+STOPPED = 143  # as after SIGTERM
+GRACE_S = 10.0
+_LOOK_S = 1.0
+
+
+def end_with_parent(grace_s: float = GRACE_S) -> None:
+    """End this process once the supervisor that started it has been gone for ``grace_s``.
+
+    The kernel sends SIGTERM then, and whoever can gives back what it holds. But Python's handlers wait for
+    the main thread, which may be in a C call that knows no end: connecting to a Ray that died as well.
+    """
+    if SUPERVISOR in os.environ:
+        threading.Thread(target=_watch, args=(os.getppid(), grace_s), name="orphan", daemon=True).start()
+
+
+def _watch(parent: int, grace_s: float) -> None:
+    while os.getppid() == parent:
+        time.sleep(min(_LOOK_S, grace_s))
+    time.sleep(grace_s)
+    os._exit(STOPPED)
