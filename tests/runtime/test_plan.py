@@ -115,6 +115,13 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
         planned(sets=sets)
 
 
+def test_a_replay_buffer_is_refused_not_ignored():
+    replay = "buffer.trainer_input.experience_buffer.replay_buffer.enable"
+    assert planned(sets=(f"{replay}=false",)).spec
+    with pytest.raises(UserError, match=f"{replay}=true: a run trains each group once"):
+        planned(sets=(f"{replay}=true",))
+
+
 def test_a_set_that_nobody_knows_names_the_nearest_key():
     with pytest.raises(UserError, match=r"did you mean 'trainer\.save_freq'"):
         make_plan(source()[0].config, Options(sets=("trainer.save_frek=1",)), cwd=Path("/work"))

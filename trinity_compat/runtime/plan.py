@@ -171,6 +171,7 @@ def _spec(
 ) -> RunSpec:
     total = verl["trainer"].get("total_training_steps")
     sync = inverse.sync_of(config)
+    inverse.check_buffer(config)
     return RunSpec(
         job_dir=str(job.root),
         database_url=options.database or _database_of(config, job),
