@@ -54,13 +54,13 @@ def serve(spec: RunSpec, port: int, step: int | None) -> None:
 
 def _told(error: Exception) -> RunError:
     """The one line for the end, under the traceback that a person who debugs wants to see."""
-    if isinstance(error, RunError) and error.__cause__ is None:
-        return error
-    cause = error.__cause__ if isinstance(error, RunError) and error.__cause__ else error
-    traceback.print_exception(cause)
-    return (
+    told = (
         error if isinstance(error, RunError) else RunError(f"the workflow: {type(error).__name__}: {error}")
     )
+    cause = error.__cause__ if told is error else error
+    if cause is not None:
+        traceback.print_exception(cause)
+    return told
 
 
 def preflight_port(port: int) -> None:

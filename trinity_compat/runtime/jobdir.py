@@ -94,12 +94,17 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
     return target
 
 
+def _locks(job: JobDir) -> Path:
+    """Outside the job directory, so that a job can be renamed under its lock."""
+    folder = job.root.parent / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @contextlib.contextmanager
 def starting(job: JobDir) -> Iterator[None]:
     """One start at a time: waits for another one to have taken its sides and written what it leaves."""
-    folder = job.root.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / f"{job.root.name}.start", os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(_locks(job) / f"{job.root.name}.start", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -115,9 +120,7 @@ def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool
     Yields whether another side is running already. The kernel drops the locks with the process.
     Raises UserError naming the process that holds a wanted side.
     """
-    # Outside the job directory, so that a job can be renamed under its lock.
-    folder = job.root.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _locks(job)
     wanted = _SIDES.get(mode, ("explore", "train"))
     with contextlib.ExitStack() as held:
         for side in wanted:

@@ -16,6 +16,7 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.translate.model import Status
+from trinity_compat.translate.user_rules import paths_of
 from trinity_compat.translate.user_rules import read as user_rules_of
 
 HOWS: Mapping[str, Status] = {
@@ -137,16 +138,12 @@ def _row(key: str, form: Mapping[str, Any]) -> Row:
         how=form["how"],
         why=form["why"],
         code=form["code"],
-        to=_paths(form.get("to", ())),
+        to=paths_of(form.get("to", ())),
         by=form.get("by", ""),
         status=Status(form["status"]) if "status" in form else None,
-        targets={target: _paths(paths) for target, paths in form.get("targets", {}).items()},
+        targets={target: paths_of(paths) for target, paths in form.get("targets", {}).items()},
         same=form.get("same"),
         has_same="same" in form,
         free=form.get("free", False),
-        passed=_paths(form.get("passed", ())),
+        passed=paths_of(form.get("passed", ())),
     )
-
-
-def _paths(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +79,15 @@ def _target(form: Mapping[str, Any]) -> Problem | None:
     """``copy`` and ``scale`` write to fields of Trinity's that must be there."""
     from trinity_compat.trinity_config import TARGETS, schema
 
-    for path in _listed(form.get("to", ())) if form["how"] in ("copy", "scale") else ():
+    for path in paths_of(form.get("to", ())) if form["how"] in ("copy", "scale") else ():
         if not any(schema(target).find(path) for target in TARGETS):
             return f"has a target that no trinity-rft has: {path}", None
     return None
 
 
-def _listed(given: Any) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def paths_of(given: str | Iterable[str]) -> tuple[str, ...]:
+    """One path, or several, as a row writes them."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _is_paths(value: Any) -> bool:

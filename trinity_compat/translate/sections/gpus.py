@@ -135,11 +135,9 @@ def _sequence_parallel(view: View, size: int) -> Iterator[Put | Verdict | Cautio
 
 
 def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
-    engine = tp
-    if view.options.trinity != "0.4.1":
-        engine *= view.size(DP) * view.size(PP)
-    experiences = view.integer(MINI) * view.size(N)
     old = view.options.trinity == "0.4.1"
+    engine = tp if old else tp * view.size(DP) * view.size(PP)
+    experiences = view.integer(MINI) * view.size(N)
     return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
 
 
