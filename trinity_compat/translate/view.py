@@ -82,14 +82,14 @@ class View:
         setting = self.config.settings.get(key)
         for part in setting.word.parts if setting and setting.word else ():
             source = part.source
-            if part.text or source is None or (isinstance(source, EnvRef) and source.default == ""):
-                continue
+            if source is None or (isinstance(source, EnvRef) and (part.text or source.default == "")):
+                continue  # what a command would print is a guess even where it has a text
             name = source.name if isinstance(source, EnvRef) else None
             shown = source.expression if isinstance(source, Open) else ""
             raise UserError(
                 f"{self.spelling(key)} depends on {'$' + name if name else shown}, which is not known",
                 where=self.where(key),
-                hint=f"give it: --env {name}=…" if name else "append KEY=VALUE after --",
+                hint=f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
             )
 
     def integer(self, key: str, default: int | None = None) -> int:
