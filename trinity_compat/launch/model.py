@@ -36,7 +36,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One piece of a word. ``text`` is its value as far as it is known (a guess, most often "", for an Open)."""
+    """One piece of a word. ``text`` is its value as far as it is known; of an Open a guess, most often ""."""
 
     text: str
     source: EnvRef | Open | None = None
