@@ -229,3 +229,10 @@ def test_an_unset_variable_stands_in_the_value_by_name(folder):
     values = {finding["key"]: finding["value"] for finding in launch["findings"]}
     assert values["data.train_files"] == "${oc.env:HOME}/gsm8k/train.parquet"
     assert values["data.train_batch_size"] == 1024
+
+
+@pytest.mark.parametrize("form", ["text", "md", "json", "html"])
+def test_a_given_variable_that_the_script_sets_itself_is_said_not_to_count(tmp_path, form):
+    (tmp_path / "run.sh").write_text(f"N=8\n{GRPO}")
+    told = audit(tmp_path / "run.sh", "--env", "N=4", "--env", "BATCH=512", "--format", form)[1]
+    assert "TP113" in told and "--env N=4" in told and "--env BATCH" not in told

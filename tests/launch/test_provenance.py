@@ -219,6 +219,56 @@ def test_a_plain_script_has_no_diagnostics(tmp_path):
     assert reading_of(text, tmp_path).diagnostics == ()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "N=8",
+        "export N=8",
+        "local N=8",
+        "unset N",
+        "readonly N=8",
+        "((N = 8))",
+        "N[0]=8",
+        "N=(8)",
+        "read N <<< 8",
+    ],
+)
+def test_a_given_variable_that_the_script_replaces_is_named(line, tmp_path):
+    text = f"f() {{\n{line}\n{MAIN} a=$N\n}}\nf\n"
+    found = [d for d in reading_of(text, tmp_path, env={"N": "4"}).diagnostics if d.code == "TP113"]
+    assert [str(d.where) for d in found] == ["run.sh:2"]
+    assert "--env N=4" in found[0].message and "N=${N:-…}" in found[0].message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "N=${N:-8}",
+        ": ${N:=8}",
+        "N=4",
+        "N=$N/x",
+        "N+=x",
+        "((N += 1))",
+        "N=$((N / 2))",
+        '[ -n "$N" ] || N=8',
+        "[ -v N ] || N=8",
+        "(N=8)",
+        "M=$N; N=8",
+        "if false; then N=8; fi",
+        "V=N; M=${!V}; N=8",
+    ],
+)
+def test_a_given_variable_that_counts_is_not_named(lines, tmp_path):
+    reading = reading_of(f"{lines}\n{MAIN} a=$N b=$M\n", tmp_path, env={"N": "4"})
+    assert "TP113" not in [d.code for d in reading.diagnostics]
+
+
+def test_only_what_the_user_gave_is_named(tmp_path):
+    text = f"HOME=/h\nN=8\n{MAIN} a=$HOME b=$N\n"
+    found = reading_of(text, tmp_path, env={"HOME": "/root", "N": "4"}, given=["N"]).diagnostics
+    assert [(d.code, d.where.line) for d in found] == [("TP113", 2)]
+
+
 def test_what_cannot_be_known_never_ends_the_script(tmp_path):
     text = f"""
     set -e

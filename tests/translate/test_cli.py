@@ -111,6 +111,17 @@ def test_resolve_follows_what_the_script_computes_from_a_variable(run, monkeypat
     assert micro_batch(run("--resolve", script=COMPUTED)[1]) == 128
 
 
+LOST = "N=8\nHOME=/h\n" + SCRIPT.format(more="trainer.n_gpus_per_node=$N")
+
+
+@pytest.mark.parametrize("also", [(), ("--resolve",)])
+def test_a_variable_that_the_script_sets_itself_is_said_not_to_count(run, monkeypatch, also):
+    monkeypatch.setenv("HOME", "/root")
+    code, _, err = run("--env", "N=4", *also, script=LOST)
+    assert code == 0
+    assert [line.partition(" ")[0] for line in err.splitlines() if "TP113" in line] == ["run.sh:1:"]
+
+
 def test_the_folder_for_upstream_that_the_hint_names_is_printed(run, monkeypatch, capsys):
     assert 'trinity run --plugin-dir "$(trinity-compat plugin-dir)"' in run()[2]
     monkeypatch.setattr(sys, "argv", ["trinity-compat", "plugin-dir"])

@@ -138,7 +138,7 @@ def _under_environment(read: Callable[..., Reading], options: Options) -> Readin
     if not options.resolve:
         return plain
     environ = {**options.environ, **options.env}
-    known = read(env=environ)
+    known = read(env=environ, given=options.env)
     return plain if _same(plain, known, environ) else known
 
 

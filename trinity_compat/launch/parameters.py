@@ -122,6 +122,7 @@ def elements(sh: Shell, name: str, where: Where) -> dict[Any, Value]:
     if variable is None:
         value = lookup(sh, name, where)
         return {} if value is None else {0: value}
+    sh.note_read(name)
     return dict(Shell.as_array(variable))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from trinity_compat.launch import bounds, code, commands, external
 from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.files import Files
 from trinity_compat.launch.model import Reading
-from trinity_compat.launch.state import Log, Shell, Variable
+from trinity_compat.launch.state import Given, Log, Shell, Variable
 from trinity_compat.launch.tree import Unit
-from trinity_compat.launch.values import Bit, Value, lines_of, literal
+from trinity_compat.launch.values import Bit, Value, lines_of, literal, text_of
 
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
@@ -27,11 +27,14 @@ def read_script(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     name: str | None = None,
+    given: Collection[str] | None = None,
 ) -> Reading:
     """Read a shell script without running any of it.
 
     ``cwd`` is the directory that bash would start in (default: the current one), ``env`` the known
-    environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``).
+    environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``),
+    ``given`` the names of ``env`` that the user gave: one that the script never reads and sets itself is a
+    diagnostic (default: all of them).
     Raises `UserError` when the file can't be read.
     """
     file = Path(path)
@@ -46,7 +49,7 @@ def read_script(
             data = stream.read(bounds.SCRIPT + 1)
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
-    shell = _shell(name or os.fspath(path), cwd, env or {}, args)
+    shell = _shell(name or os.fspath(path), cwd, env or {}, args, given)
     shell.name = literal(os.fspath(path), shell.where)
     shell.scripts = [shell.name]
     return _read(shell, data.decode(errors="surrogateescape"))
@@ -59,9 +62,10 @@ def read_text(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
+    given: Collection[str] | None = None,
 ) -> Reading:
     """Read the text of a shell script; parameters as for `read_script`."""
-    return _read(_shell(name, cwd, env or {}, args), text)
+    return _read(_shell(name, cwd, env or {}, args, given), text)
 
 
 def _read(shell: Shell, text: str) -> Reading:
@@ -98,7 +102,11 @@ def _argument(word: str, index: int) -> Value:
 
 
 def _shell(
-    name: str, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], args: Sequence[str]
+    name: str,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str],
+    args: Sequence[str],
+    given: Collection[str] | None = None,
 ) -> Shell:
     start = Where(name, 0)
     root = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())  # noqa: PTH100, PTH109
@@ -116,6 +124,8 @@ def _shell(
     shell.positional = [lines_of(arg, start) if arg else () for arg in args]
     for key, value in env.items():
         shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)
+        if given is None or key in given:
+            shell.log.given[key] = Given(shell.variables[key].value or ())
     shell.variables["PWD"] = Variable(value=shell.cwd, exported=True, given=True)
     shell.scripts = [shell.name]
     return shell
@@ -136,8 +146,21 @@ def _bounded(shell: Shell) -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
+def _warn_of_lost(log: Log) -> None:
+    """What the user gave and no line of the script took."""
+    for name, given in log.given.items():
+        if given.replaced is not None and not given.read:
+            log.warn(
+                "TP113",
+                f"--env {name}={text_of(given.value)} has no effect: the script sets {name} itself, here; "
+                f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for after --",
+                given.replaced,
+            )
+
+
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
+    _warn_of_lost(log)
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

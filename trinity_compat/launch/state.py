@@ -86,11 +86,21 @@ class Function:
 
 
 @dataclass(slots=True)
+class Given:
+    """A variable that the user gave, and what became of its value: it counts once anything reads it."""
+
+    value: Value
+    read: bool = False
+    replaced: Where | None = None  # where the script first put another value in its place
+
+
+@dataclass(slots=True)
 class Log:
     """What a whole reading collects, over all of its shells."""
 
     launches: list[Launch] = field(default_factory=list)
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
+    given: dict[str, Given] = field(default_factory=dict)
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""
@@ -159,6 +169,7 @@ class Shell:
 
     def scalar(self, name: str) -> Value | None:
         """The value of ``$name``; None when unset."""
+        self.note_read(name)
         found = self.get(name)
         if found is None:
             return None
@@ -170,8 +181,24 @@ class Shell:
         """Whether an unset name could still come from the environment of the script."""
         return name not in self.touched
 
+    def note_read(self, name: str) -> None:
+        """The variable's value is used. Counts where it is still what the user gave."""
+        given = self._still_given(name)
+        if given is not None:
+            given.read = True
+
+    def _note_replaced(self, name: str, value: Value | None = None) -> None:
+        given = self._still_given(name)
+        if given is not None and (value is None or text_of(value) != text_of(given.value)):
+            given.replaced = given.replaced or self.where
+
+    def _still_given(self, name: str) -> Given | None:
+        given, variable = self.log.given.get(name), self.variables.get(name)
+        return given if given and variable and variable.value is given.value else None
+
     def put(self, name: str, variable: Variable) -> None:
         """Set a variable as a whole."""
+        self._note_replaced(name, variable.value)
         self.variables[name] = variable
         self.touched.add(name)
         if len(self.variables) > bounds.FIELDS:
@@ -187,6 +214,8 @@ class Shell:
         if old.array is not None:
             self.set_element(name, "0", value, append=append)
             return
+        if append:
+            self.note_read(name)
         value = self._shaped(old, old.value or EMPTY, value, append)
         exported = old.exported or "a" in self.options
         self.put(name, replace(old, value=value, exported=exported, given=False))
@@ -244,6 +273,7 @@ class Shell:
 
     def unset(self, name: str) -> None:
         """``unset name``."""
+        self._note_replaced(self._target(name))
         self.variables.pop(self._target(name), None)
         self.touched.add(self._target(name))
 
@@ -251,6 +281,7 @@ class Shell:
         """``local name``: remembered, and put back when the function returns."""
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and name not in scope:
+            self._note_replaced(name)
             scope[name] = self.variables.get(name)
             old = self.variables.get(name)
             self.variables[name] = Variable(exported=bool(old and old.exported))
