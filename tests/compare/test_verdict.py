@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trinity_compat.compare.assertion import holds
-from trinity_compat.compare.conclusion import headline
+from trinity_compat.compare.conclusion import headline, least_p
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.statistics import area_between, between_seeds, slope
@@ -135,6 +135,42 @@ def test_r_is_the_same_from_a_job_and_from_a_log(ppo_epochs):
     log = run_of({}, meta={"verl": verl})
     job = run_of({}, meta={"verl": verl}, updates_per_step=2)
     assert updates_of(log) == updates_of(job) == 2
+
+
+TOKENS = [8448.7, 8447.9, 8448.7], [8447.3, 8447.5, 8443.2]  # a batch's tokens: PPO, three seeds a side
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-15, 1e9])
+def test_the_mirror_image_of_a_split_is_as_far_however_large_the_numbers(scale):
+    a, b = ([scale * level for level in side] for side in TOKENS)
+    assert between_seeds(a, b, paired=False).p == pytest.approx(2 / 20)
+    assert between_seeds([x + scale for x in a], a, paired=True).p == pytest.approx(2 / 8)
+    assert between_seeds([1e-13, 2e-13], [1.2e-13, 2.2e-13], paired=False).p == pytest.approx(4 / 6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=12), st.integers(2, 10))
+def test_p_is_never_below_the_least_that_the_report_names(levels, at):
+    at = min(at, len(levels) - 2)
+    assert between_seeds(levels[:at], levels[at:], paired=False).p >= least_p(at, len(levels) - at) - 1e-12
+
+
+def test_p_from_resamples_is_not_zero():
+    a, b = [float(i) for i in range(12)], [100.0 + i for i in range(12)]
+    assert 0 < between_seeds(a, b, paired=False).p < 0.001
+    assert 0 < between_seeds([*a, *a], [*b, *b], paired=True).p < 0.001
+
+
+def test_with_three_seeds_a_side_nothing_differs_and_the_report_says_so_once():
+    sides = [
+        Side(name, [run_of({"global_seqlen/mean": [level] * 4}, str(i)) for i, level in enumerate(levels)])
+        for name, levels in zip("ab", TOKENS, strict=True)
+    ]
+    comparison = compare(*sides, Options())
+    told = " ".join(headline(comparison))
+    assert comparison.metric("global_seqlen/mean").verdict == "same"
+    assert "p cannot go below 0.1" in told and "by chance" not in told
+    assert headline(comparison)[0].startswith("So few seeds can call nothing different: of 1 metrics")
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30), st.floats(-5, 5))

@@ -42,7 +42,7 @@ def headline(comparison: Comparison) -> list[str]:
     lines = [_training(comparison)]
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
-    return [*lines, _counts(comparison.metrics), *_methods(comparison), *_power(comparison)]
+    return [*lines, _counts(comparison), *_methods(comparison), *_power(comparison)]
 
 
 def key_metrics(comparison: Comparison) -> list[str]:
@@ -96,6 +96,11 @@ def _training(comparison: Comparison) -> str:
     if open_ends:
         return f"Nothing is beyond {noise}, but that is too large to say 'the same' of {_listed(open_ends)}."
     unclear = sum(m.verdict == UNCLEAR for m in learning)
+    if _too_few_seeds(comparison):
+        return (
+            f"So few seeds can call nothing different: of {len(learning)} metrics of learning "
+            f"{len(learning) - unclear} are the same, {unclear} too noisy to call so."
+        )
     tail = f" ({unclear} are too noisy to call the same)" if unclear else ""
     return (
         f"No sign that it trains differently: {len(learning)} metrics of learning, none beyond {noise}{tail}."
@@ -113,14 +118,13 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _counts(metrics: Sequence[MetricVerdict]) -> str:
+def _counts(comparison: Comparison) -> str:
+    metrics = comparison.metrics
     counts = {verdict: sum(m.verdict == verdict for m in metrics) for verdict in VERDICTS}
     tested = len(metrics) - counts[IDENTICAL]
-    return (
-        f"{len(metrics)} metrics compared: "
-        + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        + f" (about {ALPHA * tested:.0f} would differ by chance alone at 5 %)."
-    )
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    chance = f" (about {ALPHA * tested:.0f} would differ by chance alone at 5 %)"
+    return f"{len(metrics)} metrics compared: {listed}{'' if _too_few_seeds(comparison) else chance}."
 
 
 def _methods(comparison: Comparison) -> list[str]:
@@ -135,16 +139,25 @@ def _seeds(comparison: Comparison) -> bool:
 
 def _power(comparison: Comparison) -> Iterator[str]:
     """What this many seeds cannot say."""
-    a, b = len(comparison.a.runs), len(comparison.b.runs)
-    if min(a, b) < 2:
+    if not _seeds(comparison):
         yield "One run on a side: seed noise is unknown, so 'differs' may be the seed. Add seeds."
-        return
-    least = 2 / 2**a if comparison.options.paired else least_p(a, b)
-    if least > ALPHA:
+    elif _too_few_seeds(comparison):
+        a, b = len(comparison.a.runs), len(comparison.b.runs)
+        least, enough = _least_p(comparison), 6 if comparison.options.paired else 4
         yield (
             f"With {a} and {b} seeds p cannot go below {least:.2g}, so 'differs' cannot be said: "
-            f"read the intervals, or add seeds ({'6' if comparison.options.paired else '4'} a side)."
+            f"read the intervals, or add seeds ({enough} a side)."
         )
+
+
+def _too_few_seeds(comparison: Comparison) -> bool:
+    """Whether no metric can be called different, however far the sides are apart."""
+    return _seeds(comparison) and _least_p(comparison) > ALPHA
+
+
+def _least_p(comparison: Comparison) -> float:
+    a, b = len(comparison.a.runs), len(comparison.b.runs)
+    return 2 / 2**a if comparison.options.paired else least_p(a, b)
 
 
 def least_p(a: int, b: int) -> float:
