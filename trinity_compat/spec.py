@@ -30,6 +30,15 @@ class SyncSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaySpec:
+    """Of the ready groups those of the newest weights first; where they don't fill a step, groups that were
+    trained before, ``cooldown_s`` seconds after their last use, each at most ``max_uses`` times in all."""
+
+    max_uses: int = 1
+    cooldown_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
 
@@ -44,6 +53,7 @@ class RunSpec:
     explorers: int = 1
     checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path
     max_staleness: int | None = None  # veRL steps
+    replay: ReplaySpec | None = None  # None: each group once, in task order
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
 
@@ -60,8 +70,13 @@ class RunSpec:
         """Read what ``save`` wrote, as ``JOB/config/NAME``. A job that was renamed or copied since names its
         own database and folders, not those of whatever lies at its old place."""
         data = _moved(json.loads(path.read_text()), str(path.absolute().parent.parent))
-        checkpoints = tuple(data.get("checkpoints", ()))
-        return cls(**{**data, "sync": SyncSpec(**data["sync"]), "checkpoints": checkpoints})
+        replay = data.get("replay")
+        sections = {
+            "sync": SyncSpec(**data["sync"]),
+            "checkpoints": tuple(data.get("checkpoints", ())),
+            "replay": replay and ReplaySpec(**replay),
+        }
+        return cls(**{**data, **sections})
 
 
 def _moved(data: Any, here: str) -> Any:

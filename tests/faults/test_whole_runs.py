@@ -169,6 +169,36 @@ def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp
     assert made["nccl"] == made["memory"] == made["colocate"]
 
 
+@pytest.mark.runtime
+@pytest.mark.timeout(400)
+def test_a_trainer_alone_goes_on_with_groups_it_trained_before(run, tmp_path):
+    """Trinity's replay buffer: first both sides for a step, then the trainer without an explorer."""
+    replay = "buffer.trainer_input.experience_buffer.replay_buffer"
+    sets = [
+        "synchronizer.sync_style=trainer_driven",
+        f"{replay}.enable=true",
+        f"{replay}.reuse_cooldown_time=0",
+        f"{replay}.priority_fn=decay_limit_randomization",
+        f"{replay}.priority_fn_args.use_count_limit=3",
+    ]
+    options = [word for each in sets for word in ("--set", each)]
+    words = ["trainer.save_freq=1"]
+    first = run("trainer.total_training_steps=1", *words, options=options).start().finish()
+    assert first.code == 0, first.out + first.err
+    made = first.sql("select count(*) from task_groups")[0][0]
+    alone = run("trainer.total_training_steps=3", *words, options=[*options, "--mode", "train"], name="alone")
+    alone.start().finish()
+    assert alone.code == 0, alone.out + alone.err
+    uses = "select trainer_step, count(distinct group_id), max(use_no) from ledger group by 1"
+    steps = alone.sql(uses)
+    assert [(step, groups) for step, groups, _ in steps] == [(1, 8), (2, 8), (3, 8)]
+    assert steps[2][2] > 1  # two steps' groups at most were there
+    assert alone.sql("select count(*) from task_groups") == [(made,)]
+    twice = "select 1 from ledger group by history_id, experience_id, use_no having count(*) > 1"
+    assert alone.sql(twice) == []
+    assert alone.alive() == []
+
+
 def answers(one):
     buffer = open_buffer(f"sqlite:///{one.job}/buffer/experiences.db", create=False)
     parts = [

@@ -16,6 +16,7 @@ from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options, describe, make_plan
 from trinity_compat.runtime.runs import commands_of
 from trinity_compat.runtime.session import Request
+from trinity_compat.spec import ReplaySpec, RunSpec
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 
@@ -115,11 +116,53 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
         planned(sets=sets)
 
 
-def test_a_replay_buffer_is_refused_not_ignored():
-    replay = "buffer.trainer_input.experience_buffer.replay_buffer.enable"
-    assert planned(sets=(f"{replay}=false",)).spec
-    with pytest.raises(UserError, match=f"{replay}=true: a run trains each group once"):
-        planned(sets=(f"{replay}=true",))
+REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
+DRIVEN = ("synchronizer.sync_style=trainer_driven", f"{REPLAY}.enable=true")
+LIMITED = f"{REPLAY}.priority_fn=decay_limit_randomization"
+COOLDOWN = f"{REPLAY}.reuse_cooldown_time=2.5"
+
+
+@pytest.mark.parametrize(
+    ("sets", "max_uses", "cooldown_s", "said"),
+    [
+        (DRIVEN, 1, 0, "each is trained once, as reuse_cooldown_time is not set"),
+        ((*DRIVEN, COOLDOWN), 2**31 - 1, 2.5, "2.5 s after their last use, any number of times"),
+        ((*DRIVEN, COOLDOWN, LIMITED), 3, 2.5, "at most 3 times in all"),
+        ((*DRIVEN, COOLDOWN, LIMITED, f"{REPLAY}.priority_fn_args.use_count_limit=5"), 5, 2.5, "at most 5"),
+    ],
+)
+def test_trinity_s_replay_buffer_is_followed(sets, max_uses, cooldown_s, said, tmp_path):
+    made = planned(sets=sets)
+    assert made.spec.replay == ReplaySpec(max_uses, cooldown_s)
+    assert any(said in note for note in made.notes)
+    made.spec.save(tmp_path / "spec.json")
+    assert RunSpec.load(tmp_path / "spec.json").replay == made.spec.replay
+
+
+def test_without_a_replay_buffer_each_group_is_trained_once():
+    made = planned(sets=(f"{REPLAY}.enable=false", COOLDOWN))
+    assert made.spec.replay is None
+    assert not any(note.startswith("replay buffer:") for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (DRIVEN[1:], f"{REPLAY}.enable=true: under sync_style fixed"),
+        ((*DRIVEN, f"{REPLAY}.priority_fn=mine"), "priority_fn=mine: it may be linear_decay or decay_limit"),
+        ((*DRIVEN, f"{REPLAY}.reuse_cooldown_time=-1"), "reuse_cooldown_time=-1: write a number of seconds"),
+        ((*DRIVEN, LIMITED, f"{REPLAY}.priority_fn_args.sigma=0.5"), "sigma=0.5: the order is not drawn"),
+        ((*DRIVEN, LIMITED, f"{REPLAY}.priority_fn_args.use_count_limit=two"), "use_count_limit=two: write"),
+    ],
+)
+def test_a_replay_buffer_that_ours_cannot_follow_is_refused(sets, said):
+    with pytest.raises(UserError, match=said):
+        planned(sets=sets)
+
+
+def test_a_shared_device_takes_no_replay():
+    with pytest.raises(UserError, match="never lets the explorer on the device"):
+        planned(sets=(*DRIVEN, COOLDOWN), mode="colocate")
 
 
 def test_a_set_that_nobody_knows_names_the_nearest_key():

@@ -13,7 +13,7 @@ from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError, UserError
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.synchronizer.files import versions_in
 
 pytestmark = pytest.mark.runtime  # verl's DataProto is imported along the way
@@ -65,6 +65,32 @@ def send(tmp_path):
     from trinity_compat.synchronizer.files import write_file
 
     return lambda version: write_file(tmp_path / "sync", version, [("w", torch.full((2,), float(version)))])
+
+
+def test_replay_fills_a_step_with_groups_that_were_trained_before(buffer, make):
+    exchange = make(replay=ReplaySpec(max_uses=2))
+    put(buffer, 0, 1)
+    steps = {1: [0, 1]}
+    exchange.claim(1)
+    exchange.commit(1)
+    put(buffer, 2)
+    steps |= {2: [2, 0], 3: [1, 2]}  # the new one first, then by the time of the last use
+    for step in (2, 3):
+        assert [g.task_no for g in exchange.claim(step).groups] == steps[step]
+        exchange.commit(step)
+    told = exchange.log(3, {})
+    assert (told["training/group_uses/mean"], told["training/group_uses/max"]) == (2, 2)
+    with pytest.raises(RunError, match="no explorer"):
+        exchange.claim(4)
+
+
+def test_a_checkpoint_of_a_replay_may_have_trained_fewer_tasks_than_steps_would(make):
+    kept = {"below": 3, "beyond": [], "buffer": "another", "history": 1}
+    make(replay=ReplaySpec(max_uses=2)).resumed(2, kept)
+    with pytest.raises(UserError, match="has trained 3 tasks"):
+        make().resumed(2, kept)
+    with pytest.raises(UserError, match="has trained 5 tasks"):
+        make(replay=ReplaySpec(max_uses=2)).resumed(2, {**kept, "below": 5})
 
 
 def test_a_step_waits_for_its_groups_and_enters_them_once(buffer, make):

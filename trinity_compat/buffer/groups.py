@@ -116,5 +116,6 @@ def _group(row: Row, experiences: tuple[Experience, ...]) -> Group:
         explorer_step=row[4],
         kind=row[5],
         priority=row[6],
+        uses=row[7],
         experiences=experiences,
     )

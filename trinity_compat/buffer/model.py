@@ -56,6 +56,7 @@ class Group:
     kind: str = "train"  # "train", or "eval:<request id>"
     priority: float = 0.0
     group_id: int | None = None  # set by the store
+    uses: int = 0  # how often it was trained before; set by the store
 
 
 @dataclass(frozen=True, slots=True)

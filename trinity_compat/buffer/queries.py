@@ -51,7 +51,8 @@ VALUES (:group_id, :run, :reward, :min_model_version, :max_model_version, :num_t
     :prompt_text, :response_text, :prompt_ids, :response_ids, :response_mask, :logprobs)"""
 
 # -- reading ------------------------------------------------------------------------------------
-_GROUP = """g.id, g.key, g.task_no, CAST(g.task AS TEXT), g.explorer_step, g.kind, g.priority"""
+_GROUP = """g.id, g.key, g.task_no, CAST(g.task AS TEXT), g.explorer_step, g.kind, g.priority,
+    g.use_count"""
 _EXPERIENCE = """e.group_id, e.id, e.run, e.prompt_ids, e.response_ids, e.response_mask, e.logprobs, e.reward,
     e.min_model_version, e.max_model_version, e.prompt_text, e.response_text, e.num_turns,
     CAST(e.metrics AS TEXT), CAST(e.info AS TEXT)"""

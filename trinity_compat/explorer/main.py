@@ -111,7 +111,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         if device:
             await device.wait(heart.check)
         await workers.start()
-        maker = GroupMaker(workers, make_scorer(config), tokenizer)
+        maker = GroupMaker(workers, make_scorer(config), tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         await Explorer(buffer, plan, maker, report, heart, receiver, device).explore()
     finally:

@@ -17,11 +17,20 @@ from trinity_compat.explorer.workers import Workers
 
 
 class GroupMaker:
-    """``retries``: how often a task whose rollout failed is tried again before the run ends."""
+    """``retries``: how often a task whose rollout failed is tried again before the run ends.
+    ``newest_first``: a group's priority is the version of the weights that made it."""
 
-    def __init__(self, workers: Workers, scorer: Scorer, tokenizer: Any, *, retries: int = 2) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        scorer: Scorer,
+        tokenizer: Any,
+        *,
+        retries: int = 2,
+        newest_first: bool = False,
+    ) -> None:
         self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
-        self._retries = retries
+        self._retries, self._newest_first = retries, newest_first
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place on every worker."""
@@ -67,7 +76,8 @@ class GroupMaker:
         if len(parts) != job.n:
             raise RunError(f"{len(parts)} responses instead of {job.n} for {name_task(job.task)}")
         key = f"h{history}/{work.kind}/{job.task_no}"
-        return Group(key, job.task_no, job.task, work.step, parts, kind=work.kind)
+        priority = float(version) if self._newest_first else 0.0
+        return Group(key, job.task_no, job.task, work.step, parts, kind=work.kind, priority=priority)
 
     def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
         first, last = part.versions

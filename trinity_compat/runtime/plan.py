@@ -22,6 +22,7 @@ from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval
 from trinity_compat.translate import inverse
+from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.verl_config.pinned import compose_pinned
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -96,6 +97,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
             *notes,
             *_filter_note(verl),
             *_save_freq_note(verl, spec),
+            *([note_of(spec.replay)] if spec.replay else []),
             *_database_note(config, spec, options, cwd),
         ),
         env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
@@ -171,7 +173,6 @@ def _spec(
 ) -> RunSpec:
     total = verl["trainer"].get("total_training_steps")
     sync = inverse.sync_of(config)
-    inverse.check_buffer(config)
     return RunSpec(
         job_dir=str(job.root),
         database_url=options.database or _database_of(config, job),
@@ -183,6 +184,7 @@ def _spec(
         mode=options.mode or _mode_of(config, device),
         explorers=options.explorers,
         max_staleness=_max_staleness(config, sync, r),
+        replay=replay_of(config),
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
@@ -224,6 +226,11 @@ def _check_colocated(spec: RunSpec) -> None:
         raise UserError(
             "synchronizer.sync_method=nccl: mode colocate has both sides on one device, which NCCL refuses",
             hint="write synchronizer.sync_method=memory",
+        )
+    if spec.replay and spec.replay.max_uses > 1:  # the trainer would never have to give the device away
+        raise UserError(
+            "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
+            hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
         )
 
 

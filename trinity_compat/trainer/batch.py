@@ -145,5 +145,10 @@ def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
     }
 
 
+def reuse_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """How often the groups of a step were trained, this time included."""
+    return _spread("training/group_uses", np.array([group.uses + 1 for group in groups]))
+
+
 def _spread(name: str, values: np.ndarray) -> dict[str, float]:
     return {f"{name}/{how}": float(getattr(values, how)()) for how in ("mean", "max", "min")}

@@ -13,14 +13,14 @@ from trinity_compat.buffer.model import Claim, Group
 from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
-from trinity_compat.spec import RunSpec
+from trinity_compat.spec import ReplaySpec, RunSpec
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import Ask, Asked
 from trinity_compat.synchronizer.store import as_version
 from trinity_compat.synchronizer.turns import Turn
 from trinity_compat.trainer.adapter import Claimed, Send
-from trinity_compat.trainer.batch import lag_metrics
+from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
 from trinity_compat.trainer.handover import Handover
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.making import settings_mark
@@ -74,7 +74,8 @@ class BufferExchange:
             return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
         position = Position.of(kept)
         trained = position.below + len(position.beyond)
-        if trained != step * self._batch_size:  # the explorer would count other steps than the trainer
+        fewer = self._spec.replay is not None and trained < step * self._batch_size  # some more than once
+        if trained != step * self._batch_size and not fewer:  # explorer and trainer would count differently
             raise UserError(
                 f"the checkpoint of step {step} has trained {trained} tasks;"
                 f" data.train_batch_size={self._batch_size} makes {step * self._batch_size} of {step} steps",
@@ -139,16 +140,20 @@ class BufferExchange:
         self._heart.say("running", step=step)
         self._check(claim)
         self._metrics |= {"timing_s/buffer_wait": waited} | lag_metrics(claim.groups, step)
+        if self._spec.replay:
+            self._metrics |= reuse_metrics(claim.groups)
         return Claimed(claim.groups, waited)
 
     def _try_claim(self, step: int) -> Claim | None:
-        limit = self._spec.max_staleness
+        limit, replay = self._spec.max_staleness, self._spec.replay or ReplaySpec()
         return self._buffer.claim_groups(
             self._batch_size,
             owner=self._heart.name,
             step=step,
             min_version=None if limit is None else step - 1 - limit,
             lease_s=self._heart.lease_s,
+            max_uses=replay.max_uses,
+            cooldown_s=replay.cooldown_s,
         )
 
     def _check(self, claim: Claim) -> None:

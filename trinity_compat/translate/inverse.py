@@ -127,17 +127,6 @@ def max_staleness_of(config: Mapping[str, Any]) -> int | None:
     return None if math.isinf(given) else int(given // updates_per_step(config)[0])
 
 
-def check_buffer(config: Mapping[str, Any]) -> None:
-    """Raises UserError for trinity-rft's replay buffer: a step here is trained on groups of its own, so that
-    its ledger can say of each that it was used once."""
-    replay = "buffer.trainer_input.experience_buffer.replay_buffer.enable"
-    if Reading(config).get(replay):
-        raise UserError(
-            f"{replay}=true: a run trains each group once, earliest task first",
-            hint="leave it out, or run the YAML on trinity-rft",
-        )
-
-
 def total_steps_of(config: Mapping[str, Any]) -> int | None:
     """Return the veRL steps after which the run ends, None when its epochs decide."""
     compat, reading = compat_of(config), Reading(config)

@@ -1,0 +1,55 @@
+"""Groups out of rollouts and scores, without an engine."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from trinity_compat.explorer.maker import GroupMaker
+from trinity_compat.explorer.plan import Work
+from trinity_compat.explorer.rollout import Job, Rollout, Trajectory
+from trinity_compat.explorer.scoring import Score
+
+pytestmark = pytest.mark.runtime  # verl's reward managers are imported along the way
+
+TOKENIZER = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
+
+
+class Workers:
+    """Answers every job with the version that it has."""
+
+    def __init__(self, version):
+        self.version = version
+
+    async def run(self, jobs):
+        for job in jobs:
+            part = Trajectory([1], [2, 3], [1, 1], [0.0, 0.0], versions=(self.version, self.version))
+            yield Rollout(job.task_no, (part,) * job.n)
+
+
+class Scorer:
+    async def group(self, task, trajectories):
+        return [Score(1.0, {}) for _ in trajectories]
+
+
+def made(version, **options):
+    maker = GroupMaker(Workers(version), Scorer(), TOKENIZER, **options)
+
+    async def collect():
+        work = Work(5, "train", [Job(number, {}, 2, {}) for number in (8, 9)])
+        return [group async for group in maker.groups(work, version, 1)]
+
+    return sorted(asyncio.run(collect()), key=lambda group: group.task_no)
+
+
+def test_a_group_holds_all_answers_to_its_task():
+    groups = made(4)
+    assert [(g.key, g.explorer_step, len(g.experiences)) for g in groups] == [
+        ("h1/train/8", 5, 2),
+        ("h1/train/9", 5, 2),
+    ]
+
+
+@pytest.mark.parametrize(("newest_first", "priority"), [(False, 0.0), (True, 4.0)])
+def test_where_groups_are_replayed_the_newest_weights_come_first(newest_first, priority):
+    assert {group.priority for group in made(4, newest_first=newest_first)} == {priority}
