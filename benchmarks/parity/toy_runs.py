@@ -35,7 +35,18 @@ UPDATES_PER_STEP = 2  # r of the toy scripts: 32 prompts a step in mini-batches 
 OURS: dict[str, tuple[str, ...]] = {
     "offset0": ("synchronizer.sync_offset=0",),
     "offset1": (f"synchronizer.sync_offset={UPDATES_PER_STEP}",),
+    # Trajectories weighted by how far the policy moved since (token level, cut at 2), veRL's own correction.
+    "offset1_is": (
+        f"synchronizer.sync_offset={UPDATES_PER_STEP}",
+        "algorithm.rollout_correction.rollout_is=token",
+    ),
     "fully_async": ("synchronizer.sync_style=fully_async",),
+    # The explorer may run three steps ahead of its weights.
+    "fully_async3": (
+        "synchronizer.sync_style=fully_async",
+        "algorithm.sample_strategy=staleness_control",
+        f"algorithm.sample_strategy_args.max_staleness={3 * UPDATES_PER_STEP}",
+    ),
 }
 # What stock veRL is told after the profile for CPU, which asks for the v0 trainer.
 STOCK: dict[str, tuple[str, ...]] = {"stock": (), "stock_v1": ("trainer.use_v1=True",)}
