@@ -53,3 +53,29 @@ def test_a_group_holds_all_answers_to_its_task():
 @pytest.mark.parametrize(("newest_first", "priority"), [(False, 0.0), (True, 4.0)])
 def test_where_groups_are_replayed_the_newest_weights_come_first(newest_first, priority):
     assert {group.priority for group in made(4, newest_first=newest_first)} == {priority}
+
+
+class Raising(Scorer):
+    async def group(self, task, trajectories):
+        raise ValueError("no ground truth")
+
+
+def test_a_reward_function_that_raises_ends_the_step_before_its_other_rollouts():
+    answered = []
+
+    class Slow(Workers):
+        async def run(self, jobs):
+            async for rollout in super().run(jobs):
+                answered.append(rollout.task_no)
+                yield rollout
+                await asyncio.sleep(0)
+
+    maker = GroupMaker(Slow(0), Raising(), TOKENIZER)
+
+    async def collect():
+        jobs = [Job(number, {}, 2, {}) for number in range(20)]
+        return [group async for group in maker.groups(Work(1, "train", jobs), 0, 1)]
+
+    with pytest.raises(ValueError, match="no ground truth"):
+        asyncio.run(collect())
+    assert answered == [0, 1]

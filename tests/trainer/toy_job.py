@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import threading
-from functools import partial
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.runtime.toy import ToySpec, make_toy
 from trinity_compat.spec import RunSpec, SyncSpec
 from trinity_compat.synchronizer.store import read_version
-from trinity_compat.synchronizer.waiting import wait_for_version
+from trinity_compat.synchronizer.waiting import find_version
 
 RESPONSE = 8
 HERE = Path(__file__).parent
@@ -111,8 +111,10 @@ class PlainExplorer(threading.Thread):
             if self.die_after is not None and step > self.die_after:
                 return
             with contextlib.suppress(HistoryChanged):
-                check = partial(self._check, history)
-                self._load(wait_for_version(self.buffer, self.spec.sync, step, check=check))
+                while (version := find_version(self.buffer, self.spec.sync, step)) is None:
+                    self._check(history)
+                    time.sleep(0.02)
+                self._load(version)
                 rng = torch.Generator().manual_seed(1000 + step)
                 made = [self._group(n, self.train[n], step, rng, key=f"{history}-{n}") for n in missing]
                 self.buffer.put_groups(made, history=history)

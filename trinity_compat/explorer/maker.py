@@ -46,6 +46,7 @@ class GroupMaker:
                 job = jobs[rollout.task_no]
                 made = self._score(work, job, rollout, version, history)
                 scoring.append(asyncio.ensure_future(made))
+                _raise_failed(scoring)
             for finished in asyncio.as_completed(scoring):
                 yield await finished
         finally:
@@ -98,6 +99,13 @@ class GroupMaker:
             metrics=part.metrics,
             info=score.info,
         )
+
+
+def _raise_failed(scoring: Sequence[asyncio.Future[Group]]) -> None:
+    """A reward function that raises ends the run at once, not after the step's last rollout."""
+    for future in scoring:
+        if future.done():
+            future.result()
 
 
 def rollout_failed(rollout: Rollout, job: Job, attempts: int) -> Exception:

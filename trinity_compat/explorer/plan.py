@@ -18,7 +18,7 @@ from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import asks, changes_within_a_step, looks, required_version
 from trinity_compat.synchronizer.requests import Asking
-from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced
+from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
 
 GRACE_S = 60.0
 ELSEWHERE_S = 15.0  # for a published file to come into sight
@@ -198,10 +198,7 @@ class Plan:
     def check_wait(self, step: int, waited_s: float) -> None:
         """Raises SyncTimeout when waiting any longer is of no use."""
         if waited_s > self._spec.sync.timeout_s:
-            raise SyncTimeout(
-                f"explorer step {step} waited {waited_s:.0f} s for its version of the weights",
-                hint="log/trainer.log says what holds the trainer; synchronizer.sync_timeout sets the limit",
-            )
+            raise timed_out(self._buffer, self._spec.sync, step, waited_s)
         version = misplaced(self._buffer) if waited_s > ELSEWHERE_S else None
         if version and self._missed_for(version) > ELSEWHERE_S:
             raise SyncTimeout(

@@ -1,9 +1,7 @@
-"""The explorer's side: wait for the version that the style asks for, and never go on without it."""
+"""The explorer's side: the version that the style asks for, and the error that ends a wait for it."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from trinity_compat.buffer.api import Buffer
@@ -50,36 +48,13 @@ def is_there(version: WeightVersion) -> bool:
     return version.method in ("nccl", "model path") or Path(version.path).exists()
 
 
-def wait_for_version(
-    buffer: Buffer,
-    sync: SyncSpec,
-    step: int,
-    timeout_s: float | None = None,
-    *,
-    poll_s: float = 0.02,
-    check: Callable[[], None] = lambda: None,
-) -> WeightVersion:
-    """Block until ``find_version`` has one for explorer step ``step``.
-
-    ``check`` is called between looks; what it raises ends the wait. Raises SyncTimeout after
-    ``timeout_s`` (default: sync.timeout_s).
-    """
-    limit = sync.timeout_s if timeout_s is None else timeout_s
-    until = time.monotonic() + limit
-    while (found := find_version(buffer, sync, step)) is None:
-        if time.monotonic() > until:
-            raise _timeout(buffer, sync, step, limit)
-        check()
-        time.sleep(poll_s)
-    return found
-
-
-def _timeout(buffer: Buffer, sync: SyncSpec, step: int, limit: float) -> SyncTimeout:
+def timed_out(buffer: Buffer, sync: SyncSpec, step: int, waited_s: float) -> SyncTimeout:
+    """The error for explorer step ``step``: what it waited for, and what is there."""
     newest = buffer.latest_version()
     have = f"the newest published is {newest.version}" if newest else "none was published"
     wanted = required_version(sync, step)
     what = "any version" if wanted is None else f"version {wanted}"
     return SyncTimeout(
-        f"explorer step {step} waited {limit:g} s for {what} of the weights ({have})",
-        hint="see log/trainer.log for what holds the trainer; synchronizer.sync_timeout sets the limit",
+        f"explorer step {step} waited {waited_s:.0f} s for {what} of the weights ({have})",
+        hint="log/trainer.log says what holds the trainer; synchronizer.sync_timeout sets the limit",
     )
