@@ -25,7 +25,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trinity_compat.synchronizer.collective import Meeting, WeightGroup, checksum
+from trinity_compat.synchronizer.checksum import checksum
+from trinity_compat.synchronizer.collective import Meeting, WeightGroup
 from trinity_compat.synchronizer.files import WeightFile, read_file, write_file
 
 BUCKET = 64 << 20

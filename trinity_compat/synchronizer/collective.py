@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trinity_compat.synchronizer.checksum import checksum
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 _ALIGN = 16
@@ -210,22 +211,6 @@ def _views(bucket: torch.Tensor, layout: Iterable[Any]) -> Iterator[Named]:
 
 def _header(layout: list[Any], bucket: torch.Tensor) -> str:
     return json.dumps({"layout": layout, "nbytes": bucket.numel(), "checksum": checksum(bucket)})
-
-
-def checksum(data: torch.Tensor) -> str:
-    """128 bits over uint8 [N] (N a multiple of 8), computed where it lies: the sum of its 64-bit words, and
-    their sum weighted by odd numbers that grow with the place, both modulo 2**64. Any one changed word and
-    any two swapped words change it; it is no defence against intent."""
-    words = data.view(torch.int64)
-    size = 1 << (16 if data.device.type == "cpu" else 22)  # a chunk and its product stay in the cache
-    odd = torch.arange(1, 2 * min(size, len(words)) + 1, 2, device=data.device)
-    plain = weighted = 0
-    for start in range(0, len(words), size):
-        part = words[start : start + size]
-        here = int(part.sum())
-        plain += here
-        weighted += int((part * odd[: len(part)]).sum()) + 2 * start * here
-    return f"{plain % 2**64:016x}{weighted % 2**64:016x}"
 
 
 def _digest(headers: Iterable[str]) -> str:

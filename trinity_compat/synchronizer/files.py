@@ -6,7 +6,6 @@ file system that all nodes see.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from trinity_compat.faults import point
+from trinity_compat.synchronizer.checksum import file_checksum
 
 _NAME = re.compile(r"v(\d+)\.safetensors")
 
@@ -28,7 +28,7 @@ class WeightsDamaged(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """``digest``: sha256 of the file's bytes, in hex; ``nbytes``: its size."""
+    """``digest``: ``file_checksum`` of it; ``nbytes``: its size."""
 
     path: str
     digest: str
@@ -52,7 +52,7 @@ def write_file(
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         save_file(_separate(tensors), part)
-        written = WeightFile(str(path), _digest(part), part.stat().st_size)
+        written = WeightFile(str(path), file_checksum(part), part.stat().st_size)
         point("inside weights")
         part.replace(path)
     finally:
@@ -77,22 +77,15 @@ def _is_view(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def check_file(file: WeightFile) -> None:
     """Raise WeightsDamaged unless the file is there, with the published size and digest."""
     path = Path(file.path)
     try:
-        nbytes, digest = path.stat().st_size, _digest(path)
+        nbytes, digest = path.stat().st_size, file_checksum(path)
     except OSError as error:
         raise WeightsDamaged(f"weights {path} can't be read: {error.strerror}") from error
     if (nbytes, digest) != (file.nbytes, file.digest):
-        raise WeightsDamaged(
-            f"weights {path} are not what was published ({nbytes} bytes, sha256 {digest[:12]}…)"
-        )
+        raise WeightsDamaged(f"weights {path} are not what was published ({nbytes} bytes, checksum {digest})")
 
 
 def read_file(file: WeightFile) -> Iterator[tuple[str, torch.Tensor]]:
