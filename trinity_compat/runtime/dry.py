@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import captured, micro_batches, plan, refusals
+from trinity_compat.runtime import captured, micro_batches, plan, refusals, unread
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request, check_script
@@ -18,7 +18,7 @@ from trinity_compat.runtime.source import Source, from_yaml
 def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str]:
     """The YAML that a run would read, then the plan as comments. Raises UserError."""
     for source, rest in sources(path, arguments, options):
-        made = plan.make_plan(source.config, rest, cwd=Path.cwd())
+        made = unread.named(plan.make_plan(source.config, rest, cwd=Path.cwd()), source, rest.sets)
         refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
         if made.spec.mode != "bench":
             micro_batches.check(made.spec.verl, source.record)

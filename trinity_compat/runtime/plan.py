@@ -23,6 +23,7 @@ from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
+from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -60,6 +61,7 @@ class Plan:
     env: Mapping[str, str] = field(default_factory=dict)  # for every process
     explorer: int | None = None  # of several, the one to start here
     log_folder: str = ""  # below log/, with log.group_by_node: this node's address
+    unread: Mapping[str, Any] = field(default_factory=dict)  # path → value that nothing of the plan took
 
 
 def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device: str | None = None) -> Plan:
@@ -68,9 +70,9 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     Raises UserError for values that cannot be run."""
     device = device or detect_device()
     overlays = _overlays(options, device)
-    config = _with_trinity_sets(config, overlays)
+    config, read = watched(given := _with_trinity_sets(config, overlays))
     r, how = inverse.updates_per_step(config)
-    told = inverse.to_verl(config) | length.steps_of(config, options.sets)
+    told = plain(inverse.to_verl(config)) | length.steps_of(config, options.sets)
     verl = compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config))
     length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
@@ -103,6 +105,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
         explorer=_one_explorer(options, spec.mode),
         log_folder=_node_address() if (config.get("log") or {}).get("group_by_node") else "",
+        unread={path: value for path, value in values_of(given).items() if path not in read},
     )
 
 

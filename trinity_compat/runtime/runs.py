@@ -22,6 +22,7 @@ from trinity_compat.runtime import (
     plan,
     preflight,
     refusals,
+    unread,
 )
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
@@ -60,7 +61,7 @@ def run_invocation(found: Invocation, request: Request) -> Ended:
 
 def run_source(source: Source, options: Options) -> Ended:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
-    made = plan.make_plan(source.config, options, cwd=Path.cwd())
+    made = unread.named(plan.make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
     refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)

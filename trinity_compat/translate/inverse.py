@@ -14,6 +14,7 @@ from typing import Any
 from trinity_compat.errors import UserError
 from trinity_compat.spec import SyncSpec
 from trinity_compat.translate import inverse_sections as sections
+from trinity_compat.translate.options import TARGETS
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.verl_config.tree import leaves
@@ -143,6 +144,11 @@ def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise UserError(f"{_TC}.{COMPAT} is {found!r}, it should be a section")
     return found
+
+
+def target_of(config: Mapping[str, Any]) -> str:
+    """The trinity-rft release that translate wrote the file for."""
+    return "0.4.1" if Reading(config).get(_TASKSET_COMPAT) else TARGETS[0]
 
 
 def compat_path(target: str) -> str:

@@ -73,6 +73,12 @@ def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, A
     return config
 
 
+def lines_of(text: str) -> dict[str, int]:
+    """Dotted path → line, from 1, of every key of a YAML text that ``parse`` takes."""
+    _, node = _compose(text, "")
+    return dict(_lines(node, "", "")) if node is not None else {}
+
+
 def _compose(data: bytes | str, name: str) -> tuple[_Loader, yaml.Node | None]:
     try:
         loader = _Loader(data)

@@ -48,6 +48,12 @@ def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveC
     return _standing_alone(launch, file, version)
 
 
+def config_from_tree(tree: Mapping[str, Any], version: str) -> EffectiveConfig:
+    """As ``config_from_yaml`` for a configuration of ``version`` that is composed already."""
+    launch = Launch("verl.trainer.main_ppo", (), Where("veRL configuration"))
+    return _standing_alone(launch, ConfigFile(config=tree), version)
+
+
 def _composed(launch: Launch, path: Path, version: str | None) -> EffectiveConfig:
     words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
     flags = Flags(words, {name: Word((Part(text),), launch.where) for name, text in words.items()})

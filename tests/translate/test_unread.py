@@ -1,0 +1,133 @@
+"""What a YAML says and a run does not read is named; what translate wrote never is."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.runtime import dry, unread
+from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.runtime.source import Source
+from trinity_compat.translate import Options as TranslateOptions
+from trinity_compat.translate import translate_launch
+from trinity_compat.trinity_config import TARGETS, schema
+from trinity_compat.trinity_config.watch import plain, watched
+
+from .helpers import script, translated
+from .test_cases import read_cases
+
+BY_HAND = """\
+project: p
+name: n
+group: a label
+algorithm: {algorithm_type: grpo, repeat_times: 8, advantage_fn: opmd}
+model: {model_path: /m, max_prompt_tokens: 100, max_response_tokens: 200}
+cluster: {node_num: 1, gpu_per_node: 8}
+buffer:
+  batch_size: 32
+  explorer_input:
+    default_workflow_type: math_workflow
+    taskset: {name: a label, path: /d/train.parquet, split: train, workflow_args: {turns: 3}}
+explorer:
+  runner_per_model: 16
+  max_timeout: 1800
+  rollout_model: {engine_type: vllm}
+service: {data_juicer: {auto_start: true}}
+monitor: {monitor_type: wandb, detailed_stats: true}
+synchronizer: {sync_interval: 2}
+trainer:
+  trainer_config:
+    actor_rollout_ref:
+      actor: {use_dynamic_bsz: true}
+      ref: {log_prob_use_dynamic_bsz: true}
+      rollout: {log_prob_use_dynamic_bsz: true}
+"""
+
+
+def notes(config, *sets, text="", name="x.yaml"):
+    """The lines about unread keys of a run of ``config``."""
+    source = Source(config, text or yaml.safe_dump(config), {"yaml": name})
+    made = make_plan(config, Options(sets=sets), cwd=Path("/w"), device="cuda")
+    said = unread.named(made, source, sets).notes[len(made.notes) :]
+    return [line.strip() for line in said[1:]]
+
+
+def of_case(given):
+    options = dict(word[1:].split("=") for word in given if word.startswith("@"))
+    return translated(*(word for word in given if not word.startswith("@")), **options)[1]
+
+
+TRANSLATED = [case for case in read_cases() if not case.values[1][0].startswith("refused: ")]
+
+
+@pytest.mark.parametrize("given", [pytest.param(case.values[0], id=case.id) for case in TRANSLATED])
+def test_what_translate_wrote_is_never_named(given):
+    assert notes(of_case(given)) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"rollout_gpus": 6}, {"as_published": True}, {"target": "0.4.1"}, {"sync_offset": 2}]
+)
+def test_nor_under_options_or_with_variables_in_it(options):
+    text = (
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=vllm data.train_files=$HOME/d"
+        " data.val_files=\"['$HOME/a.parquet','$D/b.parquet']\" actor_rollout_ref.model.path=${M:-/x/y}"
+        " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
+    )
+    config = yaml.safe_load(translate_launch(script(text), TranslateOptions(**options))[1])
+    assert notes(config) == []
+
+
+def test_what_a_hand_written_yaml_says_in_vain_is_named_with_its_line():
+    assert notes(yaml.safe_load(BY_HAND), text=BY_HAND) == [
+        "x.yaml:4: algorithm.advantage_fn=opmd (for this run translate writes grpo)",
+        "x.yaml:10: buffer.explorer_input.default_workflow_type=math_workflow",
+        "x.yaml:11: buffer.explorer_input.taskset.workflow_args.turns=3",
+        "x.yaml:13: explorer.runner_per_model=16",
+        "x.yaml:16: service.data_juicer.auto_start=true",
+        "x.yaml:17: monitor.detailed_stats=true",
+    ]
+
+
+def test_an_edit_of_a_translated_yaml_that_changes_nothing_is_named():
+    _, config = translated("algorithm.adv_estimator=grpo")
+    config["algorithm"]["advantage_fn"] = "opmd"
+    config["algorithm"]["repeat_times"] = 4  # read
+    config["explorer"]["runner_per_model"] = 3
+    told = notes(config)
+    assert [line.split("=")[0].split(": ")[-1] for line in told] == [
+        "algorithm.advantage_fn", "buffer.train_batch_size", "explorer.runner_per_model",
+    ]  # fmt: skip
+
+
+def test_a_set_that_changes_nothing_is_named():
+    _, config = translated()
+    assert notes(config, "explorer.runner_per_model=3", "algorithm.repeat_times=4") == [
+        "--set explorer.runner_per_model=3"
+    ]
+
+
+def test_a_dry_run_shows_the_note(tmp_path):
+    (tmp_path / "x.yaml").write_text(BY_HAND)
+    told = list(dry.lines(str(tmp_path / "x.yaml"), (), Options(profiles=())))
+    assert f"#   {tmp_path}/x.yaml:13: explorer.runner_per_model=16" in told
+
+
+@pytest.mark.parametrize("pattern", unread.known())
+def test_each_key_that_may_stay_unread_is_one_of_trinitys_and_has_a_reason(pattern):
+    assert len(unread.known()[pattern]) > 10
+    ends = {"*.ray_namespace": "synchronizer.ray_namespace"}
+    taskset = pattern.replace("*", "buffer.explorer_input.taskset", 1) if pattern[0] == "*" else pattern
+    path = ends.get(pattern, taskset.removesuffix(".*").replace("*", "0"))
+    assert any(schema(target).find(path) for target in TARGETS)
+
+
+def test_reading_is_recorded_however_it_is_done():
+    tree = {"a": {"b": 1, "c": [{"d": 2}], "e": {"f": 3}}, "g": 4, "h": {"i": 5, "j": 6}, "k": {"l": 7}}
+    config, read = watched(tree)
+    assert config.get("g") == 4 and config.get("none") is None
+    assert {**config["h"]} == tree["h"] == dict(config["h"])
+    assert config["a"]["c"][0]["d"] == 2
+    assert {"g", "h.i", "h.j", "a.c.0.d"} <= read and not {"a.b", "a.e", "k"} & read
+    assert plain(config) == tree and type(plain(config)["a"]) is dict
+    assert {"a.e.f", "k.l"} <= read

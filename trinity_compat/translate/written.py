@@ -1,0 +1,48 @@
+"""The YAML that translate would write for the run that a configuration describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate import inverse
+from trinity_compat.translate.options import Options
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.translator import translate
+from trinity_compat.verl_config.from_yaml import config_from_tree
+from trinity_compat.verl_config.pinned import compose_pinned
+from trinity_compat.verl_config.releases import PINNED
+
+_MODEL = "explorer.rollout_model"
+
+
+def as_translated(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The way back and forth again: what a run makes of ``config``, in Trinity's words.
+
+    Raises UserError where the way back or the translation does.
+    """
+    verl = compose_pinned(inverse.to_verl(config), inverse.flavour_of(config))
+    effective, options = config_from_tree(verl, PINNED), _options_of(config)
+    try:
+        return translate(effective, options).config
+    except UserError:  # the number of engines that the file has is one that --rollout-gpus refuses
+        return translate(effective, replace(options, rollout_gpus=None)).config
+
+
+def _options_of(config: Mapping[str, Any]) -> Options:
+    """The options under which translate wrote the file; the defaults where it did not."""
+    compat = inverse.compat_of(config)
+    if not compat:
+        return Options()
+    return Options(
+        target=inverse.target_of(config),
+        as_published=compat.get("steps") == "verl",
+        rollout_gpus=_rollout_gpus(Reading(config)),
+    )
+
+
+def _rollout_gpus(reading: Reading) -> int | None:
+    sizes = [reading.get(f"{_MODEL}.{name}", 1) for name in ("engine_num", "tensor_parallel_size")]
+    return sizes[0] * sizes[1] if all(isinstance(size, int) and size > 0 for size in sizes) else None

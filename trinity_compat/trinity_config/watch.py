@@ -1,0 +1,76 @@
+"""Which keys of a configuration a run reads: recorded while it is read, so that no list can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+class _Watched(dict[str, Any]):
+    """A section that notes the path of each value that is taken out of it."""
+
+    def __init__(self, section: Mapping[str, Any], path: str, read: set[str]) -> None:
+        super().__init__({key: _watch(value, _join(path, key), read) for key, value in section.items()})
+        self._path, self._read = path, read
+
+    def __getitem__(self, key: str) -> Any:
+        self._read.add(_join(self._path, key))
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._read.add(_join(self._path, key))
+        return super().get(key, default)
+
+    def __iter__(self) -> Iterator[str]:  # without it, dict(…) and {**…} would copy past __getitem__
+        return super().__iter__()
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+
+def watched(config: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """A copy of ``config``, and the dotted paths that are read from it, growing as that happens."""
+    read: set[str] = set()
+    return _Watched(config, "", read), read
+
+
+def plain(value: Any) -> Any:
+    """Watched values as plain containers; all that they hold counts as read."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted path → value of everything that holds no further keys; list positions count as parts."""
+    return dict(_values(config, ""))
+
+
+def _values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _values(value, _join(path, key))
+    elif _has_sections(node):
+        for position, value in enumerate(node):
+            yield from _values(value, _join(path, position))
+    else:
+        yield path, node
+
+
+def _watch(value: Any, path: str, read: set[str]) -> Any:
+    if isinstance(value, Mapping):
+        return _Watched(value, path, read)
+    if isinstance(value, list):
+        return [_watch(item, _join(path, position), read) for position, item in enumerate(value)]
+    return value
+
+
+def _has_sections(node: Any) -> bool:
+    return isinstance(node, list) and any(isinstance(item, Mapping) for item in node)
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
