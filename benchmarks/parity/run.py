@@ -103,6 +103,7 @@ def run_all(args: argparse.Namespace) -> None:
             for turn in running:
                 turn.result()
         except BaseException:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave anything behind
             pool.shutdown(wait=False, cancel_futures=True)
             toy_runs.stop_all()
             raise
@@ -201,10 +202,14 @@ def main() -> None:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that run_all ends what it has begun
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {args.steps} steps")
-    if not args.report:
-        run_all(args)
-    for study in args.study:
-        report(args, study)
+    try:
+        if not args.report:
+            run_all(args)
+        for study in args.study:
+            report(args, study)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on with the runs that are missing", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -132,6 +132,8 @@ def _measure(
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
         )
+        if _stopping.is_set():  # it was started while stop_all looked for what runs
+            _end(mark)
         with _Usage(mark) as usage:
             code = _wait(process, limit_s, mark)
         seconds = time.time() - started
@@ -159,6 +161,8 @@ def _environment(way: str, folder: Path, toy: Path, mark: str) -> Iterator[dict[
 
 _MARK = "TC_BENCHMARK_RUN"
 _running: set[str] = set()
+_stopping = threading.Event()
+_ROUNDS = 50  # of looking for what was started while the others were ended
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
@@ -185,15 +189,32 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, mark: str) -> int:
 
 def stop_all() -> None:
     """End every run of this process, at once: Ctrl-C reaches the main thread only."""
+    _stopping.set()
     for mark in list(_running):
         _end(mark)
 
 
 def _end(mark: str) -> None:
-    for left in list(_marked(mark)):
-        with suppress(psutil.Error):
-            left.kill()
+    """Kill what the run started, until nothing of it is left."""
+    for _ in range(_ROUNDS):
+        found = _family(mark)
+        for left in found:
+            with suppress(psutil.Error):
+                left.kill()
+        if not found:
+            break
+        time.sleep(0.1)  # not psutil.wait_procs: it would take the exit code that _wait asks for
     _running.discard(mark)
+
+
+def _family(mark: str) -> set[psutil.Process]:
+    """The marked processes and all below them: a title that Ray's agents write for themselves
+    (setproctitle) lies where their environment was."""
+    found = set(_marked(mark))
+    for process in tuple(found):
+        with suppress(psutil.Error):
+            found.update(process.children(recursive=True))
+    return found
 
 
 class _Usage:
