@@ -116,6 +116,21 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
         planned(sets=sets)
 
 
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("algorithm.algorithm_type", "ppo, grpo"),
+        ("algorithm.kl_penalty_fn", "none, k1"),
+        ("algorithm.kl_loss_fn", "none, k1"),
+        ("algorithm.policy_loss_fn", "ppo, gspo"),
+    ],
+)
+def test_an_algorithm_that_verl_lacks_is_refused_not_replaced_by_its_default(path, known):
+    with pytest.raises(UserError, match=f"{path}=opmd: a run trains with veRL") as error:
+        planned(sets=(f"{path}=opmd",))
+    assert known in error.value.hint
+
+
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 DRIVEN = ("synchronizer.sync_style=trainer_driven", f"{REPLAY}.enable=true")
 LIMITED = f"{REPLAY}.priority_fn=decay_limit_randomization"

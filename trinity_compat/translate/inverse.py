@@ -49,15 +49,28 @@ def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     told: dict[str, Any] = {}
     compat = compat_of(config)
+    carried = dict(compat.get("verl", {}))
     reading = Reading(config, *updates_per_step(config), compat.get("steps") == "verl")
     told |= _copied(reading)
     for part in _PARTS:
         told.update(part(reading))
     told |= _passed(config)
+    _refuse_unknown(reading, carried)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
         if told.get(key) == yaml_says:
             told[key] = launch_says
-    return told | dict(compat.get("verl", {}))
+    return told | carried
+
+
+def _refuse_unknown(reading: Reading, carried: Mapping[str, Any]) -> None:
+    """Raises UserError for an algorithm of Trinity's that veRL lacks: its default would train instead."""
+    for path, (key, known) in sections.NAMED.items():
+        name = reading.get(path)
+        if name is not None and name not in known and key not in carried:
+            raise UserError(
+                f"{path}={name}: a run trains with veRL, which has no such thing",
+                hint=f"it may be {', '.join(known)}; or run the YAML on trinity-rft",
+            )
 
 
 def flavour_of(config: Mapping[str, Any]) -> str:

@@ -26,6 +26,13 @@ CLIPS = {
     "clip_range_high": "clip_ratio_high",
     "clip_ratio_c": "clip_ratio_c",
 }
+# What Trinity calls by name: veRL's key for it, and the names that veRL has something for.
+NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "algorithm.algorithm_type": ("algorithm.adv_estimator", tuple(ESTIMATORS)),
+    "algorithm.kl_penalty_fn": ("algorithm.kl_penalty", ("none", *KL)),
+    "algorithm.kl_loss_fn": (f"{ACTOR}.kl_loss_type", ("none", *KL)),
+    "algorithm.policy_loss_fn": (f"{ACTOR}.policy_loss.loss_mode", tuple(LOSSES)),
+}
 Told = Iterator[tuple[str, Any]]
 
 
