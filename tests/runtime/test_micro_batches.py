@@ -14,6 +14,7 @@ GIVEN = {
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
     f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
 }
+SEQUENCE = f"{ACTOR}.ulysses_sequence_parallel_size"
 SCRIPT = """\
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=4 \\
@@ -90,10 +91,52 @@ def test_what_verl_starts_with(changed):
             f"needs {REF_SIZE}",
         ),
         ({"algorithm__adv_estimator": "gae"}, "adv_estimator=gae needs critic.ppo_micro"),
-        ({"actor_rollout_ref__actor__ppo_micro_batch_size": 8}, "ppo_micro_batch_size=8: veRL 0.9.1 takes"),
+        (
+            {"actor_rollout_ref__actor__ppo_micro_batch_size": "many"},
+            "ppo_micro_batch_size=many: veRL 0.9.1 takes",
+        ),
     ],
 )
 def test_what_verl_refuses(changed, said):
     with pytest.raises(UserError) as caught:
         check(**changed)
     assert said in caught.value.message and caught.value.hint
+
+
+OLD = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+    data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size=64 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size=128 \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.name=vllm \\
+    trainer.n_gpus_per_node=8 trainer.total_training_steps=4 "$@"
+"""
+
+
+@pytest.mark.parametrize(("words", "actor", "rollout"), [((), 8, 16), ((f"{SEQUENCE}=2",), 16, 32)])
+def test_sizes_over_all_gpus_are_divided_as_verl_did_until_0_7(tmp_path, words, actor, rollout):
+    script = tmp_path / "run.sh"
+    script.write_text(OLD)
+    told = list(dry.lines(str(script), words, Options(sets=("trainer.save_freq=2",))))
+    assert any(
+        f"64 over all GPUs: veRL 0.9.1 gets {ACTOR}.ppo_micro_batch_size_per_gpu={actor}" in line
+        for line in told
+    )
+    assert any(
+        f"=128 over all GPUs: veRL 0.9.1 gets {ROLLOUT}.log_prob_micro_batch_size_per_gpu={rollout}" in line
+        for line in told
+    )
+
+
+def test_a_megatron_model_is_one_rank():
+    given = {
+        f"{ACTOR}.strategy": "megatron",
+        f"{ACTOR}.megatron.tensor_model_parallel_size": 2,
+        f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
+        f"{ACTOR}.ppo_micro_batch_size": 64,
+        "trainer.n_gpus_per_node": 8,
+    }
+    verl = compose_pinned(given, "ppo_megatron_trainer")
+    micro_batches.divide(verl)
+    assert verl["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 32
+    assert verl["actor_rollout_ref"]["actor"]["ppo_micro_batch_size"] is None

@@ -2,17 +2,19 @@
 
 What counts is ``use_dynamic_bsz`` of the actor: veRL asks for the reference's size without it even where
 ``ref.log_prob_use_dynamic_bsz`` is on (verl.utils.config.validate_config), and takes sizes per GPU only
-(verl.workers.engine_workers).
+(verl.workers.engine_workers). Until 0.7 it took sizes over all GPUs too, and divided them itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.refusals import place, value_of
+from trinity_compat.translate.sections.gpus import MODEL_SIZES, SEQUENCE
 from trinity_compat.verl_config import PINNED
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -31,8 +33,39 @@ class _Size:
     because: str = ""
 
     @property
+    def role(self) -> str:
+        """Whose ranks share it: the actor computes the old log-probabilities."""
+        return self.all_gpus.rpartition(".")[0].replace(".rollout", ".actor")
+
+    @property
     def per_gpu(self) -> str:
         return f"{self.all_gpus}_per_gpu"
+
+
+def divide(verl: dict[str, Any]) -> list[str]:
+    """Write each size over all GPUs per GPU instead, in ``verl``, as veRL itself did until 0.7
+    (fsdp_workers.py, megatron_workers.py); returns a line for the user for each. One that isn't a
+    number is left to ``check``."""
+    lines = []
+    for size in _sizes(verl):
+        given = value_of(verl, size.all_gpus)
+        if type(given) is not int or given < 1 or all(value_of(verl, key) for key in size.dynamic):
+            continue
+        each = value_of(verl, size.per_gpu) or max(1, given // _ranks(verl, size.role))
+        section = value_of(verl, size.per_gpu.rpartition(".")[0])
+        section[size.all_gpus.rpartition(".")[2]] = None
+        section[size.per_gpu.rpartition(".")[2]] = each
+        lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")
+    return lines
+
+
+def _ranks(verl: Mapping[str, Any], role: str) -> int:
+    """Data-parallel ranks of ``role``."""
+    megatron = value_of(verl, f"{_ACTOR}.strategy") == "megatron"
+    sizes = [f"megatron.{size}" for size in MODEL_SIZES] if megatron else [SEQUENCE]
+    shared = math.prod(value_of(verl, f"{role}.{size}") or 1 for size in sizes)
+    trainer = verl["trainer"]
+    return max(1, int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"]) // shared)
 
 
 def check(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import checkout, length, profiles
+from trinity_compat.runtime import checkout, length, micro_batches, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
@@ -77,6 +77,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
     notes += [line for overlay in overlays for line in overlay.lines]
+    notes += micro_batches.divide(verl)
     job = JobDir(_job_root(config, options, cwd))
     local_dir = verl["trainer"].get("default_local_dir")
     verl["trainer"]["default_local_dir"] = str(job.root)

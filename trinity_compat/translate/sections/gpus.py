@@ -15,7 +15,9 @@ NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
 N = f"{ROLLOUT}.n"
-SP = f"{ARR}.actor.ulysses_sequence_parallel_size"
+SEQUENCE = "ulysses_sequence_parallel_size"
+SP = f"{ARR}.actor.{SEQUENCE}"
+MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 ENGINE = "explorer.rollout_model"
 
 
@@ -102,12 +104,11 @@ def split(view: View) -> tuple[Machine, int, int]:
     return machine, _rollout(view, machine), given
 
 
-def trainer_gpus(view: View) -> int:
-    """GPUs that train in the translated configuration."""
-    if math.prod(_cluster(view)) <= 1:
-        return 1
-    machine, rollout, _ = split(view)
-    return max(1, machine.total - rollout - machine.auxiliary)
+def ranks_of(view: View, role: str) -> int:
+    """Data-parallel ranks of ``role`` (actor_rollout_ref.actor, …ref, critic) where veRL runs the launch."""
+    sizes = tuple(f"megatron.{size}" for size in MODEL_SIZES) if view.megatron else (SEQUENCE,)
+    shared = math.prod(view.size(f"{role}.{size}") for size in sizes)
+    return max(1, math.prod(_cluster(view)) // shared)
 
 
 def _cluster(view: View) -> tuple[int, int]:
@@ -145,11 +146,7 @@ def _sequence(view: View) -> int:
     actor = f"{ARR}.actor"
     if not view.megatron:
         return view.size(SP)
-    sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-    product = 1
-    for size in sizes:
-        product *= view.size(f"{actor}.megatron.{size}")
-    return product
+    return math.prod(view.size(f"{actor}.megatron.{size}") for size in MODEL_SIZES)
 
 
 def _fitting_tp(view: View, room: int) -> int:

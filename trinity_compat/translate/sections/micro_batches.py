@@ -1,4 +1,9 @@
-"""Micro-batch sizes: upstream's workers demand each of them while use_dynamic_bsz is off."""
+"""Micro-batch sizes: upstream's workers demand each of them while use_dynamic_bsz is off.
+
+Until 0.7 veRL took a size over all GPUs too and divided it by its data-parallel ranks (fsdp_workers.py,
+megatron_workers.py). What one GPU got then is what it gets now: its memory is what the size is about, and the
+trainer's smaller share of the GPUs changes nothing in it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.sections.gpus import trainer_gpus
+from trinity_compat.translate.sections.gpus import ranks_of
 from trinity_compat.translate.view import ARR, Put, Verdict, View
 
 TC = "trainer.trainer_config"
@@ -19,6 +24,7 @@ class _Size:
     """One micro-batch size: ``key`` counts over all GPUs, ``key``_per_gpu per GPU."""
 
     key: str
+    role: str  # whose model it is
     like: str = ACTOR  # whose size it takes when the launch gives none
 
     @property
@@ -28,10 +34,11 @@ class _Size:
 
 def micro_batches(view: View) -> Iterator[Put | Verdict | Caution]:
     """The actor's, the old log-probabilities', the reference's and the critic's."""
-    sizes = [_Size(ACTOR), _Size(f"{ARR}.rollout.log_prob_micro_batch_size")]
-    sizes.append(_Size(f"{ARR}.ref.log_prob_micro_batch_size"))
+    actor, ref = f"{ARR}.actor", f"{ARR}.ref"
+    sizes = [_Size(ACTOR, actor), _Size(f"{ARR}.rollout.log_prob_micro_batch_size", actor)]
+    sizes.append(_Size(f"{ref}.log_prob_micro_batch_size", ref))
     if view.critic:
-        sizes.append(_Size("critic.ppo_micro_batch_size"))
+        sizes.append(_Size("critic.ppo_micro_batch_size", "critic"))
     dynamic = view.flag(DYNAMIC)
     for size in sizes:
         if view.value(size.per_gpu) is not None:
@@ -47,10 +54,10 @@ def _derived(view: View, size: _Size) -> Iterator[Put | Verdict]:
         value = view.value(key)
         if value is None:
             continue
-        gpus = 1 if key.endswith("_per_gpu") else trainer_gpus(view)
-        share = f" ÷ {gpus} trainer GPUs" if gpus > 1 else ""
+        ranks = 1 if key.endswith("_per_gpu") else ranks_of(view, size.role)
+        share = f" ÷ {ranks} ranks of the launch" if ranks > 1 else ""
         note = f"{key.removeprefix(ARR + '.')}={value}{share}: upstream demands it without dynamic batches"
-        yield Put(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // gpus), (size.key,), note)
+        yield Put(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // ranks), (size.key,), note)
         return
     yield Put(f"{TC}.{size.per_gpu}", 1, (size.key,), "not given: one sequence at a time")
     reason = "the launch gives no micro-batch size, which veRL itself refuses; 1 is written"
