@@ -84,3 +84,28 @@ def test_output_file_is_written_whole(tmp_path, seeds):
     call(seeds("a"), seeds("b"), "--format", "md", "-o", out)
     assert "| critic/score/mean |" in out.read_text()
     assert not list(tmp_path.glob("*.part"))
+
+
+def log_of(path, values, start=1, form=".6f"):
+    """A veRL console log of one metric, the score."""
+    lines = (f"step:{start + i} - critic/score/mean:{v:{form}}\n" for i, v in enumerate(values))
+    path.write_text("".join(lines))
+    return path
+
+
+def test_an_assert_on_a_run_that_diverges_fails_and_says_where(tmp_path):
+    rising = [0.2 + i / 200 for i in range(100)]
+    a = log_of(tmp_path / "a.log", rising)
+    b = log_of(tmp_path / "nan.log", [*rising[:50], *[float("nan")] * 50])
+    result = call(a, b, "--assert", 'max(abs(delta("critic/score/mean"))) < 0.5')
+    assert result.return_value == 1
+    assert "NaN from step 51 on in B, finite in A" in result.stderr
+    [metric] = json.loads(call(a, b, "--format", "json").output)["metrics"]
+    assert metric["not_finite"] == {
+        "a": None,
+        "b": {"kind": "NaN", "count": 50, "first": 51.0, "to_the_end": True},
+    }
+    page = call(a, log_of(tmp_path / "b.log", [float("nan")] * 100), "--format", "html").output
+    embedded = re.search(r'type="application/json">(.*?)</script>', page)[1]
+    first = json.loads(embedded, parse_constant=pytest.fail)["conclusion"][0]
+    assert "NaN from step 1 on in B" in first, "no NaN in what a browser parses"

@@ -127,12 +127,14 @@ def test_mlflow_database(tmp_path):
         "CREATE TABLE runs (run_uuid TEXT, name TEXT, start_time INT);"
         "CREATE TABLE metrics (run_uuid TEXT, key TEXT, value REAL, timestamp INT, step INT, is_nan INT);"
         "INSERT INTO runs VALUES ('u1', 'one', 1), ('u2', 'two', 2);"
-        "INSERT INTO metrics VALUES ('u1','m',0.5,1000,1,0),('u1','m',0,2000,2,1),('u2','m',0.7,1000,1,0);"
+        "INSERT INTO metrics VALUES ('u1','m',0.5,1000,1,0),('u1','m',0,2000,2,1),"
+        "('u1','m',-1.7976931348623157e308,3000,3,0),('u2','m',0.7,1000,1,0);"
     )
     db.commit()
     db.close()
     one, two = read_runs(tmp_path)
     assert (one.name, points(one, "m"), points(two, "m")) == ("one", [(1, 0.5)], [(1, 0.7)])
+    assert str(list(one.series["m"].points())) == "[(1, 0.5), (2, nan), (3, -inf)]", "both as flags there"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trinity_compat.compare.assertion import holds
+from trinity_compat.compare.assertion import failure, holds
 from trinity_compat.compare.conclusion import headline, least_p
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.sources import read_side
@@ -230,3 +230,57 @@ def test_assertions(expression, expected):
 def test_what_is_not_an_assertion_is_refused_with_the_piece(expression):
     with pytest.raises(UserError):
         holds(expression, compare(A, B, Options()))
+
+
+SCORE = "critic/score/mean"
+NAN, INF = float("nan"), float("inf")
+RISING = [0.2 + i / 200 for i in range(100)]
+
+
+def judged(a, b, **kw):
+    """The comparison of two runs with one metric, the score."""
+    return compare(one({SCORE: a}, "a"), one({SCORE: b}, "b"), Options(**kw))
+
+
+@pytest.mark.parametrize(
+    ("b", "said"),
+    [
+        ([*RISING[:50], *[NAN] * 50], "NaN from step 51 on in B, finite in A"),
+        ([*RISING[:50], *[INF] * 50], "infinite from step 51 on in B, finite in A"),
+        ([NAN] * 100, "NaN from step 1 on in B, finite in A"),
+        ([*RISING[:9], NAN, *RISING[10:]], "NaN at step 10 in B, finite in A"),
+        ([*RISING[:9], NAN, INF, *RISING[11:]], "NaN or infinite at 2 points, first at step 10 in B"),
+    ],
+)
+def test_a_run_that_diverges_differs_and_fails_its_assertion(b, said):
+    comparison = judged(RISING, b)
+    metric = comparison.metric(SCORE)
+    assert (metric.verdict, metric.better_side) == ("differs", "A")
+    assert headline(comparison)[0].startswith(f"It does not train the same: {SCORE} is {said}")
+    assert said in failure(f'max(abs(delta("{SCORE}"))) < 0.5', comparison)
+    mirrored = judged(b, RISING)
+    assert (mirrored.metric(SCORE).verdict, mirrored.metric(SCORE).better_side) == ("differs", "B")
+
+
+def test_divergence_on_both_sides_is_said_and_never_called_the_same():
+    early, late = [*RISING[:50], *[NAN] * 50], [*RISING[:80], *[NAN] * 20]
+    comparison = judged(early, late)
+    assert comparison.metric(SCORE).verdict == "unclear"
+    assert any("NaN from step 51 on in A and NaN from step 81 on in B" in s for s in headline(comparison))
+    assert failure(f'last(delta("{SCORE}")) < 1', comparison)
+    nothing = judged([NAN] * 9, [NAN] * 9)
+    assert nothing.metric(SCORE).verdict == "unclear"
+    assert any("NaN from step 1 on in A" in s for s in headline(nothing))
+
+
+def test_what_was_trained_again_after_a_crash_is_not_divergence():
+    a, b = run_of({SCORE: RISING}), run_of({SCORE: [*RISING[:50], *[NAN] * 3]})
+    for step in range(51, 101):
+        b.series[SCORE].add(step, RISING[step - 1])
+    assert compare(Side("a", [a]), Side("b", [b]), Options()).metric(SCORE).verdict == "identical"
+
+
+def test_divergence_after_the_end_of_the_other_side_is_not_compared():
+    comparison = judged(RISING[:50], [*RISING[:80], *[NAN] * 20])
+    assert comparison.metric(SCORE).verdict == "identical"
+    assert "NaN or infinite, the first at step 81" in comparison.notes[0]

@@ -60,17 +60,19 @@ def command(
 def _compare_runs(
     sides: tuple[str, ...], options: Options, assertions: tuple[str, ...], form: str, output: Path | None
 ) -> int:
-    from trinity_compat.compare.assertion import holds
+    from trinity_compat.compare.assertion import failure
     from trinity_compat.compare.sources import read_side
     from trinity_compat.compare.verdict import compare
 
     named = _labelled(sides)
     read = [read_side(paths, label) for label, paths in named]
     comparisons = [compare(read[0], other, options) for other in read[1:]]
-    failed = [(e, c) for c in comparisons for e in assertions if not holds(e, c)]
+    tried = [(e, c, failure(e, c)) for c in comparisons for e in assertions]
+    failed = [(e, c, why) for e, c, why in tried if why is not None]
     _print(_render(comparisons, form), output)
-    for expression, comparison in failed:
-        click.echo(f"assertion failed ({comparison.b.label}): {expression}", err=True)
+    for expression, comparison, why in failed:
+        reason = f": {why}" if why else ""
+        click.echo(f"assertion failed ({comparison.b.label}): {expression}{reason}", err=True)
     return 1 if failed else 0
 
 

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from trinity_compat.compare.missing import divergence
 from trinity_compat.compare.verdict import Comparison
 from trinity_compat.errors import UserError
 
@@ -38,6 +39,19 @@ _REDUCE: dict[str, Callable[[list[float]], float]] = {
     "last": lambda v: v[-1],
 }
 _METRIC = ("a", "b", "delta", "relative", "area")
+
+
+class _Diverged(Exception):
+    """The assertion asks of a metric that has NaN or infinite values."""
+
+
+def failure(expression: str, comparison: Comparison) -> str | None:
+    """None where the assertion holds, else why not ("" where its numbers say it). An assertion on a metric
+    with NaN or infinite values fails: of these points nothing holds. Raises UserError as ``holds`` does."""
+    try:
+        return None if holds(expression, comparison) else ""
+    except _Diverged as diverged:
+        return str(diverged)
 
 
 def holds(expression: str, comparison: Comparison) -> bool:
@@ -121,6 +135,8 @@ class _Evaluator:
 
     def _metric(self, name: str, metric: str) -> _Value:
         verdict = self.comparison.metric(metric)
+        if verdict.a.broken or verdict.b.broken:
+            raise _Diverged(divergence(verdict, self.comparison.options.axis))
         a, b = verdict.a.mean, verdict.b.mean
         if name == "area":
             return verdict.area

@@ -20,12 +20,12 @@ Curve = list[tuple[float, float]]  # (x, value), x ascending
 
 
 def curve(series: Series, run: Run, axis: Axis, *, r: int | None, samples_per_step: int | None) -> Curve:
-    """One series on ``axis``.
+    """One series on ``axis``, NaN and infinite values among it.
 
     ``r``: optimizer updates per veRL step. Trinity's step is one update, veRL's is r of them.
     Raises UserError where the run lacks what the axis needs.
     """
-    ordered = series.sorted()
+    ordered = series.latest()
     if axis == "time":
         return _on_clock(ordered, run)
     if axis == "tokens":
@@ -56,7 +56,8 @@ def _on_clock(series: Series, run: Run) -> Curve:
     if all(wall == wall for wall in series.walls):
         walls = (w for s in run.series.values() for w in s.walls if w == w)
         start = min(walls, default=0.0)
-        return sorted((wall - start, value) for wall, value in zip(series.walls, series.values, strict=True))
+        points = ((wall - start, value) for wall, value in zip(series.walls, series.values, strict=True))
+        return sorted(points, key=lambda point: point[0])  # a NaN among the values has no order
     seconds = next((run.series[name].sorted() for name in _STEP_SECONDS if name in run.series), None)
     if seconds is None:
         raise UserError(f"{run.source}: axis 'time' needs a clock or a timing_s/step series")

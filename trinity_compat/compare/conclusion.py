@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from trinity_compat.compare.missing import divergence
 from trinity_compat.compare.verdict import (
     ALPHA,
     DIFFERS,
@@ -39,10 +40,28 @@ _LEARNING = (*_OUTCOME, "length", "policy", "critic")
 def headline(comparison: Comparison) -> list[str]:
     """The conclusion in a few sentences: does it train the same, the rewards, the counts, how sure."""
     known = {metric.name: metric for metric in comparison.metrics}
-    lines = [_training(comparison)]
+    lines = _first(comparison)
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
     return [*lines, _counts(comparison), *_methods(comparison), *_power(comparison)]
+
+
+def _first(comparison: Comparison) -> list[str]:
+    """Divergence before all else: it needs no test. Then whether the rest trains the same."""
+    axis = comparison.options.axis
+    broken = [m for m in _by_weight(comparison.metrics) if m.a.broken or m.b.broken]
+    one_sided = [m for m in broken if not (m.a.broken and m.b.broken)]
+    learning = [divergence(m, axis) for m in one_sided if m.group in _LEARNING]
+    both = [divergence(m, axis) for m in broken if m.a.broken and m.b.broken]
+    rest = [divergence(m, axis) for m in one_sided if m.group not in _LEARNING]
+    verdict = f"It does not train the same: {_listed(learning, 3)}." if learning else _training(comparison)
+    return [verdict, *(f"Not finite: {_listed(found)}." for found in (both, rest) if found)]
+
+
+def _by_weight(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
+    """The metrics to look at first before the others."""
+    place = {name: index for index, name in enumerate(KEY_METRICS)}
+    return sorted(metrics, key=lambda m: (place.get(m.name, len(place)), m.group not in _OUTCOME, m.name))
 
 
 def key_metrics(comparison: Comparison) -> list[str]:
@@ -174,5 +193,11 @@ def sentence(metric: MetricVerdict) -> str:
     side = f"; {metric.better_side} is better" if metric.better_side else ""
     return (
         f"{metric.name}: {metric.verdict} (A {metric.a.summary.level:.4g}, B {metric.b.summary.level:.4g}, "
-        f"B − A {d.value:+.4g}{interval}{p}){side}"
+        f"B − A {d.value:+.4g}{interval}{p}){side}{_left_out(metric)}"
     )
+
+
+def _left_out(metric: MetricVerdict) -> str:
+    sides = ((letter, side.broken) for letter, side in (("A", metric.a), ("B", metric.b)))
+    counts = [f"{broken.count} in {letter}" for letter, broken in sides if broken]
+    return f"; without points that are not finite: {', '.join(counts)}" if counts else ""

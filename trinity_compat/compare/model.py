@@ -24,13 +24,17 @@ class Series:
         self.values.append(value)
         self.walls.append(wall)
 
+    def latest(self) -> Series:
+        """Ordered by step, one point a step (the last written wins), NaN and infinite values among them."""
+        return self._at({step: index for index, step in enumerate(self.steps)})
+
     def sorted(self) -> Series:
-        """Ordered by step, one point a step (the last written wins), without NaN and infinite values."""
-        latest: dict[int, int] = {}
-        for index, (step, value) in enumerate(zip(self.steps, self.values, strict=True)):
-            if math.isfinite(value):
-                latest[step] = index
-        order = [latest[step] for step in sorted(latest)]
+        """``latest`` without its NaN and infinite values."""
+        newest = {step: index for index, step in enumerate(self.steps)}
+        return self._at({step: i for step, i in newest.items() if math.isfinite(self.values[i])})
+
+    def _at(self, index_of: Mapping[int, int]) -> Series:
+        order = [index_of[step] for step in sorted(index_of)]
         return Series(
             array("q", (self.steps[i] for i in order)),
             array("d", (self.values[i] for i in order)),
@@ -60,6 +64,7 @@ class Run:
     updates_per_step: int | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what was odd: truncated tails, skipped lines
+    resolution: float = 0.0  # the last digit that a text source prints, 0 where it prints them all
 
 
 @dataclass(slots=True)

@@ -137,6 +137,7 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
         "better": metric.better_side or None,
         "a": _summary_dict(metric.a),
         "b": _summary_dict(metric.b),
+        "not_finite": {"a": _broken_dict(metric.a), "b": _broken_dict(metric.b)},
         "difference": {
             "value": _finite(d.value),
             "low": _finite(d.low),
@@ -159,6 +160,13 @@ def _summary_dict(side: SideCurves) -> dict[str, Any]:
         "last": _finite(s.last),
         "points": s.points,
     }
+
+
+def _broken_dict(side: SideCurves) -> dict[str, Any] | None:
+    b = side.broken
+    if b is None:
+        return None
+    return {"kind": b.kind, "count": b.count, "first": b.first, "to_the_end": b.to_the_end}
 
 
 def _finite(value: float) -> float | None:

@@ -42,7 +42,9 @@ class Difference:
 
 
 def summarise(xs: Sequence[float], ys: Sequence[float]) -> Summary:
-    """Mean, least-squares slope per unit of x, mean of the last tenth."""
+    """Mean, least-squares slope per unit of x, mean of the last tenth; NaN without points."""
+    if not ys:
+        return Summary(math.nan, math.nan, math.nan, 0)
     tail = ys[-max(1, len(ys) // 10) :]
     return Summary(statistics.fmean(ys), slope(xs, ys), statistics.fmean(tail), len(ys))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity_compat.compare import names
-from trinity_compat.compare.axes import Axis, align, curve
+from trinity_compat.compare.axes import Axis, Curve, align, curve
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.statistics import (
     Difference,
@@ -42,12 +42,27 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """What a side's curves have of NaN and infinite values where both sides have points.
+
+    ``count`` over all seeds, ``first`` x, ``to_the_end`` where no finite value follows in that seed.
+    """
+
+    kind: str  # NaN | infinite | NaN or infinite
+    count: int
+    first: float
+    to_the_end: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SideCurves:
     """One side of one metric on the common x: its mean over seeds, and each seed's values."""
 
     mean: list[float]
     seeds: list[list[float]]
     summary: Summary
+    ranges: list[tuple[float, float]]  # each seed's first and last x, also outside the common range
+    broken: Broken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,8 @@ class MetricVerdict:
     @property
     def better_side(self) -> str:
         """ "A" or "B" where the metric has a better direction and the sides differ, else ""."""
+        if bool(self.a.broken) != bool(self.b.broken):
+            return "B" if self.a.broken else "A"
         sign = names.better(self.name)
         if self.verdict != DIFFERS or not sign:
             return ""
@@ -137,9 +154,12 @@ def compare(a: Side, b: Side, options: Options) -> Comparison:
 
 def _not_finite(run: Run) -> Iterator[str]:
     for name, series in run.series.items():
-        count = sum(not math.isfinite(value) for value in series.values)
-        if count:
-            yield f"{run.source}: {name} has {count} points that are NaN or infinite; they were left out"
+        steps = [step for step, value in series.points() if not math.isfinite(value)]
+        if steps:
+            yield (
+                f"{run.source}: {name} has {len(steps)} points that are NaN or infinite, the first at step "
+                f"{min(steps)}; they were left out"
+            )
 
 
 def _some(found: set[str]) -> str:
@@ -198,10 +218,11 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
         )
         for run, series in (*a, *b)
     ]
-    xs, values = align(curves)
-    if not xs:
+    xs, values = align([_finite(points) for points in curves])
+    side_a = _side(xs, values[: len(a)], curves[: len(a)], _common(curves))
+    side_b = _side(xs, values[len(a) :], curves[len(a) :], _common(curves))
+    if not xs and not side_a.broken and not side_b.broken:
         return None
-    side_a, side_b = _side(xs, values[: len(a)]), _side(xs, values[len(a) :])
     difference = _difference(side_a, side_b, options)
     return MetricVerdict(
         name,
@@ -236,12 +257,40 @@ def samples_of(run: Run) -> int | None:
     return int(batch) * int(n) if batch and n else None
 
 
-def _side(xs: list[float], seeds: list[list[float]]) -> SideCurves:
+def _finite(points: Curve) -> Curve:
+    return [(x, value) for x, value in points if math.isfinite(value)]
+
+
+def _common(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of x in which every curve has points, finite or not; low > high where none is."""
+    if not all(curves):
+        return math.inf, -math.inf
+    return max(points[0][0] for points in curves), min(points[-1][0] for points in curves)
+
+
+def _side(
+    xs: list[float], seeds: list[list[float]], curves: list[Curve], common: tuple[float, float]
+) -> SideCurves:
     mean = [stdlib.fmean(column) for column in zip(*seeds, strict=True)]
-    return SideCurves(mean, seeds, summarise(xs, mean))
+    ranges = [(points[0][0], points[-1][0]) for points in curves if points]
+    inside = [[p for p in points if common[0] <= p[0] <= common[1]] for points in curves]
+    return SideCurves(mean, seeds, summarise(xs, mean), ranges, _broken(inside))
+
+
+def _broken(curves: list[Curve]) -> Broken | None:
+    lost = [(x, value) for points in curves for x, value in points if not math.isfinite(value)]
+    if not lost:
+        return None
+    kinds = {"NaN" if math.isnan(value) else "infinite" for _, value in lost}
+    first, _ = min(lost, key=lambda point: point[0])
+    tails = (points for points in curves if any(x == first and not math.isfinite(v) for x, v in points))
+    to_the_end = not any(x > first for points in tails for x, _ in _finite(points))
+    return Broken(" or ".join(sorted(kinds)), len(lost), first, to_the_end)
 
 
 def _difference(a: SideCurves, b: SideCurves, options: Options) -> Difference:
+    if not a.mean:
+        return Difference(math.nan, math.nan, math.nan, math.nan, None, "no finite point on both sides")
     if len(a.seeds) >= 2 and len(b.seeds) >= 2:
         levels_a = [stdlib.fmean(seed) for seed in a.seeds]
         levels_b = [stdlib.fmean(seed) for seed in b.seeds]
@@ -258,6 +307,15 @@ def _equal(a: list[list[float]], b: list[list[float]]) -> bool:
 
 
 def _judge(a: SideCurves, b: SideCurves, difference: Difference) -> str:
+    """What diverges on one side only differs, whatever its finite points say; on both sides these decide,
+    but call nothing the same where other points are lost."""
+    if bool(a.broken) != bool(b.broken):
+        return DIFFERS
+    verdict = _judge_finite(a, b, difference) if a.mean else UNCLEAR
+    return UNCLEAR if a.broken != b.broken and verdict in (SAME, IDENTICAL) else verdict
+
+
+def _judge_finite(a: SideCurves, b: SideCurves, difference: Difference) -> str:
     """Identical; differs (the interval excludes 0, and p ≤ 0.05 where there is one); same (the whole
     interval lies within a tenth of the level); else unclear."""
     if _equal(a.seeds, b.seeds):

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -34,6 +36,13 @@ def _name(directory: Path) -> str:
     return tag.read_text().strip() if tag.is_file() else directory.name
 
 
+def _written(value: float, is_nan: bool) -> float:
+    """The value as it was logged: the store keeps NaN as a flag, and infinity as the largest float."""
+    if is_nan:
+        return math.nan
+    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else value
+
+
 def read_database(path: Path) -> list[Run]:
     """Every run of a SQLite store that has metrics, opened read-only."""
     try:
@@ -47,6 +56,5 @@ def read_database(path: Path) -> list[Run]:
     runs: dict[str, Run] = {}
     for uuid, name, key, step, value, stamp, is_nan in rows:
         run = runs.setdefault(uuid, Run(name or uuid, str(path), "mlflow", {}))
-        if not is_nan:
-            run.series.setdefault(key, Series()).add(step, value, stamp / 1000)
+        run.series.setdefault(key, Series()).add(step, _written(value, is_nan), stamp / 1000)
     return list(runs.values())

@@ -16,7 +16,9 @@ from trinity_compat.errors import UserError, Where
 _STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "Step")
 _WALL_NAMES = ("_timestamp", "wall_time", "timestamp")
 # pprint writes numpy scalars as np.float64(0.5)
-_NUMBER = re.compile(r"^(?:np\.\w+\()?([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\)?$")
+_NUMBER = re.compile(
+    r"^(?:np\.\w+\()?([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf(?:inity)?))\)?$", re.I
+)
 
 
 def read_csv(path: Path) -> Run:
