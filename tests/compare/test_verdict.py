@@ -284,3 +284,44 @@ def test_divergence_after_the_end_of_the_other_side_is_not_compared():
     comparison = judged(RISING[:50], [*RISING[:80], *[NAN] * 20])
     assert comparison.metric(SCORE).verdict == "identical"
     assert "NaN or infinite, the first at step 81" in comparison.notes[0]
+
+
+def test_a_run_that_stopped_early_is_named():
+    comparison = judged(RISING, RISING[:60])
+    assert "B ends at step 60, A at 100: only steps 1 to 60 are compared." in headline(comparison)
+    seeds = [run_of({SCORE: RISING[:steps]}, name) for name, steps in (("one", 100), ("two", 60))]
+    several = compare(one({SCORE: RISING}, "a"), Side("b", seeds), Options())
+    assert "two of B ends at step 60, A at 100: only steps 1 to 60 are compared." in headline(several)
+
+
+def test_a_rarely_logged_metric_and_updates_within_a_step_shorten_nothing():
+    validated = run_of({SCORE: RISING, "actor/entropy": RISING})
+    validated.series["val-core/x"] = Series()
+    for step in (20, 40):
+        validated.series["val-core/x"].add(step, 0.5)
+    other = run_of({SCORE: RISING, "actor/entropy": RISING, "val-core/x": [0.5] * 60})
+    verl = one({"timing_s/step": [9.0] * 5, "timing_s/adv": [0.5] * 5}, "verl")
+    trinity = one({"time/adv": [0.5] * 22, "actor/mfu": [0.1] * 22}, "trinity", updates_per_step=4)
+    for sides in ((Side("a", [validated]), Side("b", [other])), (verl, trinity)):
+        assert not any(
+            "compared." in line and "only" in line for line in headline(compare(*sides, Options()))
+        )
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 point"), (2, "2 points")])
+def test_one_or_two_common_steps_say_nothing_of_training(count, said):
+    comparison = judged(RISING, RISING[:count])
+    assert headline(comparison)[0] == (
+        f"Whether it trains the same cannot be said: the sides have only {said} in common."
+    )
+
+
+def test_ranges_that_do_not_meet_are_named():
+    a, b = one({SCORE: RISING}, "a"), Side("b", [run_of({})])
+    b.runs[0].series[SCORE] = Series()
+    for step in range(201, 301):
+        b.runs[0].series[SCORE].add(step, 0.5)
+    with pytest.raises(UserError) as error:
+        compare(a, b, Options())
+    assert "share no range on axis 'step': a has 1 to 100, b has 201 to 300" in str(error.value)
+    assert "--axis (update, samples, tokens, time)" in str(error.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from trinity_compat.compare.missing import divergence
+from trinity_compat.compare.missing import divergence, shortened
 from trinity_compat.compare.verdict import (
     ALPHA,
     DIFFERS,
@@ -33,6 +33,7 @@ KEY_METRICS = (
     "perf/throughput",
 )
 _SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
+_FEWEST = 3  # points in common, below which nothing is called the same
 _OUTCOME = ("reward", "evaluation")
 _LEARNING = (*_OUTCOME, "length", "policy", "critic")
 
@@ -55,7 +56,9 @@ def _first(comparison: Comparison) -> list[str]:
     both = [divergence(m, axis) for m in broken if m.a.broken and m.b.broken]
     rest = [divergence(m, axis) for m in one_sided if m.group not in _LEARNING]
     verdict = f"It does not train the same: {_listed(learning, 3)}." if learning else _training(comparison)
-    return [verdict, *(f"Not finite: {_listed(found)}." for found in (both, rest) if found)]
+    notes = [f"Not finite: {_listed(found)}." for found in (both, rest) if found]
+    ends = shortened(comparison)
+    return [verdict, *([ends] if ends else []), *notes]
 
 
 def _by_weight(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
@@ -110,6 +113,9 @@ def _training(comparison: Comparison) -> str:
         share = f"Of {tested} other metrics of learning {len(inside)} {verb}"
         chance = f"about {ALPHA * tested:.0f} would by chance"
         return f"No reward or validation score differs. {share} ({chance}): {_listed(inside)}."
+    most = max(m.a.summary.points for m in learning)
+    if most < _FEWEST:
+        return f"Whether it trains the same cannot be said: the sides have only {_points(most)} in common."
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
     open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in key_metrics(comparison)[:2]]
     if open_ends:
@@ -124,6 +130,10 @@ def _training(comparison: Comparison) -> str:
     return (
         f"No sign that it trains differently: {len(learning)} metrics of learning, none beyond {noise}{tail}."
     )
+
+
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count} points"
 
 
 def _moved(metric: MetricVerdict) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity_compat.compare import names
-from trinity_compat.compare.axes import Axis, Curve, align, curve
+from trinity_compat.compare.axes import AXES, Axis, Curve, align, curve
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.statistics import (
     Difference,
@@ -62,6 +62,7 @@ class SideCurves:
     seeds: list[list[float]]
     summary: Summary
     ranges: list[tuple[float, float]]  # each seed's first and last x, also outside the common range
+    counts: list[int]  # each seed's points, also those
     broken: Broken | None = None
 
 
@@ -135,14 +136,17 @@ def compare(a: Side, b: Side, options: Options) -> Comparison:
     in_a = set.intersection(*(set(series) for _, series in renamed_a))
     in_b = set.intersection(*(set(series) for _, series in renamed_b))
     metrics, notes = [], [note for run in (*a.runs, *b.runs) for note in (*run.notes, *_not_finite(run))]
-    for name in sorted(in_a & in_b):
-        if options.metrics and not name.startswith(tuple(options.metrics)):
-            continue
+    common = sorted(
+        name for name in in_a & in_b if not options.metrics or name.startswith(tuple(options.metrics))
+    )
+    for name in common:
         verdict = _metric(name, renamed_a, renamed_b, options, notes_a.get(name) or notes_b.get(name, ""))
         if verdict is None:
             notes.append(f"{name}: the sides share no range on axis {options.axis!r}")
         else:
             metrics.append(verdict)
+    if common and not metrics:
+        raise _apart(a, b, common, renamed_a, renamed_b, options)
     if not metrics:
         raise UserError(
             f"{a.label} and {b.label} have no metric in common"
@@ -208,16 +212,7 @@ def _renamed(side: Side, options: Options) -> tuple[_Renamed, dict[str, str]]:
 
 
 def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str) -> MetricVerdict | None:
-    curves = [
-        curve(
-            series[name],
-            run,
-            options.axis,
-            r=updates_of(run) or options.updates_per_step,
-            samples_per_step=options.samples_per_step or samples_of(run),
-        )
-        for run, series in (*a, *b)
-    ]
+    curves = [_curve(series[name], run, options) for run, series in (*a, *b)]
     xs, values = align([_finite(points) for points in curves])
     side_a = _side(xs, values[: len(a)], curves[: len(a)], _common(curves))
     side_b = _side(xs, values[len(a) :], curves[len(a) :], _common(curves))
@@ -234,6 +229,16 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
         area_between(xs, side_a.mean, side_b.mean),
         _judge(side_a, side_b, difference),
         differs,
+    )
+
+
+def _curve(series: Series, run: Run, options: Options) -> Curve:
+    return curve(
+        series,
+        run,
+        options.axis,
+        r=updates_of(run) or options.updates_per_step,
+        samples_per_step=options.samples_per_step or samples_of(run),
     )
 
 
@@ -257,6 +262,20 @@ def samples_of(run: Run) -> int | None:
     return int(batch) * int(n) if batch and n else None
 
 
+def _apart(a: Side, b: Side, names: list[str], in_a: _Renamed, in_b: _Renamed, options: Options) -> UserError:
+    """The error of two sides whose ranges don't meet on the axis."""
+    said = []
+    for side, runs in ((a, in_a), (b, in_b)):
+        curves = [_curve(series[name], run, options) for run, series in runs for name in names]
+        xs = [x for points in curves for x, _ in points]
+        said.append(f"{side.label} has {min(xs):g} to {max(xs):g}" if xs else f"{side.label} has no point")
+    others = ", ".join(axis for axis in AXES if axis != options.axis)
+    return UserError(
+        f"the sides share no range on axis {options.axis!r}: {', '.join(said)}",
+        hint=f"where one went on from the other, or counts otherwise, give another --axis ({others})",
+    )
+
+
 def _finite(points: Curve) -> Curve:
     return [(x, value) for x, value in points if math.isfinite(value)]
 
@@ -272,9 +291,9 @@ def _side(
     xs: list[float], seeds: list[list[float]], curves: list[Curve], common: tuple[float, float]
 ) -> SideCurves:
     mean = [stdlib.fmean(column) for column in zip(*seeds, strict=True)]
-    ranges = [(points[0][0], points[-1][0]) for points in curves if points]
+    ranges = [(points[0][0], points[-1][0]) if points else (math.nan, math.nan) for points in curves]
     inside = [[p for p in points if common[0] <= p[0] <= common[1]] for points in curves]
-    return SideCurves(mean, seeds, summarise(xs, mean), ranges, _broken(inside))
+    return SideCurves(mean, seeds, summarise(xs, mean), ranges, [*map(len, curves)], _broken(inside))
 
 
 def _broken(curves: list[Curve]) -> Broken | None:
