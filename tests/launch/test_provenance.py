@@ -35,6 +35,13 @@ def test_a_variable_of_the_surroundings_stays_a_reference(tmp_path):
     assert [part.source for part in c.env_refs[0].parts] == [EnvRef("HOME"), None]
 
 
+@pytest.mark.parametrize("quoted", ["""'a"b'""", """'$(echo 'x y')'""", "'${W:-'in'}'"])
+def test_quotes_that_the_parser_cannot_be_given_as_bash_reads_them_stay_open(quoted, tmp_path):
+    launch = launch_of(f'unset V W\n{MAIN} a="${{V:-{quoted}}}" b="${{V:-\'q\'}}"\n', tmp_path)
+    assert launch.arguments[0].open
+    assert parts_of(launch.arguments[1]) == ["b='q'"]
+
+
 def test_a_given_variable_is_plain_text(tmp_path):
     launch = launch_of(f"{MAIN} a=$HOME/models b=${{V:-d}} c=~/x\n", tmp_path, env={"HOME": "/h", "V": "v"})
     assert [word.text for word in launch.arguments] == ["a=/h/models", "b=v", "c=/h/x"]

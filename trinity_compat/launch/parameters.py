@@ -287,7 +287,7 @@ def _default(sh: Shell, unit: Unit, part: Node, quoted: bool, values: list[Value
         return []
     if not alternative and values is not None:
         return joined(sh, values, quoted, mark, where)
-    segs = splitting(words.expand_parts(sh, unit, word, quoted=quoted))
+    segs = _default_word(sh, unit, word, quoted)
     return segs or ([Seg("", where, None, True)] if quoted else [])
 
 
@@ -328,13 +328,13 @@ def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, 
     surrounding = value is not None and _unset(value)
     missing = value is None or surrounding or (operator[0] == ":" and _is_null(value))
     if operator in (":+", "+"):
-        return [] if missing else splitting(words.expand_parts(sh, unit, word, quoted=quoted, tilde="word"))
+        return [] if missing else _default_word(sh, unit, word, quoted)
     if not missing:
         return segs_of(value or EMPTY, quoted=quoted, where=where)
     if operator in (":?", "?"):
         sh.warn("TP104", f"${name} must be set; without it bash ends the script here", where)
         return [Seg("", where, EnvRef(name), quoted)]
-    segs = splitting(words.expand_parts(sh, unit, word, quoted=quoted, tilde="word"))
+    segs = _default_word(sh, unit, word, quoted)
     if surrounding and value is not None and isinstance(value[0].source, EnvRef):
         segs = _with_reference(segs, value[0].source.name, where, quoted)
     if operator in (":=", "="):
@@ -343,8 +343,9 @@ def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, 
     return segs
 
 
-def splitting(segs: Segs) -> Segs:
+def _default_word(sh: Shell, unit: Unit, word: list[Node], quoted: bool) -> Segs:
     """The word of ``${name:-word}``: its unquoted text is split like any expansion."""
+    segs = words.expand_parts(sh, unit, word, quoted=quoted, tilde="word", braced=quoted)
     return [replace(seg, split=not seg.quoted) for seg in segs]
 
 

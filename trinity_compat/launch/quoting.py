@@ -15,11 +15,11 @@ ECHO_ESCAPE = re.compile(
 )
 
 
-def double_quoted(text: str, *, heredoc: bool = False) -> str:
-    """The characters of a text in double quotes."""
+def double_quoted(text: str, *, heredoc: bool = False, braced: bool = False) -> str:
+    """The characters of a text in double quotes; ``braced`` in a ``${…}`` there."""
     if "\\" not in text:
         return text
-    special = "$`\\" if heredoc else '$`"\\'
+    special = ("$`\\" if heredoc else '$`"\\') + ("}" if braced else "")
     return re.sub(r"\\(.)", lambda m: m[1] if m[1] in special else m[0], text, flags=re.S)
 
 

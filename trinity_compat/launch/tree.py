@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import bounds
+from trinity_compat.launch import bounds, quoted_defaults
 from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.values import Bit
 
@@ -100,12 +100,23 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
         tree = _load(output)
         places = list(_continued_comments(tree, text)) if COMMENT_BACKSLASH.search(text) else []
         if not places:
-            return tree.get("Stmts") or [], problem
+            return _with_quoted_defaults(tree, text, budget).get("Stmts") or [], problem
         patched = bytearray(text)
         for place in places:
             patched[place] = 0x20
         text = bytes(patched)
     return [], problem
+
+
+def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:
+    """The tree with the single quotes of defaults in double quotes as bash takes them, level by level."""
+    for _ in range(4):
+        masked = quoted_defaults.masked(tree, text)
+        output, error = (b"", None) if masked is None else _run_shfmt(masked, budget)
+        if masked is None or error is not None:
+            break
+        tree, text = _load(output), masked
+    return tree
 
 
 SUBSCRIPT = re.compile(rb"(?<=\[)[A-Za-z_][\w.@:/ -]*(?=\])")

@@ -10,6 +10,7 @@ from trinity_compat.launch import arithmetic, braces, globbing, parameters
 from trinity_compat.launch.arithmetic import BadArithmetic, Names, Place
 from trinity_compat.launch.matching import Chars, chars_of
 from trinity_compat.launch.model import EnvRef, Open
+from trinity_compat.launch.quoted_defaults import unmasked
 from trinity_compat.launch.quoting import ansi_c, double_quoted
 from trinity_compat.launch.segments import (
     DEFAULT_IFS,
@@ -99,32 +100,43 @@ def expand_pattern(sh: Shell, unit: Unit, node: Node | None) -> Chars:
 
 
 def expand_parts(
-    sh: Shell, unit: Unit, parts: list[Node], *, quoted: bool = False, tilde: str = "", heredoc: bool = False
+    sh: Shell,
+    unit: Unit,
+    parts: list[Node],
+    *,
+    quoted: bool = False,
+    tilde: str = "",
+    heredoc: bool = False,
+    braced: bool = False,
 ) -> Segs:
-    """The pieces of a word. ``tilde`` is "word", "assign" (after each colon too) or empty."""
+    """The pieces of a word. ``tilde`` is "word", "assign" (after each colon too) or empty; ``braced`` is for
+    the word of ``${name:-word}`` in double quotes."""
     segs: Segs = []
     for index, part in enumerate(parts):
         kind = part["Type"]
         where = unit.where(part)
         if kind == "Lit":
             if quoted:
-                segs += _quoted_literal(unit, part["Value"], where, heredoc)
+                segs += _quoted_literal(unit, part["Value"], where, heredoc, braced)
             else:
                 last = index == len(parts) - 1
                 segs += _literal(sh, unit, part["Value"], where, tilde if index == 0 else "", last)
+        elif kind == "SglQuoted" and quoted and not part.get("Dollar"):
+            # double-quoted text for bash; the parser couldn't be given it as such
+            segs.append(Seg("", where, Open(unit.text(part), where), quoted=True))
         elif kind == "SglQuoted":
             text = part.get("Value", "")
             text = ansi_c(text) if part.get("Dollar") else text
             segs += segs_of(_filled(unit, text, where), quoted=True, where=where, own=True)
         elif kind == "DblQuoted":
-            segs += _double_quotes(sh, unit, part, where)
+            segs += _double_quotes(sh, unit, part, where, braced)
         else:
             segs += _expansion(sh, unit, part, quoted)
     return segs
 
 
-def _quoted_literal(unit: Unit, text: str, where: Where, heredoc: bool) -> Segs:
-    value = _filled(unit, double_quoted(text, heredoc=heredoc), where)
+def _quoted_literal(unit: Unit, text: str, where: Where, heredoc: bool, braced: bool) -> Segs:
+    value = _filled(unit, unmasked(double_quoted(text, heredoc=heredoc, braced=braced)), where)
     return segs_of(value, quoted=True, where=where, own=True)
 
 
@@ -210,9 +222,9 @@ def _later_tildes(sh: Shell, seg: Seg) -> Segs:
     return out
 
 
-def _double_quotes(sh: Shell, unit: Unit, part: Node, where: Where) -> Segs:
+def _double_quotes(sh: Shell, unit: Unit, part: Node, where: Where, braced: bool) -> Segs:
     inner = part.get("Parts") or []
-    segs = expand_parts(sh, unit, inner, quoted=True)
+    segs = expand_parts(sh, unit, inner, quoted=True, braced=braced)
     if not inner:
         return [Seg("", where, quoted=True, own=True)]
     if not segs and not any(parameters.is_list(p) for p in inner):

@@ -1,0 +1,104 @@
+"""Single quotes in ``"${name:-'…'}"``: for bash they are characters, for shfmt they quote.
+
+In double quotes (and here-documents) the word of ``:-``, ``:=``, ``:+`` and their like is double-quoted
+text itself: ``"${V:-'$A'}"`` is A's value between two quotes. Still a ``}`` between single quotes doesn't
+end the expansion. The text is parsed again with such characters masked, byte for byte, so that places
+stay; `unmasked` gives them back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Node = dict[str, Any]
+QUOTE, BRACE = b"\x01", b"\x02"
+MASKED = str.maketrans({QUOTE.decode(): "'", BRACE.decode(): "}"})
+DEFAULTS = frozenset({":-", "-", ":=", "=", ":?", "?", ":+", "+"})
+CANDIDATE = re.compile(rb"[-=+?][^\n]*'")
+TOKEN = re.compile(rb"\\.|\$\{|\$\(|[`}\"]", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """The word of a default in double quotes, or in a here-document."""
+
+    word: Node
+    heredoc: bool
+
+
+def masked(tree: Node, text: bytes) -> bytes | None:
+    """The text with these quotes masked; None when there are none, or none that can be."""
+    if b"${" not in text or not CANDIDATE.search(text) or QUOTE in text or BRACE in text:
+        return None
+    out = bytearray(text)
+    for default in _defaults(tree, quoted=False, heredoc=False):
+        for part in default.word.get("Parts") or []:
+            if _is_plain_text(part, default.heredoc):
+                _mask(out, text, part)
+    return bytes(out) if out != text else None
+
+
+def unmasked(text: str) -> str:
+    """A literal of the tree as it was written."""
+    return text.translate(MASKED)
+
+
+def _is_plain_text(part: Node, heredoc: bool) -> bool:
+    return part["Type"] == "SglQuoted" and (heredoc or not part.get("Dollar"))
+
+
+def _defaults(node: object, *, quoted: bool, heredoc: bool) -> Iterator[_Default]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _defaults(item, quoted=quoted, heredoc=heredoc)
+    elif isinstance(node, dict) and "Offset" not in node:
+        kind = node.get("Type")
+        if kind in ("DblQuoted", "ArithmExp"):
+            quoted, heredoc = True, heredoc and kind == "ArithmExp"
+        elif kind in ("CmdSubst", "ProcSubst"):
+            quoted = heredoc = False
+        for name, child in node.items():
+            if name == "Hdoc":
+                yield from _defaults(child, quoted=True, heredoc=True)
+            elif name == "Exp" and kind == "ParamExp":
+                yield from _defaults_of(child, quoted, heredoc)
+            else:
+                inside = quoted and name != "Repl"
+                yield from _defaults(child, quoted=inside, heredoc=heredoc and inside)
+
+
+def _defaults_of(expansion: Node, quoted: bool, heredoc: bool) -> Iterator[_Default]:
+    word = expansion.get("Word")
+    quoted = quoted and expansion["Op"] in DEFAULTS
+    if word and quoted:
+        yield _Default(word, heredoc)
+    yield from _defaults(word, quoted=quoted, heredoc=heredoc and quoted)
+
+
+def _mask(out: bytearray, text: bytes, quote: Node) -> None:
+    low, high = quote["Left"]["Offset"] + bool(quote.get("Dollar")), quote["Right"]["Offset"]
+    braces = _loose_braces(text, low + 1, high)
+    if braces is None:
+        return
+    out[low : low + 1] = out[high : high + 1] = QUOTE
+    for at in braces:
+        out[at : at + 1] = BRACE
+
+
+def _loose_braces(text: bytes, start: int, end: int) -> list[int] | None:
+    """Closing braces that close nothing between the quotes; None where an expansion goes on behind them."""
+    found = [(match[0], match.start()) for match in TOKEN.finditer(text, start, end)]
+    tokens = [token for token, _ in found]
+    loose, depth = list[int](), 0
+    for token, at in found:
+        if token == b"}" and depth == 0:
+            loose.append(at)
+        depth += (token == b"${") - (token == b"}" and depth > 0)
+    commands = b"$(" in tokens or b"`" in tokens
+    whole = depth == 0 and not any(tokens.count(mark) % 2 for mark in (b'"', b"`"))
+    if commands:
+        whole = whole and not loose and text.count(b"(", start, end) == text.count(b")", start, end)
+    return loose if whole else None
