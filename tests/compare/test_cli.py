@@ -109,3 +109,39 @@ def test_an_assert_on_a_run_that_diverges_fails_and_says_where(tmp_path):
     embedded = re.search(r'type="application/json">(.*?)</script>', page)[1]
     first = json.loads(embedded, parse_constant=pytest.fail)["conclusion"][0]
     assert "NaN from step 1 on in B" in first, "no NaN in what a browser parses"
+
+
+def exact_of(path, values):
+    """The same as veRL's file logger writes it, in full."""
+    rows = [{"step": step, "data": {"critic/score/mean": v}} for step, v in enumerate(values, 1)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(("form", "digits"), [(".3f", 17), (".6f", 17), ("", 6)])
+@pytest.mark.parametrize("level", [0.5, 0.0004, 400.0])
+def test_the_rounding_of_a_log_is_no_difference(tmp_path, form, digits, level):
+    """One run as its console log (older veRL: three decimals) and as its file logger wrote it."""
+    true = [level * (1 + (i % 7) / 70) + 0.0004 for i in range(100)]
+    a = log_of(tmp_path / "a.log", [round(value, digits) for value in true], form=form)
+    [metric] = json.loads(call(a, exact_of(tmp_path / "a.jsonl", true), "--format", "json").output)["metrics"]
+    told = level > 0.01 or form != ".3f"
+    assert metric["verdict"] in (("same", "identical") if told else ("same", "unclear"))
+
+
+def test_a_shift_beyond_the_rounding_still_differs(tmp_path):
+    rising = [0.2 + i / 200 for i in range(100)]
+    a = log_of(tmp_path / "a.log", rising, form=".3f")
+    b = exact_of(tmp_path / "b.jsonl", [v + 0.005 for v in rising])
+    [metric] = json.loads(call(a, b, "--format", "json").output)["metrics"]
+    assert metric["verdict"] == "differs"
+
+
+def test_whole_numbers_of_a_log_are_not_taken_for_rounded_ones(tmp_path):
+    lines = {
+        name: [f"step:{i} - x:{i % 3 + more}\n" for i in range(50)] for name, more in (("a", 0), ("b", 1))
+    }
+    for name, text in lines.items():
+        (tmp_path / f"{name}.log").write_text("".join(text))
+    [metric] = json.loads(call(tmp_path / "a.log", tmp_path / "b.log", "--format", "json").output)["metrics"]
+    assert metric["verdict"] == "differs"

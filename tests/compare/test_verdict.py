@@ -286,6 +286,10 @@ def test_divergence_after_the_end_of_the_other_side_is_not_compared():
     assert "NaN or infinite, the first at step 81" in comparison.notes[0]
 
 
+def test_a_hundred_thousandth_of_the_level_is_rounding():
+    assert judged([1.0, 2.0] * 20, [1.00001, 2.00001] * 20).metric(SCORE).verdict == "same"
+
+
 def test_a_run_that_stopped_early_is_named():
     comparison = judged(RISING, RISING[:60])
     assert "B ends at step 60, A at 100: only steps 1 to 60 are compared." in headline(comparison)

@@ -28,6 +28,9 @@ _NARROW = 0.1
 # TensorBoard keeps float32: two points this close (relative) may be one number, written twice.
 _FLOAT32 = 2e-7
 
+# A difference below this share of the level is rounding, wherever it was done.
+_ROUNDED = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -227,7 +230,7 @@ def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str)
         side_b,
         difference,
         area_between(xs, side_a.mean, side_b.mean),
-        _judge(side_a, side_b, difference),
+        _judge(side_a, side_b, difference, max(run.resolution for run, _ in (*a, *b))),
         differs,
     )
 
@@ -325,26 +328,27 @@ def _equal(a: list[list[float]], b: list[list[float]]) -> bool:
     return all(x == y or math.isclose(x, y, rel_tol=_FLOAT32) for x, y in points)
 
 
-def _judge(a: SideCurves, b: SideCurves, difference: Difference) -> str:
+def _judge(a: SideCurves, b: SideCurves, difference: Difference, resolution: float) -> str:
     """What diverges on one side only differs, whatever its finite points say; on both sides these decide,
     but call nothing the same where other points are lost."""
     if bool(a.broken) != bool(b.broken):
         return DIFFERS
-    verdict = _judge_finite(a, b, difference) if a.mean else UNCLEAR
+    verdict = _judge_finite(a, b, difference, resolution) if a.mean else UNCLEAR
     return UNCLEAR if a.broken != b.broken and verdict in (SAME, IDENTICAL) else verdict
 
 
-def _judge_finite(a: SideCurves, b: SideCurves, difference: Difference) -> str:
-    """Identical; differs (the interval excludes 0, and p ≤ 0.05 where there is one); same (the whole
-    interval lies within a tenth of the level); else unclear."""
+def _judge_finite(a: SideCurves, b: SideCurves, difference: Difference, resolution: float) -> str:
+    """Identical; differs (the interval excludes 0, p ≤ 0.05 where there is one, and B − A is more than the
+    coarser source's rounding); same (the whole interval lies within a tenth of the level); else unclear."""
     if _equal(a.seeds, b.seeds):
         return IDENTICAL
     if math.isnan(difference.low):
         return UNCLEAR
     excludes = difference.low > 0 or difference.high < 0
-    if excludes and (difference.p is None or difference.p <= ALPHA):
-        return DIFFERS
     scale = max(abs(a.summary.level), abs(b.summary.level))
+    told = abs(difference.value) > max(resolution, _ROUNDED * scale)
+    if told and excludes and (difference.p is None or difference.p <= ALPHA):
+        return DIFFERS
     if max(abs(difference.low), abs(difference.high)) <= _NARROW * scale:
         return SAME
     return UNCLEAR

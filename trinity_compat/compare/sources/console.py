@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.compare.model import Run, Series
-from trinity_compat.compare.sources.tables import number_of
+from trinity_compat.compare.sources.tables import Printed, number_of
 from trinity_compat.errors import UserError, Where
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -22,11 +22,13 @@ def read(path: Path) -> Run:
     """One run, with Ray's prefixes and colours taken off. Raises UserError where no metric is found."""
     series: dict[str, Series] = {}
     config: list[str] = []
+    printed = Printed()
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in (_ANSI.sub("", raw.rstrip("\n")) for raw in file):
             match = _STEP_LINE.search(line.rstrip())
             if match:
-                for name, value in _pairs(match[2]):
+                for name, value, text in _pairs(match[2]):
+                    printed.add(text)
                     series.setdefault(name, Series()).add(int(match[1]), value)
             elif not series:  # what stands before the first metrics
                 config.append(line)
@@ -37,15 +39,17 @@ def read(path: Path) -> Run:
             hint="give a TensorBoard, W&B, mlflow or job directory, a CSV/JSON export, or a veRL log",
         )
     verl = configuration(config)
-    return Run(path.stem, str(path), "console", series, meta={"verl": verl} if verl else {})
+    meta = {"verl": verl} if verl else {}
+    return Run(path.stem, str(path), "console", series, meta=meta, resolution=printed.resolution)
 
 
-def _pairs(text: str) -> Iterator[tuple[str, float]]:
+def _pairs(text: str) -> Iterator[tuple[str, float, str]]:
+    """(name, number, the number's text) of each metric in a line."""
     for piece in text.split(" - "):
         name, _, value = piece.rpartition(":")
         number = number_of(value)
         if name and number is not None:
-            yield name.strip(), number
+            yield name.strip(), number, value
 
 
 def configuration(lines: Iterable[str]) -> Mapping[str, Any]:

@@ -21,13 +21,22 @@ _NUMBER = re.compile(
 )
 
 
+_DECIMALS = re.compile(r"\d\.(\d+)(?![\de])", re.I)  # an exponent's digits are significant ones
+
+
 def read_csv(path: Path) -> Run:
     """A CSV with a step column; W&B's panel export names its columns ``run - metric``."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         rows = list(csv.DictReader(file))
     if not rows:
         raise UserError("this CSV has no rows", where=Where(str(path)))
-    return _from_rows(path, ({_column(k): v for k, v in row.items() if k} for row in rows))
+    run = _from_rows(path, ({_column(k): v for k, v in row.items() if k} for row in rows))
+    printed = Printed()
+    for text in (value for row in rows for value in row.values() if isinstance(value, str)):
+        if number_of(text) is not None:
+            printed.add(text)
+    run.resolution = printed.resolution
+    return run
 
 
 def _column(name: str) -> str:
@@ -87,6 +96,27 @@ def _first(row: Mapping[str, Any], names: Iterable[str]) -> tuple[float, bool]:
         if value is not None:
             return value, True
     return math.nan, False
+
+
+class Printed:
+    """How many decimals a text source prints, told from all its numbers together.
+
+    Older veRL prints three, others round to six. Python's own form has up to seventeen, so a source whose
+    longest number has between three and eight decimals is rounded; fewer may be a handful of halves.
+    """
+
+    def __init__(self) -> None:
+        self.decimals = 0
+
+    def add(self, text: str) -> None:
+        """Note one number as it was printed."""
+        match = _DECIMALS.search(text)
+        self.decimals = max(self.decimals, len(match[1]) if match else 0)
+
+    @property
+    def resolution(self) -> float:
+        """The last digit printed, 0 where the numbers are whole."""
+        return 10.0**-self.decimals if 3 <= self.decimals <= 8 else 0.0
 
 
 def number_of(value: Any) -> float | None:
