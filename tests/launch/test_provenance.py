@@ -42,6 +42,16 @@ def test_quotes_that_the_parser_cannot_be_given_as_bash_reads_them_stay_open(quo
     assert parts_of(launch.arguments[1]) == ["b='q'"]
 
 
+def test_a_reference_to_a_computed_element_stays_open(tmp_path):
+    launch = launch_of(f'A=(1 2); i=1; declare -n r=A[i]\n{MAIN} "a=$r"\n', tmp_path)
+    assert [one.expression for one in launch.arguments[0].open] == ["$r"]
+
+
+def test_a_reference_to_a_variable_of_the_surroundings_is_that_variable(tmp_path):
+    launch = launch_of(f'declare -n r=HOME\n{MAIN} "a=$r/x"\n', tmp_path)
+    assert parts_of(launch.arguments[0]) == ["a=", EnvRef("HOME"), "/x"]
+
+
 def test_a_given_variable_is_plain_text(tmp_path):
     launch = launch_of(f"{MAIN} a=$HOME/models b=${{V:-d}} c=~/x\n", tmp_path, env={"HOME": "/h", "V": "v"})
     assert [word.text for word in launch.arguments] == ["a=/h/models", "b=v", "c=/h/x"]

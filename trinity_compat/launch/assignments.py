@@ -64,7 +64,7 @@ def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
     else:
         _fill_array(sh, node, array)
     sh.budget.fields(len(array))
-    sh.put(name, replace(old, value=None, array=array, given=False))
+    sh.put(sh.target(name), replace(old, value=None, array=array, given=False))
 
 
 def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:
@@ -122,7 +122,7 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
     match = NAME.match(text)
     if not match:
         return
-    name, rest = match[0], text[match.end() :]
+    name, rest = _declared(sh, kind, flags, match[0]), text[match.end() :]
     prepare(sh, kind, flags, name, sets="=" in rest)
     for mark, append in (("+=", True), ("=", False)):
         if rest.startswith(mark):
@@ -146,7 +146,7 @@ def tail(value: Value, start: int) -> Value:
 
 
 def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:
-    name = arg["Name"]["Value"]
+    name = _declared(sh, kind, flags, arg["Name"]["Value"])
     value = None
     if not arg.get("Naked") and "Array" not in arg and not arg.get("Index"):
         value = scalar_value(sh, arg)
@@ -161,6 +161,15 @@ def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:
 
 def _letters(flags: Iterable[str], sign: str = "-") -> set[str]:
     return {letter for flag in flags if flag[0] == sign for letter in flag[1:]}
+
+
+def _declared(sh: Shell, kind: str, flags: list[str], name: str) -> str:
+    """The variable that a declaration is about: what a reference stands for, unless it is one itself or local."""
+    letters = _letters(flags)
+    local = kind == "local" or (kind in ("declare", "typeset") and sh.scopes and "g" not in letters)
+    if local or kind == "nameref" or "n" in letters | _letters(flags, "+"):
+        return name
+    return sh.target(name).partition("[")[0]
 
 
 def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) -> None:
@@ -179,7 +188,8 @@ def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) ->
     array = variable.array
     if letters & {"A", "a"} and array is None:
         array = {} if variable.value is None else {0: variable.value}
-    value = None if array is not None else variable.value
+    again = sets and "n" in attributes and (kind == "nameref" or "n" in letters)
+    value = None if array is not None or again else variable.value
     sh.put(name, replace(variable, attributes=frozenset(attributes), array=array, value=value))
 
 

@@ -132,7 +132,9 @@ def _unset(sh: Shell, args: Args) -> int:
             continue
         name, bracket, index = text.partition("[")
         variable = sh.get(name)
-        if functions or (variable is None and name in sh.functions):
+        if "-n" in texts:
+            sh.variables.pop(name, None)
+        elif functions or (variable is None and name in sh.functions):
             sh.functions.pop(name, None)
         elif variable is not None and variable.readonly:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")

@@ -7,6 +7,7 @@ is taken and noted (TP101); the rules are in docs/parse.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from trinity_compat.launch import assignments, bounds, calls, conditions, redirections, words
 from trinity_compat.launch.arithmetic import BadArithmetic
@@ -243,7 +244,10 @@ def _for(sh: Shell, node: Node) -> int:
 
     def more() -> bool:
         item = next(remaining, None)
-        if item is not None:
+        control = sh.variables.get(name)
+        if item is not None and control is not None and "n" in control.attributes:
+            sh.put(name, replace(control, value=item))  # each word is a name that it refers to
+        elif item is not None:
             sh.set_scalar(name, item)
         return item is not None
 

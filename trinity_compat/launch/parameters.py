@@ -68,6 +68,7 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
     if special is not None:
         return special
     value = sh.scalar(name)
+    name = sh.target(name)
     if value is not None:
         return value
     if name.isdigit():

@@ -65,7 +65,7 @@ def _store(sh: Shell, line: Value, options: dict[str, str], names: list[str]) ->
     raw, ifs = "r" in options, words.ifs_of(sh)
     if "a" in options:
         pieces = _split(line, ifs, 0, raw)
-        sh.put(options["a"], Variable(array=dict(enumerate(pieces))))
+        sh.put(sh.target(options["a"]), Variable(array=dict(enumerate(pieces))))
         return
     if not names:
         sh.set_scalar("REPLY", line)
@@ -150,7 +150,7 @@ def mapfile(sh: Shell, args: list[Value]) -> int:
     lines = lines[skip:]
     if limit:
         lines = lines[:limit]
-    sh.put(names[0] if names else "MAPFILE", Variable(array=dict(enumerate(lines))))
+    sh.put(sh.target(names[0]) if names else "MAPFILE", Variable(array=dict(enumerate(lines))))
     return 0
 
 

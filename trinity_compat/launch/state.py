@@ -170,9 +170,12 @@ class Shell:
     def scalar(self, name: str) -> Value | None:
         """The value of ``$name``; None when unset."""
         self.note_read(name)
-        found = self.get(name)
+        found, key = self.get(name), self.target(name).partition("[")[2]
         if found is None:
             return None
+        if key:
+            slot = self._slot(found, key)
+            return (self.unknown(f"${name}", self.where),) if slot is None else self.as_array(found).get(slot)
         if found.array is not None:
             return found.array.get("0" if found.is_table else 0)
         return found.value
@@ -207,12 +210,16 @@ class Shell:
     def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
         """``name=value`` or ``name+=value``."""
         old = self.get(name) or Variable()
-        name = self._target(name)
+        name, _, key = self.target(name).partition("[")
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
-        if old.array is not None:
-            self.set_element(name, "0", value, append=append)
+        if old.array is not None or key:
+            slot = self._slot(old, key or "0]")
+            if slot is None:
+                self.warn("TP109", f"an assignment to {name}[{key} through a reference is not read")
+            else:
+                self.set_element(name, slot, value, append=append)
             return
         if append:
             self.note_read(name)
@@ -220,11 +227,22 @@ class Shell:
         exported = old.exported or "a" in self.options
         self.put(name, replace(old, value=value, exported=exported, given=False))
 
-    def _target(self, name: str) -> str:
-        found = self.variables.get(name)
-        if found and "n" in found.attributes and found.value is not None:
-            return text_of(found.value)
+    def target(self, name: str) -> str:
+        """What a reference (``declare -n``) stands for, ``array[key]`` too; any other name is itself."""
+        for _ in range(8):
+            found = self.variables.get(name)
+            if found is None or "n" not in found.attributes or not found.value:
+                break
+            name = text_of(found.value)
         return name
+
+    @staticmethod
+    def _slot(variable: Variable, key: str) -> str | int | None:
+        """The key of a reference to an element, with its closing bracket; None for one that is computed."""
+        text = key.removesuffix("]")
+        if variable.is_table:
+            return text
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
 
     def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:
         """The value under the variable's attributes (-i, -l, -u)."""
@@ -250,7 +268,8 @@ class Shell:
         array[slot] = self._shaped(old, array.get(slot, EMPTY), value, append)
         self.budget.fields(len(array))
         exported = old.exported or "a" in self.options
-        self.put(self._target(name), replace(old, value=None, array=array, exported=exported, given=False))
+        name = self.target(name).partition("[")[0]
+        self.put(name, replace(old, value=None, array=array, exported=exported, given=False))
 
     @staticmethod
     def _index(array: dict[Any, Value], index: int) -> int:
@@ -273,9 +292,10 @@ class Shell:
 
     def unset(self, name: str) -> None:
         """``unset name``."""
-        self._note_replaced(self._target(name))
-        self.variables.pop(self._target(name), None)
-        self.touched.add(self._target(name))
+        name = self.target(name)
+        self._note_replaced(name)
+        self.variables.pop(name, None)
+        self.touched.add(name)
 
     def make_local(self, name: str) -> None:
         """``local name``: remembered, and put back when the function returns."""
