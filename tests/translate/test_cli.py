@@ -39,6 +39,18 @@ def test_stdout_is_yaml_and_stderr_is_not(run):
     assert "keys:" in err and "TW001" in err
 
 
+def test_the_header_shows_no_secret(run):
+    given = (
+        "--env",
+        "HF_TOKEN=hf_abc",
+        "--",
+        "+ray_kwargs.ray_init.runtime_env.env_vars.WANDB_API_KEY=hf_abc",
+    )
+    header = run(*given)[1].splitlines()[0]
+    assert header.startswith("# Written by: trinity-compat translate run.sh --env 'HF_TOKEN=***' -- ")
+    assert "hf_abc" not in header
+
+
 def test_arguments_after_the_dashes_are_the_scripts_own(run):
     _, out, _ = run("--", "trainer.save_freq=3")
     assert yaml.safe_load(out)["trainer"]["save_interval"] == 12

@@ -16,6 +16,7 @@ from trinity_compat.cli._shared import WithScriptArguments, name_and_value, writ
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
+from trinity_compat.translate.secret import masked
 from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.verl_config import VERSIONS, config_from_yaml
@@ -87,7 +88,7 @@ def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
         assignments=dict(name_and_value("--set", text) for text in given["assignments"]),
         rules=given["rules"],
         comments=not given["no_comments"],
-        command=shlex.join(["trinity-compat", *_shown(sys.argv[1:])]),
+        command=shlex.join(["trinity-compat", *masked(_shown(sys.argv[1:]))]),
     )
 
 

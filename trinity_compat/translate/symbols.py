@@ -15,6 +15,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
+from trinity_compat.translate.secret import is_secret
 
 _MARK = re.compile(r"TCmark(\d+)x")
 
@@ -71,7 +72,8 @@ def marked_text(word: Word, symbols: Symbols) -> str:
 
 
 def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
-    """Return the launch with every environment variable filled in.
+    """Return the launch with every environment variable filled in. What it exports under a secret's name
+    stays as it is: no YAML holds it.
 
     Raises UserError naming a variable that has neither a value nor a default, and any piece that
     only running the script would tell.
@@ -80,7 +82,7 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
     return replace(
         launch,
         arguments=arguments,
-        env={name: _resolved(word, env) for name, word in launch.env.items()},
+        env={name: word if is_secret(name) else _resolved(word, env) for name, word in launch.env.items()},
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator
 
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.secret import is_secret
 from trinity_compat.translate.symbols import marked_text
 from trinity_compat.translate.view import Put, Verdict, View
 
@@ -16,7 +16,6 @@ MONITORS = {
     "0.6.0": ("wandb", "tensorboard", "mlflow", "swanlab"),
     "0.4.1": ("wandb", "tensorboard", "mlflow"),
 }
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH|(?:^|_)PAT$", re.I)
 
 
 def directories(view: View) -> Iterator[Put | Verdict | Caution]:
@@ -89,7 +88,7 @@ def environment(view: View) -> Iterator[Put | Verdict | Caution]:
     """explorer.env_vars: what the script exports, secrets left out."""
     secrets = []
     for name, word in view.launch.env.items():
-        if _SECRET.search(name):
+        if is_secret(name):
             secrets.append(name)
         else:
             text = marked_text(word, view.symbols)

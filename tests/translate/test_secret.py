@@ -1,0 +1,89 @@
+"""What looks like a secret is neither demanded nor written: names, values, the header's command line."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from trinity_compat.translate import Options, translate_launch
+from trinity_compat.translate.secret import is_secret, masked
+
+from .helpers import script
+from .test_symbols import SCRIPT
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM",
+        "MAX_TOKENS",
+        "MAX_TOKEN_LEN",
+        "AUTHOR",
+        "MONKEY",
+        "KEYS_DIR",
+        "PATH",
+        "PASSES",
+        "COMPATIBLE",
+    ],
+)
+def test_a_word_that_only_contains_one_is_no_secret(name):
+    assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "WANDB_API_KEY", "AWS_ACCESS_KEY_ID", "GH_PAT", "DB_PASSWORD", "HTTP_AUTH", "my_secret"],
+)
+def test_a_whole_word_is(name):
+    assert is_secret(name)
+
+
+def test_only_secrets_are_left_out_of_the_explorers_environment():
+    exports = "export TOKENIZERS_PARALLELISM=true\nexport MAX_TOKENS=9\n"
+    translation, text = translate_launch(script(exports + SCRIPT), Options())
+    kept = {"NCCL_DEBUG": "WARN", "TOKENIZERS_PARALLELISM": "true", "MAX_TOKENS": "9"}
+    assert yaml.safe_load(text)["explorer"]["env_vars"] == kept
+    [said] = [caution for caution in translation.warnings if caution.code == "TW012"]
+    assert said.message.endswith(": HF_TOKEN")
+
+
+def test_resolve_does_not_ask_for_a_secret():
+    exports = "export WANDB_API_KEY=$MY_KEY\nexport DATABASE=$DB\n"
+    environ = {"HOME": "/home/u", "USER": "u", "DB": "x"}
+    _, text = translate_launch(script(exports + SCRIPT), Options(resolve=True, environ=environ))
+    assert yaml.safe_load(text)["explorer"]["env_vars"] == {"NCCL_DEBUG": "WARN", "DATABASE": "x"}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--env", "HF_TOKEN=abc,d"], ["--env", "HF_TOKEN=***"]),
+        (["--env=HF_TOKEN=abc"], ["--env=HF_TOKEN=***"]),
+        (["--set", "explorer.env_vars.HF_TOKEN=abc"], ["--set", "explorer.env_vars.HF_TOKEN=***"]),
+        (["++ray_kwargs.env_vars.HF_TOKEN=abc"], ["++ray_kwargs.env_vars.HF_TOKEN=***"]),
+        (["+env_vars={A: b, HF_TOKEN: abc}"], ["+env_vars={A: b, HF_TOKEN: ***}"]),
+        (['+env_vars={"HF_TOKEN": "abc", "A": 1}'], ['+env_vars={"HF_TOKEN": "***", "A": 1}']),
+        (["--api-key", "abc", "x"], ["--api-key", "***", "x"]),
+        (["trainer.token=abc"], ["trainer.token=***"]),
+        (["p=postgresql://me:a/b@c@host:5432/db"], ["p=postgresql://me:***@host:5432/db"]),
+        (["data.x=https://h/f?token=abc&y=1"], ["data.x=https://h/f?token=***&y=1"]),
+    ],
+)
+def test_a_command_line_is_shown_without_its_secrets(words, shown):
+    assert list(masked(words)) == shown
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data.prompt_key=prompt",
+        "data.reward_fn_key=data_source",
+        "data.max_token=3",
+        "--env",
+        "MAX_TOKENS=3",
+        "a=https://host:8000/x",
+        "trainer.logger=['console']",
+    ],
+)
+def test_what_is_none_is_shown_as_it_is(word):
+    assert list(masked([word, "x"])) == [word, "x"]
