@@ -17,7 +17,7 @@ import psutil
 
 from trinity_compat.errors import RunError
 
-_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB
+_CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
 
 
@@ -44,26 +44,44 @@ def local_ray(options: Mapping[str, Any], *, gpus: int | None = None) -> Iterato
     """
     import ray
 
+    with _folder(options.get("_temp_dir")) as folder:
+        try:
+            address = _started(options, folder, gpus)
+            yield Cluster(address, tuple(_daemons()))
+        finally:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+
+
+@contextlib.contextmanager
+def _folder(named: str | None) -> Iterator[Path]:
+    """Where Ray lies. What the user named stays, with all that is in it: others' Rays may lie there too,
+    and Ray itself leaves a session's logs to whoever names a folder for them."""
+    if named:
+        yield Path(named)
+        return
     # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR.
-    folder = Path(options.get("_temp_dir") or tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
+    own = Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _started(options: Mapping[str, Any], folder: Path, gpus: int | None) -> str:
+    import ray
+
     try:
         with _quiet():
             context = ray.init(**_init_arguments(options, folder, gpus))
     except Exception as error:
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        lie = "lie in" if options.get("_temp_dir") else "lay in"
         raise RunError(
             f"Ray does not start: {_first_line(error)}",
-            hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself; Ray's logs lay in "
-            + str(folder),
+            hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself;"
+            f" Ray's logs {lie} {folder}",
         ) from error
-    try:
-        yield Cluster(context.address_info["gcs_address"], tuple(_daemons()))
-    finally:
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    return str(context.address_info["gcs_address"])
 
 
 def _daemons() -> list[psutil.Process]:
@@ -76,7 +94,7 @@ def _init_arguments(options: Mapping[str, Any], folder: Path, gpus: int | None) 
     cores = psutil.cpu_count() or 1
     return {
         "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE,
+        **({"object_store_memory": _CPU_OBJECT_STORE} if gpus == 0 else {}),
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         **asked,

@@ -1,0 +1,84 @@
+"""What the run's own Ray is told, and what is left of it. Ray itself is not started."""
+
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trinity_compat.errors import RunError
+from trinity_compat.runtime.cluster import local_ray
+
+
+class FakeRay:
+    """Writes a session as Ray does, or refuses to."""
+
+    def __init__(self, monkeypatch, refuses=False):
+        self.told, self.refuses = {}, refuses
+        module = SimpleNamespace(init=self.init, shutdown=lambda: None)
+        monkeypatch.setitem(sys.modules, "ray", module)
+
+    def init(self, **arguments):
+        self.told = arguments
+        Path(arguments["_temp_dir"], "session_1", "logs").mkdir(parents=True)
+        if self.refuses:
+            raise ValueError("no memory\nand more")
+        return SimpleNamespace(address_info={"gcs_address": "127.0.0.1:1"})
+
+
+def started(options, gpus=None):
+    with local_ray(options, gpus=gpus) as cluster:
+        assert cluster.address == "127.0.0.1:1"
+
+
+def test_a_folder_of_the_user_s_is_left_as_it_is(monkeypatch, tmp_path):
+    FakeRay(monkeypatch)
+    (tmp_path / "session_of_somebody_else").mkdir()
+    started({"_temp_dir": str(tmp_path)})
+    assert {path.name for path in tmp_path.iterdir()} == {"session_1", "session_of_somebody_else"}
+
+
+def test_a_ray_that_does_not_start_takes_nothing_of_the_user_s_along(monkeypatch, tmp_path):
+    FakeRay(monkeypatch, refuses=True)
+    (tmp_path / "session_of_somebody_else").mkdir()
+    with pytest.raises(RunError, match=f"no memory\n.*logs lie in {tmp_path}"):
+        started({"_temp_dir": str(tmp_path)})
+    assert (tmp_path / "session_of_somebody_else").is_dir()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_folder_of_our_own_goes(monkeypatch, refuses):
+    ray = FakeRay(monkeypatch, refuses=refuses)
+    if refuses:
+        with pytest.raises(RunError):
+            started({})
+    else:
+        started({})
+    folder = Path(ray.told["_temp_dir"])
+    assert folder.parent == Path("/tmp")
+    assert folder.name.startswith("tc-ray-")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "store"),
+    [
+        ({}, 0, 256 * 2**20),
+        ({}, None, None),  # batches of a GPU run would spill: Ray takes its share of the memory
+        ({"object_store_memory": 9 * 2**30}, 0, 9 * 2**30),
+        ({"object_store_memory": 9 * 2**30}, None, 9 * 2**30),
+        ({"object_store_memory": None}, 0, 256 * 2**20),
+    ],
+)
+def test_the_object_store_is_small_without_gpus_only(monkeypatch, options, gpus, store):
+    ray = FakeRay(monkeypatch)
+    started(options, gpus)
+    assert ray.told.get("object_store_memory") == store
+
+
+def test_ray_s_folder_has_a_short_path_whatever_tmpdir_says(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ray = FakeRay(monkeypatch)
+    started({})
+    assert Path(ray.told["_temp_dir"]).parent == Path("/tmp")
