@@ -94,6 +94,35 @@ def test_a_code_without_a_page_is_not_called_a_key(code, hint):
     assert hint in str(error.value) and "veRL key" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("actor_rollout_ref.actor.ppo_mini_batchsize", "actor_rollout_ref.actor.ppo_mini_batch_size"),
+        ("trainer.totl_epochs", "trainer.total_epochs"),
+        ("reward_model.reward_managr", "reward_model.reward_manager"),
+    ],
+)
+def test_a_misspelled_key_is_not_explained_by_its_sections_rule(key, near):
+    with pytest.raises(UserError, match=f"no veRL release has such a key; did you mean {near}"):
+        explain(key, ROWS)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "+ray_kwargs.x",
+        "++trainer.my_own=3",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.foo",
+        "actor_rollout_ref.actor.optim",
+        "trainer.my_section",
+    ],
+)
+def test_a_key_of_ones_own_is_explained_by_its_rule(key, tmp_path):
+    (tmp_path / "my.yaml").write_text("trainer.my_section: {how: drop, why: ours, code: OUR01}\n")
+    told = explain(key, load_rows(str(tmp_path / "my.yaml")))
+    assert "rule:" in told or "OUR01" in told
+
+
 def test_explain_suggests_the_nearest_key():
     with pytest.raises(UserError) as error:
         explain("dta.train_batch_sise", ROWS)

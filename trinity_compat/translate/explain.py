@@ -11,7 +11,8 @@ from typing import Any
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
 from trinity_compat.translate.meaningless import meaningless
-from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.rows import Row, Rows, load_rows
+from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS, VERSIONS
 from trinity_compat.verl_config.releases import key_index
 from trinity_compat.verl_config.suggest import did_you_mean
@@ -26,6 +27,10 @@ HOW_READS: Mapping[str, str] = {
     "drop": "dropped",
     "unsupported": "not supported",
 }
+
+
+# Arguments that veRL hands on: a release lists some, and takes any.
+_HANDED_ON = re.compile(r"kwargs\b|\boverride_config\b")
 
 
 @functools.cache
@@ -55,7 +60,8 @@ def releases_with(key: str) -> list[str]:
 def explain(name: str, rows: Rows) -> str:
     """The text of ``name``: a veRL key, or a path of the Trinity configuration.
 
-    Raises UserError with the nearest spelling when it is neither.
+    Raises UserError with the nearest spelling when it is neither, also where a rule would cover the
+    misspelled key; a key that the launch adds (``+``) is explained by its rule, with a word of that.
     """
     if name in codes():
         return _code_text(name)
@@ -64,22 +70,38 @@ def explain(name: str, rows: Rows) -> str:
         raise UserError(f"no finding or caution has the code {name}", hint=told)
     key = name.lstrip("+~").partition("=")[0]
     row = rows.find(key)
-    known = key in all_keys()
-    if row is not None and (known or key in rows.exact or _successors(key)):
+    unread = _unread(key, row, rows)
+    named = key in all_keys() or key in rows.exact or _successors(key)
+    if row is not None and named and not unread:
         return "\n".join(_with_successors(key, row, rows))
     writers = [row for row in rows.all() if any(_concerns(path, name) for path in _all_paths(row))]
     if writers:
         return "\n\n".join("\n".join(_key_lines(row.key, row)) for row in writers)
     if (found := _derived_text(name)) is not None:
         return found
+    if unread and not name.startswith("+"):
+        raise UserError(f"{key}: {unread}", hint=f"a key of your own is written +{key}")
     if row is not None:
-        return "\n".join(_key_lines(key, row))
+        return "\n".join((*_key_lines(key, row), *([f"  veRL:    {unread}"] if unread else [])))
     paths = {path for row in rows.all() for path in _all_paths(row)}
     near = did_you_mean(key, [*all_keys(), *sorted(paths)])
     raise UserError(
         f"{name} is neither a veRL key nor a path of the Trinity configuration",
         hint=f"did you mean {near}?" if near else None,
     )
+
+
+def _unread(key: str, row: Row | None, rows: Rows) -> str | None:
+    """That no release has ``key``, with the nearest one; None where one may read it, where the rule is the
+    user's own or about any section, and for what is no key (then ``row`` is None)."""
+    if row is None or row.key.startswith("*.") or row != load_rows().find(key):
+        return None
+    section = key.rpartition(".")[0]
+    if _HANDED_ON.search(section):
+        siblings = [name for name in all_keys() if name.startswith(f"{section}.")]
+        if not did_you_mean(key, siblings):
+            return None
+    return reason_without_release(key, rows)
 
 
 @functools.cache
