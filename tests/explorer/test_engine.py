@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from trinity_compat.explorer.engine import Request
-from trinity_compat.synchronizer.files import WeightFile, write_file
+from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
 
 pytestmark = pytest.mark.runtime
 
@@ -118,7 +118,7 @@ def test_loaded_weights_answer_as_transformers_tied_embeddings_included(
 
 def test_a_damaged_file_is_refused(toy, loop, engine, tmp_path):
     good = write_file(tmp_path, 2, changed(toy, 0.01).items())
-    with pytest.raises(Exception, match="not what was published"):
+    with pytest.raises(WeightsDamaged, match="not what was published"):
         loop.run(engine.load(WeightFile(good.path, "0" * 64, good.nbytes)))
 
 

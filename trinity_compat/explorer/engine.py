@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.errors import RunError
+from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 _EXTENSION = "trinity_compat.plugins.vllm_weights.WeightReceiver"
 _T = TypeVar("_T")
@@ -63,7 +64,8 @@ class Engine(Protocol):
 
     async def load(self, file: WeightFile) -> None:
         """Put a version's weights in place. Requests in flight go on with them: their caches are computed
-        again, the tokens they have stay. Raises when the file is damaged."""
+        again, the tokens they have stay. Raises WeightsDamaged for a file that is not what was published,
+        RunError when vLLM can't load it."""
 
     async def close(self) -> None:
         """Release processes and memory."""
@@ -135,8 +137,9 @@ class InProcessEngine:
         await self._call(self._load, file)
 
     def _load(self, file: WeightFile) -> None:
-        self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
+        answers = self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
         self._engine.reset_prefix_cache(reset_running_requests=True)
+        check_loaded(answers)
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         return await self._call(self._receive, meeting, first_rank)
@@ -195,16 +198,18 @@ class AsyncEngine:
         return completions(final)
 
     async def load(self, file: WeightFile) -> None:
-        await self._exchange("receive_file", file.path, file.digest, file.nbytes)
+        check_loaded(await self._exchange("receive_file", file.path, file.digest, file.nbytes))
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         return list(await self._exchange("receive_broadcast", meeting, first_rank))
 
     async def _exchange(self, method: str, *args: Any) -> Any:
         await self._engine.pause_generation(mode="keep", clear_cache=False)
-        answers = await self._engine.collective_rpc(method, args=args)
-        await self._engine.reset_prefix_cache(reset_running_requests=True)
-        await self._engine.resume_generation()
+        try:
+            answers = await self._engine.collective_rpc(method, args=args)
+            await self._engine.reset_prefix_cache(reset_running_requests=True)
+        finally:  # else what is in flight would never be answered, nor fail
+            await self._engine.resume_generation()
         return answers
 
     async def sleep(self) -> None:
@@ -215,6 +220,15 @@ class AsyncEngine:
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+def check_loaded(answers: Sequence[Mapping[str, Any]]) -> None:
+    """Raise for the first of the workers' answers to ``receive_file`` that tells of no loaded weights."""
+    for answer in answers:
+        if "damaged" in answer:
+            raise WeightsDamaged(answer["damaged"])
+        if "failed" in answer:
+            raise RunError(f"vLLM could not load the weights: {answer['failed']}")
 
 
 def sampling_params(values: Mapping[str, Any]) -> Any:

@@ -16,14 +16,21 @@ class WeightReceiver:
     rank: int
     _weight_group: Any = None
 
-    def receive_file(self, path: str, digest: str, nbytes: int) -> int:
-        """Load a published version. Returns the tensors read.
+    def receive_file(self, path: str, digest: str, nbytes: int) -> dict[str, Any]:
+        """Load a published version. Returns the number of ``tensors``, or as ``damaged`` or ``failed`` why
+        they are not in place, never other weights in silence.
 
-        Raises WeightsDamaged when the file is not what was published: never other weights in silence.
+        An exception here would end vLLM's wait at rank 0's and leave the other ranks' answers in their
+        queues, for the next call to take for its own.
         """
-        from trinity_compat.synchronizer.files import WeightFile, read_file
+        from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, read_file
 
-        return self.receive_tensors(dict(read_file(WeightFile(path, digest, nbytes))))
+        try:
+            return {"tensors": self.receive_tensors(dict(read_file(WeightFile(path, digest, nbytes))))}
+        except WeightsDamaged as error:
+            return {"damaged": str(error)}
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {error}"}
 
     def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> dict[str, Any]:
         """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
