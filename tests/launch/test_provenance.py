@@ -52,6 +52,32 @@ def test_a_reference_to_a_variable_of_the_surroundings_is_that_variable(tmp_path
     assert parts_of(launch.arguments[0]) == ["a=", EnvRef("HOME"), "/x"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        r"echo abab | sed -E 's/(ab)\1/X/'",
+        r"echo abc | sed 's/b/\x41/'",
+        r"echo ab | sed 's/\d97/X/'",
+        r"echo 'a.b' | sed 's.a\.b.X.'",
+        r"echo abc | sed 's/b/\1/'",
+        r"echo abc | sed 's//x/'",
+        "echo abc | sed '/b/s/a/X/'",
+        "echo abc | sed s/b/$RANDOM/",
+        "echo abc | grep -o $RANDOM",
+        "echo abc | tr b $RANDOM",
+        r"echo abab | grep -E '(ab)\1'",
+        "echo abc | grep -w b",
+        "echo 'a[=b' | grep '[[=a=]]'",
+        r"echo 'a-b' | tr 'a\-z' x",
+        "echo aabb | tr -ds a b",
+        r"printf 'a\nb\nc\n' | paste -sd', '",
+    ],
+)
+def test_what_a_filter_does_not_follow_is_open(command, tmp_path):
+    launch = launch_of(f'{MAIN} "a=$({command})"\n', tmp_path)
+    assert [one.expression for one in launch.arguments[0].open] == [f"$({command})"]
+
+
 def test_a_given_variable_is_plain_text(tmp_path):
     launch = launch_of(f"{MAIN} a=$HOME/models b=${{V:-d}} c=~/x\n", tmp_path, env={"HOME": "/h", "V": "v"})
     assert [word.text for word in launch.arguments] == ["a=/h/models", "b=v", "c=/h/x"]

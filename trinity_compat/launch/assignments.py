@@ -164,7 +164,7 @@ def _letters(flags: Iterable[str], sign: str = "-") -> set[str]:
 
 
 def _declared(sh: Shell, kind: str, flags: list[str], name: str) -> str:
-    """The variable that a declaration is about: what a reference stands for, unless it is one itself or local."""
+    """The variable that a declaration is about: what a reference stands for, unless it makes one."""
     letters = _letters(flags)
     local = kind == "local" or (kind in ("declare", "typeset") and sh.scopes and "g" not in letters)
     if local or kind == "nameref" or "n" in letters | _letters(flags, "+"):

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trinity_compat.launch import ere, parameters, words
+from trinity_compat.launch import ere, parameters, regex_text, words
 from trinity_compat.launch.arithmetic import BadArithmetic
-from trinity_compat.launch.matching import Chars, Matcher, glob
+from trinity_compat.launch.matching import Matcher, glob
 from trinity_compat.launch.model import EnvRef, Open
 from trinity_compat.launch.state import Shell, Variable
 from trinity_compat.launch.tree import Node, Unit
@@ -150,19 +150,23 @@ def _single(sh: Shell, unit: Unit, node: Node) -> bool:
 
 def _pattern_test(sh: Shell, unit: Unit, node: Node, operator: str, left: Value) -> bool:
     _note(sh, left)
-    pattern = words.expand_pattern(sh, unit, node["Y"])
     right = words.expand_single(sh, unit, node["Y"])
     _note(sh, right)
     fold = "nocasematch" in sh.options
     if operator == "=~":
-        return _regex(sh, unit, node["Y"], pattern, text_of(left), fold)
+        return _regex(sh, unit, node["Y"], text_of(left), fold)
+    pattern = words.expand_pattern(sh, unit, node["Y"])
     if fold:
         pattern = [(char.lower(), quoted) for char, quoted in pattern]
     return Matcher(text_of(left), sh.budget, fold).whole(glob(pattern)) == (operator != "!=")
 
 
-def _regex(sh: Shell, unit: Unit, node: Node, pattern: Chars, text: str, fold: bool) -> bool:
-    found = ere.search(pattern, text, sh.budget, fold=fold)
+def _regex(sh: Shell, unit: Unit, node: Node, text: str, fold: bool) -> bool:
+    try:
+        pattern = regex_text.chars_of_pairs(words.expand_expression(sh, unit, node))
+        found = ere.search(pattern, text, sh.budget, fold=fold)
+    except ere.Unread:
+        found, sh.doubt = None, Open(unit.text(node), unit.where(node))
     groups: dict[int, Value] = {}
     for index, group in enumerate(found or []):
         groups[index] = literal(group, unit.where(node))

@@ -1,4 +1,4 @@
-"""``[[ text =~ expression ]]``: POSIX extended regular expressions on the bounded matcher."""
+"""``[[ text =~ expression ]]``, grep, sed: POSIX extended regular expressions on the bounded matcher."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from trinity_compat.launch.matching import (
     ANY,
     CLASSES,
     Alt,
+    Boundary,
     Char,
     Chars,
     Edge,
@@ -24,6 +25,10 @@ MOST = 255  # POSIX: RE_DUP_MAX
 
 class BadExpression(Exception):
     """bash returns status 2 for it."""
+
+
+class Unread(BadExpression):
+    """It may be right, but isn't followed here."""
 
 
 @dataclass(slots=True)
@@ -82,8 +87,8 @@ class _Parser:
             return ANY
         if char in ("^", "$"):
             return Edge(end=char == "$")
-        if quoted and own in "wWsS":
-            return Char(CLASSES["word" if own in "wW" else "space"], own.isupper())
+        if char[:1] == "\\":
+            return _escaped(char[1])
         return Char(((own, own),))
 
     def _repeat(self, item: Node, char: str) -> Node:
@@ -96,9 +101,16 @@ class _Parser:
             self.at += 1
         self.at += 1
         least, comma, most = text.partition(",")
+        least = least or "0" * len(comma)
         if not least.isdigit() or (most and not most.isdigit()) or int(most or least) > MOST:
             raise BadExpression("bad {…}")
         return Repeat(item, int(least), int(most) if most else (None if comma else int(least)))
+
+
+def _escaped(letter: str) -> Node:
+    if letter in "wWsS":
+        return Char(CLASSES["word" if letter in "wW" else "space"], letter.isupper())
+    return Edge(end=letter == "'") if letter in "`'" else Boundary(letter)
 
 
 def search(chars: Chars, text: str, budget: Budget, *, fold: bool = False) -> list[str] | None:
@@ -110,15 +122,17 @@ def search(chars: Chars, text: str, budget: Budget, *, fold: bool = False) -> li
     return None if found is None else found[1]
 
 
-def find(chars: Chars, text: str, budget: Budget, *, fold: bool = False) -> tuple[int, list[str]] | None:
-    """Where the leftmost longest match starts, and the texts of the match and its groups."""
+def find(
+    chars: Chars, text: str, budget: Budget, *, fold: bool = False, begin: int = 0
+) -> tuple[int, list[str]] | None:
+    """Where the leftmost longest match from ``begin`` on starts; the texts of the match and its groups."""
     if fold:
-        chars = [(char.lower(), quoted) for char, quoted in chars]
+        chars = [(char.lower() if len(char) == 1 else char, quoted) for char, quoted in chars]
     parser = _Parser(chars)
     options = parser.alternatives(nested=False)
     sequence: Sequence = (Alt(options),)
     matcher = Matcher(text, budget, fold)
-    for start in range(len(text) + 1):
+    for start in range(begin, len(text) + 1):
         ends = matcher.ends(sequence, {start})
         if ends:
             end = max(ends)
@@ -126,20 +140,3 @@ def find(chars: Chars, text: str, budget: Budget, *, fold: bool = False) -> tupl
             spans = [where.get(i, (0, 0)) for i in range(1, parser.groups + 1)]
             return start, [text[start:end], *(text[a:b] for a, b in spans)]
     return None
-
-
-def from_basic(text: str) -> str:
-    """A basic regular expression in extended notation."""
-    out, at = "", 0
-    while at < len(text):
-        pair = text[at : at + 2]
-        if len(pair) == 2 and pair[0] == "\\" and pair[1] in "(){}+?|":
-            out += pair[1]
-            at += 2
-        elif pair[0] in "(){}+?|":
-            out += "\\" + pair[0]
-            at += 1
-        else:
-            out += pair if pair[0] == "\\" else pair[0]
-            at += 2 if pair[0] == "\\" else 1
-    return out

@@ -12,6 +12,7 @@ from trinity_compat.launch import calculator, ere, streams
 from trinity_compat.launch.matching import CLASSES, Chars, chars_of
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.quoting import ansi_c
+from trinity_compat.launch.regex_text import chars_of_text
 from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Value, derived, doubt_in, literal, slice_value, text_of
 
@@ -36,7 +37,8 @@ def inputs(sh: Shell, files: Args) -> list[Value]:
 
 
 def _split_args(args: Args, with_value: str) -> tuple[dict[str, str], Args]:
-    """Short options with their values, and the operands."""
+    """Short options with their values, and the operands. A script or pattern (``-e``) in several pieces is
+    one of several lines."""
     options: dict[str, str] = {}
     rest, operands = list(args), list[Value]()
     while rest:
@@ -54,7 +56,9 @@ def _split_args(args: Args, with_value: str) -> tuple[dict[str, str], Args]:
         while body:
             letter, body = body[0], body[1:]
             if letter in with_value:
-                options[letter] = body or (text_of(rest.pop(0)) if rest else "")
+                value = body or (text_of(rest.pop(0)) if rest else "")
+                again = letter == "e" and letter in options
+                options[letter] = f"{options[letter]}\n{value}" if again else value
                 break
             options[letter] = ""
     return options, operands
@@ -81,9 +85,11 @@ def _ends(sh: Shell, args: Args, name: str) -> int | None:
     options, files = _split_args(args, "nc")
     unit = "c" if "c" in options else "n"
     count = options.get(unit, "10")
-    digits = "".join(key for key in options if key.isdigit())
-    count = digits or count
-    if not re.fullmatch(r"[-+]?\d{1,9}", count) or set(options) - {"n", "c", "q", *digits}:
+    old = re.fullmatch(r"-(\d{1,9})", text_of(args[0])) if args else None  # head -20
+    if old:
+        options, files = _split_args(args[1:], "nc")
+        unit, count = "n", old[1]
+    if not re.fullmatch(r"[-+]?\d{1,9}", count) or set(options) - {"n", "c", "q"}:
         return None
     values = inputs(sh, files)
     value = tuple(bit for one in values for bit in one)
@@ -100,6 +106,8 @@ def _ends(sh: Shell, args: Args, name: str) -> int | None:
 
 
 def _char_set(text: str) -> str | None:
+    if re.search(r"\\[^abfnrtv\\0-7]|\[.\*\d*\]|\[=", text):
+        return None
     text = ansi_c(text)
     for name, ranges in CLASSES.items():
         if f"[:{name}:]" in text:
@@ -125,13 +133,15 @@ def _tr(sh: Shell, args: Args) -> int | None:
     if set(options) - {"d", "s", "c", "C"} or None in sets or not 1 <= len(sets) <= 2:
         return None
     first, second = sets[0] or "", (sets[1] if len(sets) == 2 else "") or ""
+    if {"d", "s"} <= set(options):
+        return None
     values = inputs(sh, [])
     text = text_of(values[0])
     inside = (lambda c: c not in first) if {"c", "C"} & set(options) else (lambda c: c in first)
     if "d" in options:
         out = "".join(c for c in text if not inside(c))
     elif len(sets) == 1:
-        out = _squeezed(text, first if not {"c", "C"} & set(options) else None)
+        out = _squeezed(text, inside)
     else:
         second = second + second[-1:] * max(0, len(first) - len(second))
         last = second[-1:]
@@ -139,17 +149,13 @@ def _tr(sh: Shell, args: Args) -> int | None:
         out = "".join(
             (last if {"c", "C"} & set(options) else table.get(c, last)) if inside(c) else c for c in text
         )
-        out = _squeezed(out, second) if "s" in options else out
+        out = _squeezed(out, lambda c: c in second) if "s" in options else out
     _emit(sh, out, values, "tr")
     return 0
 
 
-def _squeezed(text: str, members: str | None) -> str:
-    return "".join(
-        c
-        for i, c in enumerate(text)
-        if i == 0 or c != text[i - 1] or (members is not None and c not in members)
-    )
+def _squeezed(text: str, inside: Callable[[str], bool]) -> str:
+    return "".join(c for i, c in enumerate(text) if i == 0 or c != text[i - 1] or not inside(c))
 
 
 def _cut(sh: Shell, args: Args) -> int | None:
@@ -240,10 +246,10 @@ def _rev(sh: Shell, args: Args) -> int | None:
 def _nl_free(sh: Shell, args: Args) -> int | None:
     """``paste -sd,``."""
     options, files = _split_args(args, "d")
-    if "s" not in options:
+    if set(options) - {"d"} != {"s"} or len(options.get("d", "\t")) > 1 or len(files) > 1:
         return None
     values = inputs(sh, files)
-    joined = (options.get("d", "\t") or "\t")[0].join(_lines("".join(text_of(v) for v in values)))
+    joined = options.get("d", "\t").join(_lines("".join(text_of(v) for v in values)))
     _emit(sh, joined + "\n", values, "paste")
     return 0
 
@@ -252,44 +258,66 @@ def _grep(sh: Shell, args: Args) -> int | None:
     options, operands = _split_args(args, "em")
     if set(options) - set("qivcoExFewm") or (not operands and "e" not in options):
         return None
-    pattern = options.get("e") or text_of(operands.pop(0))
+    pattern = options["e"] if "e" in options else text_of(operands.pop(0))
     if len(operands) > 1:
         return None
     values = inputs(sh, operands)
     try:
-        hits = _grep_hits(sh, "".join(text_of(v) for v in values), pattern, options)
+        hits, count = _grep_hits(sh, "".join(text_of(v) for v in values), pattern, options)
     except ere.BadExpression:
         return None
     sh.doubt = sh.doubt or doubt_in([*values, *args])
-    if "c" in options:
-        _emit(sh, f"{len(hits)}\n", values, "grep")
+    if "c" in options and "q" not in options:
+        _emit(sh, f"{count}\n", [*values, *args], "grep")
     elif "q" not in options:
-        _emit(sh, "".join(hit + "\n" for hit in hits), values, "grep")
-    return 0 if hits else 1
+        _emit(sh, "".join(hit + "\n" for hit in hits), [*values, *args], "grep")
+    return 0 if count else 1
 
 
-def _grep_hits(sh: Shell, text: str, pattern: str, options: dict[str, str]) -> list[str]:
-    if "F" in options:
-        chars: Chars = chars_of(pattern, quoted=True)
-    else:
-        chars = chars_of(pattern if "E" in options else ere.from_basic(pattern))
-    if "x" in options:
-        chars = [("^", False), ("(", False), *chars, (")", False), ("$", False)]
-    if "w" in options:
-        raise ere.BadExpression("-w")
+def _grep_hits(sh: Shell, text: str, pattern: str, options: dict[str, str]) -> tuple[list[str], int]:
+    """What grep prints, and how many lines fit."""
+    if "w" in options or ("m" in options and not options["m"].isdigit()):
+        raise ere.Unread("-w")
+    chars, fold = _grep_pattern(pattern, options), "i" in options
     hits: list[str] = []
+    count, most = 0, int(options.get("m", "-1")[:9])
     for line in _lines(text):
-        found = ere.search(chars, line, sh.budget, fold="i" in options)
+        if count == most:
+            break
+        found = ere.search(chars, line, sh.budget, fold=fold)
         if (found is not None) != ("v" in options):
-            hits.append(found[0] if "o" in options and found else line)
-    return hits[: int(options["m"])] if options.get("m", "").isdigit() else hits
+            count += 1
+            hits += [line] if "o" not in options else _pieces(sh, chars, line, fold) if found else []
+    return hits, count
+
+
+def _grep_pattern(pattern: str, options: dict[str, str]) -> Chars:
+    """One expression for all lines of a pattern: any of them may fit."""
+    chars: Chars = []
+    for one in pattern.split("\n"):
+        own = chars_of(one, quoted=True) if "F" in options else chars_of_text(one, basic="E" not in options)
+        chars += [*([("|", False)] if chars else []), *own]
+    if "x" in options:
+        return [("^", False), ("(", False), *chars, (")", False), ("$", False)]
+    return chars
+
+
+def _pieces(sh: Shell, chars: Chars, line: str, fold: bool) -> list[str]:
+    """``grep -o``: every match of a line but the empty ones."""
+    out: list[str] = []
+    at = 0
+    while found := ere.find(chars, line, sh.budget, fold=fold, begin=at):
+        start, (text, *_) = found
+        out += [text] if text else []
+        at = start + max(1, len(text))
+    return out
 
 
 def _sed(sh: Shell, args: Args) -> int | None:
     options, operands = _split_args(args, "e")
     if set(options) - set("eErn") or (not operands and "e" not in options):
         return None
-    script = options.get("e") or text_of(operands.pop(0))
+    script = options["e"] if "e" in options else text_of(operands.pop(0))
     values = inputs(sh, operands)
     try:
         extended = bool({"E", "r"} & set(options))
@@ -329,22 +357,27 @@ def _bc(sh: Shell, args: Args) -> int | None:
     return 0
 
 
+def _known(tool: Callable[[Shell, Args], int | None]) -> Callable[[Shell, Args], int | None]:
+    """A filter that can't say anything where an argument isn't settled."""
+    return lambda sh, args: None if sh.vanished or doubt_in(args) else tool(sh, args)
+
+
 TABLE: dict[str, Callable[[Shell, Args], int | None]] = {
-    "head": _head,
-    "tail": _tail,
-    "tr": _tr,
-    "cut": _cut,
-    "wc": _wc,
-    "sort": _sort,
-    "uniq": _uniq,
-    "rev": _rev,
-    "paste": _nl_free,
+    "head": _known(_head),
+    "tail": _known(_tail),
+    "tr": _known(_tr),
+    "cut": _known(_cut),
+    "wc": _known(_wc),
+    "sort": _known(_sort),
+    "uniq": _known(_uniq),
+    "rev": _known(_rev),
+    "paste": _known(_nl_free),
     "grep": _grep,
     "egrep": lambda sh, args: _grep(sh, [*_option("-E", args), *args]),
     "fgrep": lambda sh, args: _grep(sh, [*_option("-F", args), *args]),
-    "sed": _sed,
-    "awk": _awk,
-    "bc": _bc,
+    "sed": _known(_sed),
+    "awk": _known(_awk),
+    "bc": _known(_bc),
 }
 
 

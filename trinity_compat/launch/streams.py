@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from trinity_compat.launch import ere
+from trinity_compat.launch import ere, regex_text
 from trinity_compat.launch.bounds import Budget
-from trinity_compat.launch.matching import chars_of
 
 ONE_FIELD = re.compile(r"\{\s*print\s+((?:\$(?:\d{1,3}|NF)\s*,?\s*)+);?\s*\}")
 
@@ -17,14 +16,13 @@ def sed(text: str, script: str, budget: Budget, extended: bool, quiet: bool) -> 
     if commands is None:
         return None
     lines = text.split("\n")
-    tail = lines.pop() if text.endswith("\n") else None
+    tail = lines.pop() if not text or text.endswith("\n") else None
     out: list[str] = []
     for number, line in enumerate(lines, 1):
         budget.step()
-        kept, printed, stop = _one_line(line, number, number == len(lines), commands, budget, extended)
-        out += [kept] if printed else []
-        out += [kept] if not quiet and kept is not None and stop != "deleted" else []
-        if stop == "quit":
+        shown, stop = _one_line(line, number, number == len(lines), commands, budget, extended, quiet)
+        out += shown
+        if stop:
             break
     return "".join(line + "\n" for line in out) if tail is not None or out != lines else "\n".join(out)
 
@@ -36,7 +34,7 @@ def _commands(script: str) -> list[Command] | None:
     out: list[Command] = []
     rest = script.strip()
     while rest:
-        match = re.match(r"(\d+|\$|)\s*([pqd])\s*(;|$)", rest)
+        match = re.match(r"(\d+|\$|)\s*([pqd])[ \t]*([;\n]|$)", rest)
         if match:
             out.append((match[1], match[2], "", ""))
             rest = rest[match.end() :].strip()
@@ -45,66 +43,95 @@ def _commands(script: str) -> list[Command] | None:
         if not match:
             return None
         mark = re.escape(match[2])
-        body = re.compile(rf"((?:\\.|[^{mark}\\])*){mark}((?:\\.|[^{mark}\\])*){mark}([gIip]*)\s*(;|$)", re.S)
-        found = body.match(rest, match.end())
-        if not found:
+        body = rf"((?:\\.|[^{mark}\\])*){mark}" * 2 + r"([gIip]*\d{0,4}[gIip]*)[ \t]*([;\n]|$)"
+        found = re.compile(body, re.S).match(rest, match.end())
+        if not found or not found[1] or re.fullmatch(r"\D*0+\D*", found[3]):
             return None
-        pattern = found[1].replace("\\" + match[2], match[2]) if match[2] not in "()|+?{}." else found[1]
-        out.append((match[1], "s", pattern, found[2].replace("\\" + match[2], match[2]) + "\0" + found[3]))
+        escaped = "\\" + match[2]
+        if escaped in found[1] and match[2] in "()|+?{}.*^$[]n":  # versions of sed disagree
+            return None
+        new = found[2].replace(escaped, match[2])
+        out.append((match[1], "s", found[1].replace(escaped, match[2]), new + "\0" + found[3]))
         rest = rest[found.end() :].strip()
     return out
 
 
 def _one_line(
-    line: str, number: int, last: bool, commands: list[Command], budget: Budget, extended: bool
-) -> tuple[str, bool, str]:
-    printed, stop = False, ""
+    line: str, number: int, last: bool, commands: list[Command], budget: Budget, extended: bool, quiet: bool
+) -> tuple[list[str], bool]:
+    """What is printed for a line, and whether sed ends there."""
+    shown: list[str] = []
     for address, name, pattern, new in commands:
         if address and not (address == "$" and last) and address != str(number):
             continue
         if name == "d":
-            return line, printed, "deleted"
+            return shown, False
         if name == "q":
-            return line, printed, "quit"
-        if name == "p":
-            printed = True
-        else:
+            return [*shown, *([] if quiet else [line])], True
+        hit = True
+        if name == "s":
             line, hit = _substitute(line, pattern, new, budget, extended)
-            printed = printed or (hit and "p" in new.split("\0")[1])
-    return line, printed, stop
+        if hit and (name == "p" or "p" in new.split("\0")[1]):
+            shown.append(line)
+    return [*shown, *([] if quiet else [line])], False
 
 
 def _substitute(line: str, pattern: str, new: str, budget: Budget, extended: bool) -> tuple[str, bool]:
     replacement, flags = new.split("\0")
-    chars = chars_of(pattern if extended else ere.from_basic(pattern))
-    out, rest, hit = "", line, False
-    while True:
-        found = ere.find(chars, rest, budget, fold="i" in flags.lower())
+    chars = regex_text.chars_of_text(pattern, basic=not extended, stream=True)
+    wanted = int(re.sub(r"\D", "", flags) or "1")
+    out, at, last, count, hit = "", 0, -1, 0, False
+    while at <= len(line):
+        found = ere.find(chars, line, budget, fold="i" in flags.lower(), begin=at)
         if found is None:
             break
-        hit = True
-        at, groups = found
-        out += rest[:at] + _filled(replacement, groups)
-        rest = rest[at + len(groups[0]) :]
-        if "g" not in flags or not rest or chars[:1] == [("^", False)]:
+        start, groups = found
+        end = start + len(groups[0])
+        out += line[at:start]
+        if not start == end == last:  # nothing right behind a match isn't one
+            count += 1
+            fits = count == wanted or (count > wanted and "g" in flags)
+            out += _filled(replacement, groups) if fits else groups[0]
+            hit = hit or fits
+        at = last = end
+        if hit and "g" not in flags:
             break
-        if not groups[0]:
-            out += rest[:1]
-            rest = rest[1:]
+        if start == end:
+            out, at = out + line[at : at + 1], at + 1
         budget.make(len(out) // 16)
-    return out + rest, hit
+    return out + line[at:], hit
+
+
+PIECE = re.compile(r"\\(.)|&|[^\\&]+", re.S)
+CONTROL = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 def _filled(replacement: str, groups: list[str]) -> str:
-    def one(match: re.Match[str]) -> str:
-        token = match[0]
-        if token == "&":
-            return groups[0]
-        if token[1].isdigit():
-            return groups[int(token[1])] if int(token[1]) < len(groups) else ""
-        return {"n": "\n", "t": "\t"}.get(token[1], token[1])
+    """The new text: groups put in, and ``\\U \\L \\u \\l \\E`` followed."""
+    out, mode, once = "", "", ""
+    for match in PIECE.finditer(replacement):
+        letter = match[1] or ""
+        if letter and letter in "ULE":
+            mode, once = letter, ""
+        elif letter and letter in "ul":
+            once = letter
+        elif piece := _piece(match[0], letter, groups):
+            piece = {"U": str.upper, "L": str.lower}.get(mode, str)(piece)
+            head = {"u": str.upper, "l": str.lower}.get(once, str)(piece[:1])
+            out, once = out + head + piece[1:], ""
+    return out
 
-    return re.sub(r"\\.|&", one, replacement, flags=re.S)
+
+def _piece(text: str, letter: str, groups: list[str]) -> str:
+    if text == "&" or letter == "0":
+        return groups[0]
+    if letter.isdigit():
+        if int(letter) >= len(groups):
+            raise ere.BadExpression(f"no group {letter}")
+        return groups[int(letter)]
+    if letter and letter in "cdox":
+        raise ere.Unread("\\" + letter)
+    return CONTROL.get(letter, letter) if letter else text
 
 
 def awk(text: str, program: str, separator: str | None) -> str | None:

@@ -99,6 +99,13 @@ def expand_pattern(sh: Shell, unit: Unit, node: Node | None) -> Chars:
     return chars
 
 
+def expand_expression(sh: Shell, unit: Unit, node: Node) -> Chars:
+    """A word as a regular expression's characters, each with whether it was quoted."""
+    segs = expand_parts(sh, unit, node.get("Parts") or [])
+    sh.budget.make(sum(len(seg.text) for seg in segs))
+    return [(char, seg.quoted) for seg in segs for char in seg.text]
+
+
 def expand_parts(
     sh: Shell,
     unit: Unit,
