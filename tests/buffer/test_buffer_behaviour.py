@@ -63,7 +63,18 @@ def test_a_group_comes_back_as_it_was_written(buffer):
 def test_numpy_scalars_and_arrays_in_a_task_become_json(buffer):
     row = {"index": np.int64(3), "answer": np.array([1.5, 2.5]), "score": np.float32("nan")}
     buffer.put_groups([dataclasses.replace(group(0), task=row)])
-    assert buffer.groups("train")[0].task == {"index": 3, "answer": [1.5, 2.5], "score": "NaN"}
+    task = buffer.groups("train")[0].task
+    assert math.isnan(task.pop("score"))
+    assert task == {"index": 3, "answer": [1.5, 2.5]}
+
+
+def test_a_number_that_json_lacks_comes_back_as_a_number_and_its_name_as_a_text(buffer):
+    info = {"acc": math.nan, "far": [-math.inf, 1.0], "said": "NaN", "float": "nan"}
+    odd = dataclasses.replace(experience(0), info=info)
+    buffer.put_groups([dataclasses.replace(group(0), experiences=(odd,))])
+    read = dict(buffer.groups("train")[0].experiences[0].info)
+    assert math.isnan(read.pop("acc"))
+    assert read == {"far": [-math.inf, 1.0], "said": "NaN", "float": "nan"}
 
 
 def test_text_that_postgresql_cannot_hold_is_replaced_not_refused(buffer):
@@ -361,6 +372,16 @@ def test_resume_takes_back_only_the_lost_uses_of_a_reused_group(buffer, sql):
     assert train(buffer, 1, 3, max_uses=3) == [0]
     assert buffer.claim_groups(1, owner="t", step=4, max_uses=3) is None
     assert sql("SELECT max(use_no) FROM ledger") == [(3,)]
+
+
+def test_what_was_made_otherwise_is_not_trained_again(buffer):
+    buffer.put_groups(groups(2))
+    assert train(buffer, 2, 1) == [0, 1]
+    buffer.reconcile(step=1, remake=True)  # the script was edited
+    assert buffer.claim_groups(2, owner="t", step=2, max_uses=9) is None
+    buffer.put_groups([group(2), group(3)])
+    assert train(buffer, 2, 2, max_uses=9) == [2, 3]
+    assert train(buffer, 2, 3, max_uses=9) == [2, 3]
 
 
 def test_a_lost_version_can_be_published_again(buffer):

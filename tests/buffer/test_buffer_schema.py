@@ -151,7 +151,15 @@ PLANNED = {
     "TAKE_READY": ("next_ready", {"kind": "train", "count": 32, "token": 1}),
     "TAKE_TRAINED": (
         "next_reuse",
-        {"kind": "train", "count": 32, "token": 1, "max_uses": 2, "used_before": 9.0, "min_version": 0},
+        {
+            "kind": "train",
+            "count": 32,
+            "token": 1,
+            "max_uses": 2,
+            "used_before": 9.0,
+            "min_version": 0,
+            "since": 0,
+        },
     ),
     "DROP_STALE": ("oldest_ready", {"kind": "train", "min_version": 0}),
     "CLAIMED_GROUPS": ("by_claim", {"token": 1}),

@@ -16,7 +16,7 @@ from trinity_compat.explorer import loop as loop_module
 from trinity_compat.explorer import plan as plan_module
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.tasks import eval_stream, train_stream
 from trinity_compat.runtime.toy import make_tokenizer
@@ -125,6 +125,26 @@ def test_a_published_file_has_time_to_come_into_sight_however_long_it_was_waited
     clock[0] += plan_module.ELSEWHERE_S + 1
     with pytest.raises(SyncTimeout, match="version 0"):
         plan.check_wait(2, 620.0)
+
+
+def test_the_model_path_is_not_loaded_again_once_an_evaluation_has_put_a_version_in_place(tmp_path, toy):
+    sync = SyncSpec(style="explorer_driven", offset=1, directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, sync=sync)
+    plan = Run(spec, buffer, FakeMaker()).plan
+    assert plan.version_for(Work(1, "train", ()), INITIAL) is INITIAL
+    publish(spec, buffer, toy, 0)
+    zero = buffer.get_version(0)
+    assert plan.version_for(Work(2, "train", ()), zero) == zero
+
+
+def test_an_explorer_may_be_as_far_ahead_as_the_trainer_s_own_interval_makes_it(tmp_path, toy):
+    sync = SyncSpec(style="trainer_driven", trainer_interval=3, directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, steps=9, sync=sync)
+    plan = Run(spec, buffer, FakeMaker()).plan
+    publish(spec, buffer, toy, 0)
+    zero = buffer.get_version(0)
+    found = [plan.version_for(Work(step, "train", ()), zero) for step in (1, 2, 3, 4, 5)]
+    assert found == [zero, zero, zero, zero, None]
 
 
 def test_time_without_work_is_not_time_waited_for_weights(tmp_path, toy, clock):

@@ -1,6 +1,8 @@
 """Rewards: veRL's managers, the user's functions, and what happens when those fail."""
 
 import asyncio
+import dataclasses
+import math
 
 import pytest
 from explorer_job import verl_config
@@ -108,3 +110,10 @@ def test_what_is_not_a_number_is_refused(toy, tmp_path, value):
 def test_scoring_leaves_the_task_as_it_was(toy):
     score(toy, ["12"])
     assert TASK["extra_info"] == {"index": 17}
+
+
+def test_a_reward_of_an_agent_loop_s_own_is_checked_too(toy):
+    config = OmegaConf.create(verl_config(toy))
+    part = dataclasses.replace(trajectory("1"), reward=math.nan)
+    with pytest.raises(RunError, match="the agent loop returned nan for the task"):
+        asyncio.run(make_scorer(config).group(TASK, [part]))

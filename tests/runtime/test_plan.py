@@ -103,6 +103,15 @@ def test_a_staleness_limit_that_the_style_itself_breaks_is_refused():
     assert planned(sets=free).spec.max_staleness == 2
 
 
+@pytest.mark.parametrize("style", ["trainer_driven", "fully_async"])
+def test_a_staleness_limit_below_the_trainer_s_interval_is_refused(style):
+    sets = (*STALE, f"synchronizer.sync_style={style}")
+    assert planned(sets=(*sets, "synchronizer.sync_interval=6")).spec.max_staleness == 2
+    with pytest.raises(UserError, match=rf"under sync_style {style} .* make it 3") as error:
+        planned(sets=(*sets, "synchronizer.sync_interval=8"))
+    assert "at least 6" in error.value.hint
+
+
 @pytest.mark.parametrize(
     ("sets", "said"),
     [

@@ -13,6 +13,7 @@ from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.making import sign
 from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.synchronizer.files import versions_in
 
@@ -82,6 +83,42 @@ def test_replay_fills_a_step_with_groups_that_were_trained_before(buffer, make):
     assert (told["training/group_uses/mean"], told["training/group_uses/max"]) == (2, 2)
     with pytest.raises(RunError, match="no explorer"):
         exchange.claim(4)
+
+
+def test_a_replay_ends_when_the_explorer_dies(buffer, make, monkeypatch):
+    from trinity_compat.trainer import peers
+    from trinity_compat.trainer.errors import PeerGone
+
+    monkeypatch.setattr(peers, "LOOK_EVERY_S", 0.0)
+    exchange = make(replay=ReplaySpec(max_uses=9))
+    put(buffer, 0, 1)
+    exchange.claim(1)
+    exchange.commit(1)
+    exchange.claim(2)  # none ever came: a trainer may go on alone
+    exchange.commit(2)
+    buffer.beat("explorer", "e0", state="done")
+    exchange.claim(3)
+    exchange.commit(3)
+    buffer.beat("explorer", "e0", state="failed", detail={"reason": "out of memory"})
+    with pytest.raises(PeerGone, match="new groups for step 4, but explorer e0 failed: out of memory"):
+        exchange.claim(4)
+
+
+@pytest.mark.parametrize("signed", ["by the explorer", "by the trainer"])
+def test_groups_of_an_edited_script_are_made_again_also_before_the_first_step(buffer, make, signed):
+    before, after = {"data": {"max_response_length": 5}}, {"data": {"max_response_length": 9}}
+    if signed == "by the explorer":
+        sign(buffer, before)
+    else:
+        make(verl=before).resumed(0)
+    put(buffer, 0, 1)
+    make(verl=before).resumed(0)
+    assert buffer.depth()["ready"] == 2
+    make(verl=after).resumed(0)
+    assert buffer.depth()["void"] == 2
+    put(buffer, 0, 1)
+    make(verl=after).resumed(0)
+    assert buffer.depth()["ready"] == 2
 
 
 def test_a_checkpoint_of_a_replay_may_have_trained_fewer_tasks_than_steps_would(make):
@@ -392,3 +429,24 @@ def test_metrics_of_a_step_are_kept_and_completed(buffer, make):
     assert kept["buffer/trained"] == 2.0
     assert "timing_s/buffer_wait" in kept
     assert "note" not in kept
+
+
+def test_the_last_word_of_a_side_is_not_overtaken_by_its_heartbeat(tmp_path):
+    """The thread's "running", on its way when the side says "done", lands before it."""
+    from trinity_compat.trainer.heart import Heart
+
+    landed, at_the_lock, may_go = [], threading.Event(), threading.Event()
+
+    class Slow:
+        def beat(self, role, name, *, state, detail=None):
+            if state == "running" and threading.current_thread() is not threading.main_thread():
+                at_the_lock.set()
+                may_go.wait(5)
+            landed.append(state)
+
+    with Heart(Slow(), "t0", beat_s=0.01) as heart:
+        heart.say("running")
+        assert at_the_lock.wait(5)
+        threading.Timer(0.1, may_go.set).start()
+        heart.say("done")
+    assert landed[-1] == "done"

@@ -143,7 +143,7 @@ class Buffer(Protocol):
         ``position`` is what the checkpoint keeps. Where it is of another database, or of a branch that
         this one has left, nothing here counts any more: all groups, uses, versions and metrics are void
         and the tasks go on at the position. None: the checkpoint is this database's own. ``remake``: no group
-        that was not trained up to the checkpoint counts, whatever made it."""
+        that was not trained up to the checkpoint counts, whatever made it, and none is used again."""
 
     def close(self) -> None:
         """Give the connections back."""

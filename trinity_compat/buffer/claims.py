@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, queries
+from trinity_compat.buffer import codec, groups, queries
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
+
+_MADE_ANEW = "made anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,25 @@ def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now
     if taken < ask.count and ask.max_uses > 1:
         reuse = {"max_uses": ask.max_uses, "used_before": now - ask.cooldown_s}
         reuse |= {"count": ask.count - taken, "min_version": ask.min_version or 0}
+        reuse |= {"since": replayable_since(conn)}
         trained = query(queries.TAKE_TRAINED.format(skip_locked=skip))
         taken += len(conn.execute(trained, {**bind, **reuse}).all())
     if taken < ask.count:
         raise TooFew
     point("inside claim")
     return token
+
+
+def replayable_since(conn: sa.Connection) -> int:
+    """The history from which on groups are made as they are made now."""
+    text = conn.execute(query(queries.GET_STATE), {"key": _MADE_ANEW}).scalar_one_or_none()
+    return 0 if text is None else int(codec.from_json(text))
+
+
+def replay_from(conn: sa.Connection, history: int) -> None:
+    """Groups of earlier histories were made otherwise: none of them is trained again."""
+    bind = {"key": _MADE_ANEW, "value": codec.to_json(history)}
+    conn.execute(query(queries.SET_STATE), bind)
 
 
 def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:

@@ -14,6 +14,7 @@ from trinity_compat.buffer.model import Experience
 
 _INT = np.dtype("<i4")
 _FLOAT = np.dtype("<f4")
+_FLOAT_NAME = "__float__"  # key of an object that stands for a number which JSON lacks
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -49,7 +50,8 @@ def unpack_mask(data: bytes | None, length: int) -> npt.NDArray[np.uint8]:
 
 
 def to_json(value: Any) -> str:
-    """JSON that both databases take: NaN and infinities become their names, numpy becomes Python.
+    """JSON that both databases take: NaN becomes {"__float__": "nan"}, infinities
+    likewise, numpy becomes Python.
 
     Raises TypeError for what JSON has no place for.
     """
@@ -65,7 +67,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return {_FLOAT_NAME: str(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -77,11 +79,19 @@ def _plain(value: Any) -> Any:
 
 def from_json(text: str) -> Any:
     """Back from ``to_json``."""
-    return {} if text == "{}" else json.loads(text)
+    if text == "{}":
+        return {}
+    return json.loads(text, object_hook=_number) if f'"{_FLOAT_NAME}"' in text else json.loads(text)
+
+
+def _number(found: dict[str, Any]) -> Any:
+    """What ``_plain`` made of a NaN or an infinity; any other object as it is."""
+    name = found.get(_FLOAT_NAME) if len(found) == 1 else None
+    return float(name) if name in ("nan", "inf", "-inf") else found
 
 
 def numbers(text: str) -> dict[str, float]:
-    """Metrics back from ``to_json``: the names of NaN and infinity become numbers again."""
+    """Metrics back from ``to_json``."""
     return {key: float(value) for key, value in from_json(text).items()}
 
 

@@ -102,6 +102,7 @@ WHERE id IN (SELECT id FROM picked) RETURNING id"""
 TAKE_TRAINED = """WITH picked AS MATERIALIZED (
     SELECT id FROM task_groups WHERE kind = :kind AND state = 'trained' AND use_count < :max_uses
     AND last_used_at <= :used_before AND min_model_version >= :min_version AND pruned_at IS NULL
+    AND history_id >= :since
     ORDER BY use_count, last_used_at, task_no, id LIMIT :count{skip_locked})
 UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""

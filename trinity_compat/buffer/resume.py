@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import queries
+from trinity_compat.buffer import claims, queries
 from trinity_compat.buffer.model import Reconciled
 from trinity_compat.buffer.position import Position, adopt, is_ours
 from trinity_compat.buffer.queries import query
@@ -27,6 +27,8 @@ def reconcile(
     conn.execute(query(queries.RECOUNT_USES), {"history": history})
     conn.execute(query(queries.TRAINED_TO_READY))
     made_upto = _NOTHING if remake else lost["step"]
+    if remake:
+        claims.replay_from(conn, history)
     voided = conn.execute(query(queries.VOID_GROUPS), {"step": made_upto}).scalars().all()
     if voided:
         conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})

@@ -29,6 +29,7 @@ from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.making import sign
 from trinity_compat.orphans import end_with_parent
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.offers import Offered
@@ -102,6 +103,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     _join_ray()
     _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
     buffer = open_buffer(spec.database_url)
+    sign(buffer, spec.verl)
     report = Report(buffer, name, Trackers(spec.verl, name))
     shared = spec.mode == "colocate"
     workers = Workers(spec.verl, spec.device, spec.env, shared=shared)

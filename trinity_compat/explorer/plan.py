@@ -16,7 +16,13 @@ from trinity_compat.explorer.jobs import eval_jobs, make_job
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
-from trinity_compat.synchronizer.policy import asks, changes_within_a_step, looks, required_version
+from trinity_compat.synchronizer.policy import (
+    asks,
+    changes_within_a_step,
+    looks,
+    required_version,
+    trainer_interval,
+)
 from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
 
@@ -178,7 +184,10 @@ class Plan:
         return loaded if loaded.version >= (required_version(self._spec.sync, work.step) or 0) else None
 
     def _may_be_had(self, version: WeightVersion, loaded: WeightVersion | None) -> bool:
-        return version == loaded if self.takes_over else is_there(version)
+        """The model path has no file: what began with it cannot come back to it."""
+        if self.takes_over or version is INITIAL:
+            return version == loaded
+        return is_there(version)
 
     @property
     def takes_over(self) -> bool:
@@ -240,4 +249,4 @@ class Plan:
         sync = self._spec.sync
         if self._spec.max_staleness is not None:
             return self._spec.max_staleness
-        return max(1, sync.interval + sync.offset)
+        return max(1, trainer_interval(sync) + sync.offset)

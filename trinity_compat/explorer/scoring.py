@@ -53,7 +53,7 @@ class LocalScorer:
 
     async def _one(self, task: Mapping[str, Any], part: Trajectory) -> Score:
         if part.reward is not None:
-            return Score(part.reward, {})
+            return checked({"reward_score": part.reward}, "the agent loop", task)
         try:
             result = await self._worker.compute_score(to_dataproto(task, part))
         except Exception as error:

@@ -20,7 +20,7 @@ from trinity_compat.runtime import checkout, length, micro_batches, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
-from trinity_compat.synchronizer.policy import expected_lag, explorer_interval
+from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.trinity_config.watch import plain, values_of, watched
@@ -195,17 +195,27 @@ def _spec(
 
 
 def _max_staleness(config: Mapping[str, Any], sync: SyncSpec, r: int) -> int | None:
-    """Raises UserError for a limit that the style ``fixed`` itself would break, for ever."""
+    """Raises UserError for a limit that the style itself would break, for ever."""
     limit = inverse.max_staleness_of(config)
-    steps = range(1, 2 * (sync.offset + sync.interval + explorer_interval(sync)) + 2)
-    lag = max(expected_lag(sync, step) or 0 for step in steps)
+    lag = _least_staleness(sync)
     if limit is not None and lag > limit:
         raise UserError(
-            f"algorithm.sample_strategy_args.max_staleness allows {limit} veRL steps; under sync_style fixed"
-            f" sync_interval and sync_offset make it {lag}",
+            f"algorithm.sample_strategy_args.max_staleness allows {limit} veRL steps; under sync_style"
+            f" {sync.style} its intervals and offset make it {lag}",
             hint=f"write at least {lag * r} (optimizer updates), or a smaller sync_interval or sync_offset",
         )
     return limit
+
+
+def _least_staleness(sync: SyncSpec) -> int:
+    """Steps that a group's weights are behind at worst, however fast both sides are: under ``fixed`` by its
+    rule, else because the trainer publishes every so many steps, unless it is asked."""
+    if sync.style == "explorer_driven":
+        return 0
+    if sync.style != "fixed":
+        return trainer_interval(sync) - 1
+    steps = range(1, 2 * (sync.offset + sync.interval + explorer_interval(sync)) + 2)
+    return max(expected_lag(sync, step) or 0 for step in steps)
 
 
 def _mode_of(config: Mapping[str, Any], device: str) -> Mode:

@@ -8,7 +8,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.errors import RunError
@@ -34,6 +35,7 @@ from trinity_compat.runtime.progress import Progress, say
 from trinity_compat.runtime.session import Ended, Request
 from trinity_compat.runtime.source import Source
 from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
+from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import turns
 
 _RAY_OF_USER = "RAY_ADDRESS"
@@ -192,12 +194,9 @@ def _config_files(made: Plan, source: Source, options: Options) -> dict[str, str
 def _must_agree(job: JobDir, made: Plan) -> None:
     """Both sides of a split run need the same configuration."""
     theirs = job.load_spec()
-    if (
-        theirs.verl != json.loads(json.dumps(dict(made.spec.verl)))
-        or theirs.database_url != made.spec.database_url
-    ):
+    if others := ", ".join(_differing(theirs, made.spec)):
         raise RunError(
-            f"the run in {job.root} was started with another configuration or database",
+            f"the run in {job.root} was started with other settings: {others}",
             hint=f"see {job.root}/config/run.json; start both sides with the same script and options",
         )
     if made.spec.mode == "explore" and theirs.explorers != made.spec.explorers:
@@ -205,6 +204,27 @@ def _must_agree(job: JobDir, made: Plan) -> None:
             f"the run in {job.root} was started with --explorers {theirs.explorers}",
             hint="give every command of the run the same --explorers",
         )
+
+
+def _differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
+    """What both sides must agree on and don't, as the user knows it. Where versions lie, and the path that
+    Python searches, belong to a machine."""
+    if theirs.verl != json.loads(json.dumps(dict(ours.verl))):
+        yield "the veRL configuration"
+    if theirs.database_url != ours.database_url:
+        yield "the database"
+    if replace(theirs.sync, directory="") != replace(ours.sync, directory=""):
+        yield "synchronizer.*"
+    if theirs.max_staleness != ours.max_staleness:
+        yield "algorithm.sample_strategy_args.max_staleness"
+    if theirs.replay != ours.replay:
+        yield "the replay buffer"
+    if _without_path(theirs.env) != _without_path(ours.env):
+        yield "explorer.env_vars"
+
+
+def _without_path(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name != "PYTHONPATH"}
 
 
 def _with_ray(made: Plan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Outcome:

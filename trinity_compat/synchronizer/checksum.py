@@ -1,7 +1,8 @@
 """128 bits over weights, at the speed of memory: sums of their 64-bit words, plain and weighted by place.
 
-Any one changed word and any two swapped words change it. It finds what a disk, a network or a mixed-up file
-does to weights; it is no defence against intent. How sha256 compares: benchmarks/weight_sync.py.
+Any changed word changes it, and so do two swapped words, unless they differ in their highest bits only. It
+finds what a disk, a network or a mixed-up file does to weights; it is no defence against intent. How sha256
+compares: benchmarks/weight_sync.py.
 """
 
 from __future__ import annotations

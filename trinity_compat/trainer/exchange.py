@@ -13,6 +13,7 @@ from trinity_compat.buffer.model import Claim, Group
 from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
+from trinity_compat.making import sign, sign_anew
 from trinity_compat.spec import ReplaySpec, RunSpec
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
@@ -23,11 +24,9 @@ from trinity_compat.trainer.adapter import Claimed, Send
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
 from trinity_compat.trainer.handover import Handover
 from trinity_compat.trainer.heart import Heart
-from trinity_compat.trainer.making import settings_mark
 from trinity_compat.trainer.peers import ExplorerWatch
 
 FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
-_MADE_WITH = "made with"
 
 
 class BufferExchange:
@@ -56,8 +55,7 @@ class BufferExchange:
         return self._buffer.position(step=step).as_json()
 
     def resumed(self, step: int, position: Mapping[str, Any] | None = None, *, afresh: bool = False) -> None:
-        mark = settings_mark(self._spec.verl)
-        remake = self._buffer.get_state(_MADE_WITH, mark) != mark
+        remake = not sign(self._buffer, self._spec.verl)
         if step or remake or self._buffer.latest_version() is not None:
             known = self._position_of(step, position, afresh)
             done = self._buffer.reconcile(step=step, position=known, remake=remake)
@@ -65,7 +63,7 @@ class BufferExchange:
                 f"[trinity] history {done.history} continues from step {step}: "
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
-        self._buffer.set_state(_MADE_WITH, mark)
+            sign_anew(self._buffer, self._spec.verl)
         self._heart.say("running", step=step)
 
     def _position_of(self, step: int, kept: Mapping[str, Any] | None, afresh: bool) -> Position:
@@ -137,6 +135,9 @@ class BufferExchange:
         waited = time.monotonic() - began
         self._claim = claim
         self._heart.keep(claim)
+        if any(group.uses for group in claim.groups):  # it did not wait, so that nobody has looked
+            self._heart.check()
+            self._watch.check_alive(f"new groups for step {step}")
         self._heart.say("running", step=step)
         self._check(claim)
         self._metrics |= {"timing_s/buffer_wait": waited} | lag_metrics(claim.groups, step)

@@ -24,7 +24,7 @@ class Heart:
         self._state, self._detail = "starting", dict[str, Any]()
         self._claim: Claim | None = None
         self._renewed = 0.0
-        self._lock = threading.Lock()
+        self._lock, self._beating = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="trinity-heart", daemon=True)
@@ -63,7 +63,8 @@ class Heart:
                 return
 
     def _beat(self) -> None:
-        self._buffer.beat("trainer", self.name, state=self._state, detail=self._detail)
+        with self._beating:  # or the thread's older word could land after the last one
+            self._buffer.beat("trainer", self.name, state=self._state, detail=self._detail)
 
     def _renew(self) -> None:
         # Under the lock, so that keep(None) after mark_trained never meets a renewal of the same claim.

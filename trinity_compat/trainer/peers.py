@@ -33,7 +33,7 @@ class ExplorerWatch:
         if now - self._looked < LOOK_EVERY_S:
             return None
         self._looked = now
-        explorers = [p for p in self._buffer.participants() if p.role == "explorer"]
+        explorers = self._explorers()
         seen_s = self._sight.look()
         if explorers:
             self._since = now
@@ -46,6 +46,16 @@ class ExplorerWatch:
         if now - self._since > self._start_s:
             return PeerGone(f"waited {self._start_s:g} s for {what}: no explorer has started")
         return None
+
+    def check_alive(self, what: str) -> None:
+        """Raises PeerGone once an explorer has died. One that ended, or never came, is no trouble to a
+        trainer that has groups to go on with."""
+        found = self.verdict(what)
+        if found and any(self._is_dead(one, self._sight.look()) for one in self._explorers()):
+            raise found
+
+    def _explorers(self) -> list[Participant]:
+        return [one for one in self._buffer.participants() if one.role == "explorer"]
 
     def _is_dead(self, explorer: Participant, seen_s: float) -> bool:
         if explorer.state in ("done", "stopped"):
