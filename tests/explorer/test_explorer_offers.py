@@ -5,15 +5,17 @@ import asyncio
 import contextlib
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from explorer_job import CPU, OneRank
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.errors import RunError
 from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.synchronizer.collective import WeightGroup
-from trinity_compat.synchronizer.offers import Offered
+from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
+from trinity_compat.synchronizer.offers import Offered, Offering
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(180)]  # the trainer's side imports ray
@@ -62,7 +64,7 @@ class Trainer:
         spec = RunSpec(
             "", url, {}, 1, None, SyncSpec(timeout_s=timeout_s, method="nccl"), explorers=explorers
         )
-        self.group, self.groups = None, []
+        self.group, self.groups, self.meetings = None, [], []
         self.buffer, self.looks = open_buffer(url), []
         self.handover = handover.Handover(self.buffer, spec, self.looks.append)
 
@@ -70,6 +72,7 @@ class Trainer:
         return self.handover.send(version, self._send)
 
     def _send(self, version, meeting, check):
+        self.meetings.append(meeting)
         if self.group is None or self.group.name != meeting.group:
             self.group = WeightGroup(meeting, 0, CPU)
             self.groups.append(meeting.group)
@@ -131,6 +134,72 @@ def test_a_handover_that_broke_is_offered_again(url, explorers, monkeypatch):
     trainer = Trainer(url, 1)
     sent = trainer.publish(1)
     assert one.took(1) == [sent]
+
+
+def test_joining_and_each_bucket_have_two_minutes_and_the_whole_what_sync_timeout_says(url, explorers):
+    explorers(0)
+    trainer = Trainer(url, 1, timeout_s=900.0)
+    trainer.publish(1)
+    assert [(meeting.timeout_s, meeting.whole_s) for meeting in trainer.meetings] == [(120.0, 900.0)]
+
+
+def test_a_handover_that_never_works_is_an_error_that_says_why(url, explorers, monkeypatch):
+    from trinity_compat.trainer import handover
+
+    explorers(0).rank.dies = True
+    now = [0.0]
+    monkeypatch.setattr(handover, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+
+    def broken(version, meeting, check):
+        now[0] += 7.0
+        raise HandoverFailed("a trace\nrank 1 was lost")
+
+    with pytest.raises(SyncTimeout, match=r"version 1 .* was not handed over in 20 s: rank 1 was lost"):
+        Trainer(url, 1).handover.send(1, broken)
+
+
+def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
+    """Whatever keeps them past every limit of theirs: not the explorer, which can be restarted."""
+    from trinity_compat.explorer.receiving import Receiver
+
+    class Hangs:
+        async def receive(self, meeting, first_rank):
+            await asyncio.Event().wait()
+
+    buffer = open_buffer(url)
+    offering, offered = Offering(buffer, 1), Offered(buffer, 0, 1)
+    offer = offering.open(2)
+    offered.accept(offer)
+    meeting = Meeting(offer.id, "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
+    offering.meet(offer, meeting, offering.members(offer))
+    receiver = Receiver(offered, Hangs(), lambda: None, timeout_s=20)
+    with pytest.raises(RunError, match="the engines hang in the handover of version 2"):
+        asyncio.run(receiver.take(offer))
+
+
+def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
+    from trinity_compat.trainer import verl_v0
+
+    class Actors:
+        world_size = 2
+
+        def execute_checkpoint_engine(self, **_):
+            return ["told", "told"]
+
+        def update_weights(self, **_):
+            return ["done", "hangs"]
+
+    def wait(waiting, num_returns, timeout):
+        done = [one for one in waiting if one != "hangs"]
+        return done, ["hangs"] * (len(waiting) - len(done))
+
+    monkeypatch.setattr(verl_v0.ray, "wait", wait)
+    monkeypatch.setattr(verl_v0.ray, "get", lambda given: given)
+    looks = []
+    meeting = Meeting("h", "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
+    with pytest.raises(HandoverFailed, match="1 of 2 training processes never came back"):
+        verl_v0.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
+    assert looks
 
 
 def test_an_explorer_that_is_never_ready_is_an_error_that_says_so(url, explorers):

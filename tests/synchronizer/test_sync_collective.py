@@ -1,6 +1,7 @@
 """Handovers between real processes over Gloo: what arrives, and what happens when somebody doesn't."""
 
 import multiprocessing
+import threading
 import time
 from dataclasses import asdict, replace
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from trinity_compat.synchronizer import collective
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
 from trinity_compat.synchronizer.files import WeightsDamaged
 
@@ -197,3 +199,63 @@ def test_a_trainer_that_dies_is_an_error_for_the_ranks(company):
     group = WeightGroup(meeting, 0, CPU)
     group.close()  # its sockets go, as with its process
     assert {company.answer()[1], company.answer()[1]} == {"HandoverFailed"}
+
+
+class Clock:
+    """Goes on with every tensor that the sender gives away, and not otherwise."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+
+def slow_handover(monkeypatch, *, seconds, whole_s):
+    """Five buckets, each ``seconds`` in the making, with 20 s for each."""
+    clock, got = Clock(), {}
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=20.0, whole_s=whole_s)
+
+    def receive():
+        WeightGroup(meeting, 1, CPU).receive(meeting, lambda named: got.update(named))
+
+    def tensors():
+        for name in "abcde":
+            clock.now += seconds
+            yield name, torch.ones(8)
+
+    receiver = threading.Thread(target=receive, daemon=True)
+    receiver.start()
+    group = WeightGroup(meeting, 0, CPU)
+    monkeypatch.setattr(collective, "time", clock)
+    group.send(meeting, tensors(), 32)
+    receiver.join(20)
+    return set(got)
+
+
+def test_each_bucket_has_the_limit_anew(monkeypatch):
+    assert slow_handover(monkeypatch, seconds=15.0, whole_s=3600.0) == set("abcde")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_all_buckets_together_have_a_limit(monkeypatch):
+    with pytest.raises(HandoverFailed):
+        slow_handover(monkeypatch, seconds=15.0, whole_s=40.0)
+
+
+class Endless:
+    """A group whose first broadcast never returns, as NCCL's while a rank is missing."""
+
+    def broadcast(self, tensors, options):
+        threading.Event().wait()
+
+
+def test_a_broadcast_that_never_returns_is_an_error_too(monkeypatch):
+    monkeypatch.setattr(collective, "_process_group", lambda *_: Endless())
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=0.2)
+    with pytest.raises(HandoverFailed, match="rank 0 could not join: the others did not come in time"):
+        WeightGroup(meeting, 0, CPU)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 
 from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.errors import RunError
 from trinity_compat.explorer.workers import Workers
-from trinity_compat.synchronizer.collective import HandoverFailed
+from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.offers import Offer, Offered
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
@@ -32,7 +33,8 @@ class Receiver:
 
     async def take(self, offer: Offer) -> WeightVersion | None:
         """Take part in the handover. None when it came to nothing: the engines may hold a mixture then, and
-        the trainer will offer again. Raises SyncTimeout, WeightsDamaged, and what ``check`` raises."""
+        the trainer will offer again. Raises SyncTimeout, WeightsDamaged, RunError for engines that
+        don't come back from it, and what ``check`` raises."""
         self._last = offer
         self._offered.accept(offer)
         until = time.monotonic() + self._limit
@@ -45,11 +47,22 @@ class Receiver:
                     f"version {offer.version} was offered, and not handed over in {self._limit:g} s"
                 )
             await asyncio.sleep(_POLL_S)
-        taking = asyncio.ensure_future(self._workers.receive(*found))
-        while not (await asyncio.wait({taking}, timeout=_LOOK_S))[0]:
-            self._check()
         try:
-            return taking.result()
+            return await self._received(*found)
         except HandoverFailed as error:
             print(f"version {offer.version}: {error}; waits for another offer", flush=True)
             return None
+
+    async def _received(self, meeting: Meeting, first_rank: int) -> WeightVersion:
+        until = time.monotonic() + meeting.over_s
+        taking = asyncio.ensure_future(self._workers.receive(meeting, first_rank))
+        while not (await asyncio.wait({taking}, timeout=_LOOK_S))[0]:
+            self._check()
+            if time.monotonic() > until:  # another offer would find them as they are
+                taking.cancel()
+                raise RunError(
+                    f"the engines hang in the handover of version {meeting.version}"
+                    f" (given up after {meeting.over_s:g} s)",
+                    hint="--restarts N starts an explorer that died again",
+                )
+        return taking.result()

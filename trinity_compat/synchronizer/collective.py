@@ -3,8 +3,8 @@
 A group is formed once and serves version after version. Layouts, checksums and confirmations go through a
 TCPStore that the trainer hosts; only the weights themselves go through the process group (NCCL on GPUs, Gloo
 on a CPU). It is a group of its own, beside whatever torch.distributed groups a process is in. Whatever goes
-wrong (a rank that dies, falls silent or holds other bytes) ends the handover with an error at every rank
-within ``timeout_s``.
+wrong (a rank that dies, falls silent or holds other bytes) ends the handover with an error at every rank:
+joining and each bucket have ``timeout_s``, all buckets together ``whole_s``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,6 +28,7 @@ from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 _ALIGN = 16
 _POLL_S = 0.0005
+_MARGIN_S = 60.0  # for what ends a handover that failed: gathering the rest of the weights, say
 _OK, _BROKEN = "ok", "broken"
 
 Named = tuple[str, torch.Tensor]
@@ -46,7 +49,24 @@ class Meeting:
     port: int
     world_size: int
     version: int
-    timeout_s: float
+    timeout_s: float  # for joining, for each bucket, for the confirmations
+    whole_s: float = 3600.0  # from the joining's end
+
+    @property
+    def over_s(self) -> float:
+        """After so many seconds no rank is in this handover any more, unless it hangs past every limit."""
+        return self.timeout_s + self.whole_s + _MARGIN_S
+
+
+class _Limits:
+    """When the parts of one handover must be done."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._each, self._end = meeting.timeout_s, time.monotonic() + meeting.whole_s
+
+    def next(self) -> float:
+        """The limit of the part that begins now, on the monotonic clock."""
+        return min(self._end, time.monotonic() + self._each)
 
 
 class WeightGroup:
@@ -62,20 +82,20 @@ class WeightGroup:
             )
             self._store = dist.PrefixStore(meeting.group, store)
             self._group = _process_group(self._store, rank, self._world, limit, device)
+            self._greet(time.monotonic() + meeting.timeout_s)
 
     def send(self, meeting: Meeting, tensors: Iterable[Named], bucket_bytes: int) -> WeightFile:
         """Broadcast ``tensors`` (on any device) in buckets of ``bucket_bytes``, a larger tensor alone.
         Returns digest and size once every rank has confirmed them; ``path`` is empty.
         Raises HandoverFailed, WeightsDamaged."""
-        until = time.monotonic() + meeting.timeout_s
-        headers: list[str] = []
+        limits, headers = _Limits(meeting), list[str]()
         try:
             for layout, bucket in _buckets(tensors, bucket_bytes, self._device):
                 headers.append(_header(layout, bucket))
                 self._put(f"{meeting.handover}/{len(headers) - 1}", headers[-1])
-                self._broadcast(bucket, until)
+                self._broadcast(bucket, limits.next())
             self._put(f"{meeting.handover}/{len(headers)}", "")
-            self._confirmed(meeting, until)
+            self._confirmed(meeting, limits.next())
         except HandoverFailed:
             with contextlib.suppress(HandoverFailed):  # who waits for the next bucket need not wait long
                 self._put(f"{meeting.handover}/{len(headers)}", _BROKEN)
@@ -86,15 +106,14 @@ class WeightGroup:
     def receive(self, meeting: Meeting, load: Callable[[list[Named]], object]) -> WeightFile:
         """Hand each bucket's tensors to ``load``, checked; they live until it returns. Returns digest and
         size. Raises HandoverFailed, WeightsDamaged: the weights are then a mixture and must not be used."""
-        until = time.monotonic() + meeting.timeout_s
-        headers: list[str] = []
+        limits, headers = _Limits(meeting), list[str]()
         damage: WeightsDamaged | None = None
-        while header := self._get(f"{meeting.handover}/{len(headers)}", until):
+        while header := self._get(f"{meeting.handover}/{len(headers)}", limits.next()):
             if header == _BROKEN:
                 raise HandoverFailed("the trainer gave this handover up")
             headers.append(header)
             try:
-                load(self._bucket(json.loads(header), until))
+                load(self._bucket(json.loads(header), limits.next()))
             except WeightsDamaged as error:
                 damage = error  # the others need this rank until the last bucket
         self._put(f"{meeting.handover}/rank/{self.rank}", str(damage or _OK))
@@ -108,6 +127,17 @@ class WeightGroup:
         if abort is not None and self._device.type == "cuda":
             abort()
         del self._group, self._store
+
+    def _greet(self, until: float) -> None:
+        """Broadcast one byte. NCCL forms its communicator inside the first broadcast, and while a rank is
+        missing that call returns to nobody: it has a thread of its own, which is left behind then."""
+
+        def first() -> None:
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)
+            self._broadcast(torch.zeros(1, dtype=torch.uint8, device=self._device), until)
+
+        _in_time(first, until)
 
     def _bucket(self, header: Mapping[str, Any], until: float) -> list[Named]:
         bucket = torch.empty(header["nbytes"], dtype=torch.uint8, device=self._device)
@@ -161,10 +191,29 @@ class _failing:
             raise HandoverFailed(f"{self._what}: {str(error).splitlines()[0][:200]}") from error
 
 
+def _in_time(call: Callable[[], None], until: float) -> None:
+    """``call`` in a daemon thread. Raises what it raises, TimeoutError when it has not returned by then."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="greeting", daemon=True).start()
+    try:
+        done.result(max(0.0, until - time.monotonic()))
+    except TimeoutError:
+        raise TimeoutError("the others did not come in time") from None
+
+
 def _process_group(store: dist.Store, rank: int, world: int, limit: timedelta, device: torch.device) -> Any:
     if device.type == "cuda":
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = limit
+        # Later than our own limit: NCCL's watchdog ends the process, ours only the handover.
+        options._timeout = limit + timedelta(seconds=_MARGIN_S)
         return dist.ProcessGroupNCCL(store, rank, world, options)
     return dist.ProcessGroupGloo(store, rank, world, limit)
 

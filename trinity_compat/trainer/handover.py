@@ -21,7 +21,7 @@ from trinity_compat.synchronizer.offers import Offer, Offering
 from trinity_compat.synchronizer.waiting import SyncTimeout
 from trinity_compat.trainer.adapter import Send
 
-MEETING_S = 120.0  # from the moment when all are ready
+MEETING_S = 120.0  # for joining, from the moment when all are ready, and again for each bucket
 _POLL_S = 0.01
 
 
@@ -45,10 +45,14 @@ class Handover:
             try:
                 file = send(version, self._meeting(offer, members), lambda: self._check("the weights' way"))
             except HandoverFailed as error:
-                print(f"[trinity] version {version}: {error}; offered again")
+                why = str(error).strip().splitlines()[-1]  # Ray puts the other process's trace before it
+                print(f"[trinity] version {version}: {why}; offered again")
                 self._members = {}
                 if time.monotonic() > until:
-                    raise
+                    raise SyncTimeout(
+                        f"version {version} of the weights was not handed over in {self._limit:g} s: {why}",
+                        hint="see log/explorer.log; synchronizer.sync_timeout sets the limit",
+                    ) from error
                 continue
             self._offering.close()
             return WeightVersion(version, "", file.digest, file.nbytes, "nccl")
@@ -78,6 +82,7 @@ class Handover:
             world_size=1 + sum(members.values()),
             version=offer.version,
             timeout_s=min(MEETING_S, self._limit),
+            whole_s=self._limit,
         )
         self._offering.meet(offer, meeting, members)
         return meeting

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -26,7 +28,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
-from trinity_compat.synchronizer.collective import Meeting
+from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
@@ -166,18 +168,28 @@ class VersionPublisher:
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile:
-        """All ranks gather, rank 0 writes, or broadcasts at ``meeting``."""
-        ranks = self._actors.world_size
+        """All ranks gather, rank 0 writes, or broadcasts at ``meeting``. Raises HandoverFailed."""
+        ranks, until = self._actors.world_size, math.inf
         if meeting is not None:
+            until = time.monotonic() + meeting.over_s
             where = {"method": ["meet"] * ranks, "meeting": [asdict(meeting)] * ranks}
-            ray.get(self._actors.execute_checkpoint_engine(**where))
+            _answers(self._actors.execute_checkpoint_engine(**where), check, until)
         waiting = self._actors.update_weights(global_steps=version, mode="auto")
-        while len(ray.wait(waiting, num_returns=ranks, timeout=0.5)[0]) < ranks:
-            check()
-        written = [answer for answer in ray.get(waiting) if answer]
+        written = [answer for answer in _answers(waiting, check, until) if answer]
         if len(written) != 1:
             raise RunError(f"{len(written)} of {ranks} training processes wrote version {version}, not one")
         return WeightFile(**written[0])
+
+
+def _answers(waiting: list[Any], check: Callable[[], None], until: float) -> list[Any]:
+    """What all ranks answer. Raises HandoverFailed when some don't: they hang past their own limits."""
+    while len(done := ray.wait(waiting, num_returns=len(waiting), timeout=0.5)[0]) < len(waiting):
+        check()
+        if time.monotonic() > until:
+            missing = f"{len(waiting) - len(done)} of {len(waiting)} training processes"
+            raise HandoverFailed(f"{missing} never came back from handing the weights over")
+    answers: list[Any] = ray.get(waiting)
+    return answers
 
 
 class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
