@@ -66,6 +66,8 @@ def test_fail_on(run):
     [
         ("data.train_batch_size=10 actor_rollout_ref.actor.ppo_mini_batch_size=4", "not divisible"),
         ("trainer.nnodes=$NODES", "--env NODES="),
+        ("data.train_batch_size=null", "run.sh:4: data.train_batch_size=null should be a whole number"),
+        ("trainer.critic_warmup=True", "run.sh:4: trainer.critic_warmup=True should be a"),
         ("trainer.nodes=2", "trainer.nnodes"),
     ],
 )

@@ -149,3 +149,11 @@ def test_every_path_that_a_translation_writes_is_explained(given, target):
 def test_the_paths_that_no_key_stands_for_exist():
     assert [path for path in derived() if schema("0.6.0").find(path) is None] == []
     assert {entry["by"] for entry in derived().values()} <= set(NAMES)
+
+
+def test_rules_that_are_aliases_to_aliases_are_refused(tmp_path):
+    lines = ["a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0, 0]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"bomb\.yaml: cannot read the rules: line 6: too large"):
+        load_rows(str(tmp_path / "bomb.yaml"))

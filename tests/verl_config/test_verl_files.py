@@ -118,6 +118,39 @@ def test_a_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: 
     assert message in str(refused.value) and str(path) in str(refused.value)
 
 
+def test_a_file_of_aliases_to_aliases_is_refused_at_once(tmp_path: Path) -> None:
+    lines = ["data: {train_batch_size: 8}", "a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0, 0]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    (tmp_path / "loop.yaml").write_text("\ndata: &data {train_batch_size: 8, again: *data}")
+    for name, line in (("bomb", 7), ("loop", 2)):
+        with pytest.raises(UserError, match=f"{name}.yaml:{line}: .*more than 100000 values"):
+            config_from_yaml(tmp_path / f"{name}.yaml")
+
+
+def test_aliases_of_a_configuration_are_followed(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("data: {train_batch_size: &n 8, val_batch_size: *n}\na: &a [*n]\nb: [*a, *a, *n]\n")
+    assert config_from_yaml(path, "0.6.1").get("b") == [[8], [8], 8]
+
+
+@pytest.mark.parametrize("value", ["3", "null", "[]", "text"])
+@pytest.mark.parametrize("top", ["", "defaults: [ppo_trainer, _self_]"])
+@pytest.mark.parametrize("key", ["data", "trainer", "actor_rollout_ref", "critic"])
+def test_a_value_in_a_section_s_place_is_refused_with_its_line(key, top, value, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"algorithm: {{adv_estimator: grpo}}\n{key}: {value}\n{top}\n")
+    with pytest.raises(UserError, match=r"x\.yaml:2: .*should be a mapping") as error:
+        config_from_yaml(path)
+    assert f"{key}: {value} where" in str(error.value)
+
+
+def test_an_inner_section_may_be_null_or_follow_another(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("critic: {optim: '${actor_rollout_ref.actor.optim}', profiler: null}\ndata: {}\n")
+    assert config_from_yaml(path, "0.6.1").get("critic.profiler", 1) is None
+
+
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(UserError):
         config_from_yaml("/no/such/file.yaml")

@@ -180,7 +180,7 @@ def _refuse_wrong_kind(view: View, path: str, value: Any, keys: Iterable[str]) -
         return
     key = next((key for key in keys if view.is_set(key)), next(iter(keys), path))
     said = problems[0].message if problems else f"{value!r} where a finite number is expected"
-    raise UserError(f"{view.spelling(key)}={view.value(key)!r}: {said} ({path})", where=view.where(key))
+    raise UserError(f"{view.written(key)}: {said} ({path})", where=view.where(key))
 
 
 def _texts(value: Any) -> bool:

@@ -22,12 +22,12 @@ def read(path: Path, hows: Mapping[str, Status]) -> dict[str, dict[str, Any]]:
 
     try:
         text = path.read_text(encoding="utf-8")
+        lines = key_lines(text)
         forms = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"cannot read the rules: {_told(error)}", where=Where(str(path))) from None
     if not isinstance(forms, Mapping):
         raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
-    lines = key_lines(text)
     for key, form in forms.items():
         problem = _problem(form, hows)
         if problem:

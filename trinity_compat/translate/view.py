@@ -99,16 +99,14 @@ class View:
         if value is False:  # veRL compares it with numbers: test_freq=False is off
             return 0
         if not is_finite(value) or value != int(value):
-            raise UserError(f"{self.spelling(key)}={value!r} should be a whole number", where=self.where(key))
+            raise UserError(f"{self.written(key)} should be a whole number", where=self.where(key))
         return int(value)
 
     def size(self, key: str) -> int:
         """How many there are of something, 1 where veRL has no such key. Raises UserError below 1."""
         size = self.integer(key, 1)
         if size < 1:
-            raise UserError(
-                f"{self.spelling(key)}={self.value(key)!r} should be 1 or more", where=self.where(key)
-            )
+            raise UserError(f"{self.written(key)} should be 1 or more", where=self.where(key))
         return size
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -116,7 +114,7 @@ class View:
         self.demand_known(key)
         value = self.value(key, default)
         if not is_finite(value):
-            raise UserError(f"{self.spelling(key)}={value!r} should be a number", where=self.where(key))
+            raise UserError(f"{self.written(key)} should be a number", where=self.where(key))
         return float(value) if isinstance(value, float) else int(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -126,7 +124,7 @@ class View:
         if isinstance(value, str) and value.lower() in ("true", "false", ""):
             return value.lower() == "true"  # an empty text is false to Python
         if not isinstance(value, (bool, int)):
-            raise UserError(f"{self.spelling(key)}={value!r} should be true or false", where=self.where(key))
+            raise UserError(f"{self.written(key)} should be true or false", where=self.where(key))
         return bool(value)
 
     def choice(self, key: str, among: Sequence[str]) -> str:
@@ -137,9 +135,7 @@ class View:
         self.demand_known(key)
         value = str(self.value(key, among[0]))
         if value not in among:
-            raise UserError(
-                f"{self.spelling(key)}={value!r}: veRL takes {', '.join(among)}", where=self.where(key)
-            )
+            raise UserError(f"{self.written(key)}: veRL takes {', '.join(among)}", where=self.where(key))
         return value
 
     def texts(self, key: str) -> list[str]:
@@ -153,7 +149,7 @@ class View:
         for item in items:
             if not isinstance(item, str):
                 raise UserError(
-                    f"{self.spelling(key)}={self.value(key)!r} should be a text or a list of texts",
+                    f"{self.written(key)} should be a text or a list of texts",
                     where=self.where(key),
                 )
         return items
@@ -174,6 +170,16 @@ class View:
         """The key as the user wrote it."""
         setting = self.config.settings.get(key)
         return (setting.spelling if setting else "") or key
+
+    def written(self, key: str) -> str:
+        """``key=value`` as the user wrote both; as Hydra writes a value that stands in no launch."""
+        setting = self.config.settings.get(key)
+        if setting is not None and setting.word is not None:
+            return f"{self.spelling(key)}={setting.word.text}"
+        value = self.config.get(key)
+        plain = {None: "null", True: "true", False: "false"}
+        shown = plain[value] if value is None or isinstance(value, bool) else repr(value)
+        return f"{self.spelling(key)}={shown}"
 
     def below(self, prefix: str) -> dict[str, Any]:
         """Everything below ``prefix``: relative key → text."""

@@ -209,7 +209,8 @@ def read_config(path: Path) -> ConfigFile:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = Where(str(path), mark.line + 1 if mark else 0)
-        raise UserError(f"not a YAML file: {getattr(error, 'problem', error)}", where=where) from None
+        what = "configuration" if isinstance(error, yaml.composer.ComposerError) else "YAML file"
+        raise UserError(f"not a {what}: {getattr(error, 'problem', error)}", where=where) from None
     except (TypeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise UserError(f"not a Hydra config file: {error}", where=Where(str(path))) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveC
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
     file = read_config(path)
+    _check_sections(file)
     launch = Launch("verl.trainer.main_ppo", (), Where(str(path)), cwd=str(path.parent))
     if file.defaults:
         return _composed(launch, path, version)
@@ -52,6 +54,34 @@ def config_from_tree(tree: Mapping[str, Any], version: str) -> EffectiveConfig:
     """As ``config_from_yaml`` for a configuration of ``version`` that is composed already."""
     launch = Launch("verl.trainer.main_ppo", (), Where("veRL configuration"))
     return _standing_alone(launch, ConfigFile(config=tree), version)
+
+
+def _check_sections(file: ConfigFile) -> None:
+    """Raise UserError where a value stands in a section's place. A null may, below the top; and so may an
+    interpolation, which can stand for a section."""
+    for key, value in nodes(file.config).items():
+        inner_null = value is None and "." in key
+        if isinstance(value, Mapping) or inner_null or is_interpolated(value) or key not in _sections():
+            continue
+        raise UserError(
+            f"{key}: {'null' if value is None else value} where the section {key} should be a mapping",
+            where=Where(file.source, file.lines.get(key, 0)),
+            hint=f"its keys stand below it; without {key} at all it has veRL's defaults",
+        )
+
+
+@cache
+def _sections() -> frozenset[str]:
+    """The keys that are a filled section in every release that has them."""
+    found = set()
+    for flavour in FLAVOURS:
+        index = key_index()[flavour]
+        filled: dict[str, int] = {}
+        for key, (has, _) in index.items():
+            above = key.rpartition(".")[0]
+            filled[above] = filled.get(above, 0) | has
+        found |= {key for key, below in filled.items() if key and below == index.get(key, (below, 0))[0]}
+    return frozenset(found)
 
 
 def _composed(launch: Launch, path: Path, version: str | None) -> EffectiveConfig:

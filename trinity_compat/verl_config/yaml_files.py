@@ -21,6 +21,8 @@ _FLOAT = re.compile(
     re.X,
 )
 
+_MOST_NODES = 100_000  # a whole configuration of veRL's has some two thousand
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
@@ -41,7 +43,15 @@ def _loader() -> type:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Safe YAML as OmegaConf reads it: floats without a dot, no dates, no duplicate keys."""
+        """Safe YAML as OmegaConf reads it: floats without a dot, no dates, no duplicate keys, and aliases
+        that stand for no more values than a configuration can hold."""
+
+        def get_single_node(self) -> Any:
+            root = super().get_single_node()
+            if root is not None and (node := _oversized(root)) is not None:
+                problem = f"too large once its aliases are followed: more than {_MOST_NODES} values"
+                raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+            return root
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
@@ -59,6 +69,31 @@ def _loader() -> type:
         for first, resolvers in Loader.yaml_implicit_resolvers.items()
     }
     return Loader
+
+
+def _oversized(root: Any) -> Any:
+    """The first node that stands for more than _MOST_NODES with its aliases followed, or that holds itself;
+    None where there is none. An alias is its anchor's very node, so that each is counted once."""
+    sizes: dict[int, int] = {}
+    pending: list[tuple[Any, bool]] = [(root, False)]
+    while pending:
+        node, counted_below = pending.pop()
+        below = _below(node)
+        if counted_below:
+            sizes[id(node)] = 1 + sum(sizes[id(item)] for item in below)
+            if sizes[id(node)] > _MOST_NODES:
+                return node
+        elif id(node) not in sizes:
+            sizes[id(node)] = _MOST_NODES + 1  # what meets itself below is endless
+            pending.append((node, True))
+            pending += [(item, False) for item in reversed(below)]
+    return None
+
+
+def _below(node: Any) -> list[Any]:
+    if isinstance(node.value, str):
+        return []
+    return [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
 
 
 def load_yaml(text: str) -> Any:
