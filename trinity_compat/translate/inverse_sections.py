@@ -7,6 +7,7 @@ from typing import Any
 
 from trinity_compat.translate.reading import NEVER, Reading
 from trinity_compat.translate.sections.run import job_of
+from trinity_compat.translate.view import is_finite
 
 ACTOR = "actor_rollout_ref.actor"
 OPTIM = f"{ACTOR}.optim"
@@ -131,8 +132,10 @@ def optimizer(reading: Reading) -> Told:
     schedule = "lr_decay_style" if megatron else "lr_scheduler_type"
     yield from _given(reading, {"algorithm.optimizer.lr_scheduler_type": f"{OPTIM}.{schedule}"})
     ratio, rate = reading.get("algorithm.optimizer.min_lr_ratio"), reading.get("algorithm.optimizer.lr", 1e-6)
-    if ratio is not None:
-        yield (f"{OPTIM}.min_lr", ratio * rate) if megatron else (f"{OPTIM}.min_lr_ratio", ratio)
+    if ratio is not None and not megatron:
+        yield f"{OPTIM}.min_lr_ratio", ratio
+    elif is_finite(ratio) and is_finite(rate):  # a rate may be a text that nobody knows yet
+        yield f"{OPTIM}.min_lr", ratio * rate
     name = reading.get("algorithm.optimizer.optimizer_type")
     if name is not None:
         yield (
