@@ -236,3 +236,24 @@ def test_a_given_variable_that_the_script_sets_itself_is_said_not_to_count(tmp_p
     (tmp_path / "run.sh").write_text(f"N=8\n{GRPO}")
     told = audit(tmp_path / "run.sh", "--env", "N=4", "--env", "BATCH=512", "--format", form)[1]
     assert "TP113" in told and "--env N=4" in told and "--env BATCH" not in told
+
+
+def test_an_empty_source_is_not_the_current_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match="a SOURCE is empty"):
+        audit("")
+
+
+def test_a_syntax_error_and_no_launch_is_no_clean_bill(folder):
+    broken = folder / "broken.sh"
+    broken.write_text("echo hi\nif true; then\n" + GRPO)
+    with pytest.raises(UserError, match=r"broken.sh:\d+: bash stops here: .*no launch stands before it"):
+        audit(broken)
+    data = launches(folder)
+    assert [name for name in data["problems"] if name.endswith("broken.sh")]
+    assert len(data["launches"]) == 2, "the others go on"
+
+
+def test_a_syntax_error_behind_a_launch_leaves_the_launch(tmp_path):
+    (tmp_path / "run.sh").write_text(GRPO + "if true; then\n")
+    assert len(launches(tmp_path / "run.sh")["launches"]) == 1

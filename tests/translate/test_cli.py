@@ -56,6 +56,22 @@ def test_arguments_after_the_dashes_are_the_scripts_own(run):
     assert yaml.safe_load(out)["trainer"]["save_interval"] == 12
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--cfg job", "run.sh:4: --cfg job: Hydra prints the configuration and trains nothing"),
+        ("--cfg=job --resolve", "run.sh:4: --cfg=job: Hydra prints the configuration"),
+        ("--help", "run.sh:4: --help: Hydra prints its help and trains nothing"),
+        ("-h", "run.sh:4: -h: Hydra prints its help"),
+        ("--info", "run.sh:4: --info: Hydra prints what it found"),
+    ],
+)
+def test_a_launch_that_trains_nothing_is_refused(run, flags, told):
+    code, out, err = run(more=flags)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
 def test_fail_on(run):
     assert run("--fail-on", "unknown")[0] == 0
     assert run("--fail-on", "unsupported_upstream", more="algorithm.adv_estimator=remax")[0] == 1

@@ -23,6 +23,7 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionCh
 from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
+SYNTAX_ERROR = "TP001"
 CONFIGURATIONS = (".yaml", ".yml")
 
 
@@ -43,8 +44,9 @@ class Request:
 def audit_sources(sources: Iterable[str], request: Request) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
-    Raises UserError for a named file that cannot be read, a folder without scripts and an unknown veRL
-    version; a file that was found in a folder becomes a problem of the audit, and the others go on.
+    Raises UserError for a named file that cannot be read (bash couldn't either, and it launches nothing
+    before that), a folder without scripts and an unknown veRL version; a file that was found in a folder
+    becomes a problem of the audit, and the others go on.
     """
     if request.options.verl_version is not None:
         check_version(request.options.verl_version)
@@ -68,6 +70,10 @@ def audit_sources(sources: Iterable[str], request: Request) -> Audit:
 def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """Yield (file, whether the user named it), folders searched for scripts."""
     for source in sources:
+        if not source:
+            raise UserError(
+                "a SOURCE is empty", hint="an unset variable? name a script, a folder, or . for this one"
+            )
         path = Path(source)
         if source != "-" and path.is_dir():
             scripts = _scripts_below(path)
@@ -97,9 +103,17 @@ def _audit_source(source: str, request: Request) -> tuple[list[LaunchAudit], str
     else:
         reading, text = _read(source, request)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
+        _refuse_broken(reading)
         told = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
     found = directives(text)
     return [_with_silence(x, silenced(found, x.findings, x.where)) for x in results], told
+
+
+def _refuse_broken(reading: Reading) -> None:
+    """Raise UserError where a syntax error may be why nothing is launched: that is no clean bill."""
+    broken = next((note for note in reading.diagnostics if note.code == SYNTAX_ERROR), None)
+    if broken is not None and not reading.launches:
+        raise UserError(f"{broken.message}, and no launch stands before it", where=broken.where)
 
 
 def _read(source: str, request: Request) -> tuple[Reading, str]:

@@ -48,8 +48,8 @@ def command(
     SOURCE is a shell script, a veRL YAML, a folder of scripts, or - for stdin. What follows -- are the
     scripts' own arguments. Nothing of a script is run.
 
-    Exit code: 0, 1 when a finding reaches --fail-on, 2 when a SOURCE cannot be read or is a
-    folder without scripts.
+    Exit code: 0, 1 when a finding reaches --fail-on, 2 when a SOURCE cannot be read, is a
+    folder without scripts, or has a syntax error and no launch before it.
     """
     known = dict(name_and_value("--env", text) for text in env)
     options = Options(target=target, verl_version=verl_version, env=known, rules=rules)

@@ -12,7 +12,17 @@ from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.translate.translator import refuse_other_mains, translate
 from trinity_compat.trinity_config import dump
 from trinity_compat.verl_config import effective_config
+from trinity_compat.verl_config.arguments import hydra_flags
 from trinity_compat.verl_config.model import EffectiveConfig
+
+_IDLE = {
+    "help": "prints its help",
+    "hydra_help": "prints its help",
+    "version": "prints its version",
+    "cfg": "prints the configuration",
+    "info": "prints what it found",
+    "shell_completion": "installs its completion",
+}
 
 
 def translate_launch(
@@ -23,10 +33,25 @@ def translate_launch(
     Config files that the launch names are read inside ``root`` (its working directory if None).
     Raises UserError where there is no translation, with the place in the script.
     """
+    _refuse_idle(launch)
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
     effective = effective_config(launch, version=options.verl_version, root=root)
     return translate_config(effective, options, root=root)
+
+
+def _refuse_idle(launch: Launch) -> None:
+    """Raise UserError for a flag with which Hydra answers and trains nothing."""
+    flags = hydra_flags(launch)
+    for name, does in _IDLE.items():
+        if name in flags.words:
+            word = flags.words[name]
+            value = f" {flags.values[name]}" if name == "cfg" and "=" not in word.text else ""
+            raise UserError(
+                f"{word.text}{value}: Hydra {does} and trains nothing",
+                where=word.where,
+                hint="take the flag away to translate what would be trained",
+            )
 
 
 def translate_config(
