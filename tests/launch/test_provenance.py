@@ -78,6 +78,16 @@ def test_what_a_filter_does_not_follow_is_open(command, tmp_path):
     assert [one.expression for one in launch.arguments[0].open] == [f"$({command})"]
 
 
+@pytest.mark.parametrize(
+    "xargs",
+    ['printf "a \'b" | xargs', "echo a | xargs --fancy", "printf 'a \\nb' | xargs -L1", "xargs -a none"],
+)
+def test_xargs_that_is_not_followed_is_said(xargs, tmp_path):
+    reading = reading_of(f"true\n{xargs} {MAIN}\n", tmp_path)
+    assert reading.launches == ()
+    assert [(one.code, one.where.line) for one in reading.diagnostics] == [("TP109", 2)]
+
+
 def test_a_given_variable_is_plain_text(tmp_path):
     launch = launch_of(f"{MAIN} a=$HOME/models b=${{V:-d}} c=~/x\n", tmp_path, env={"HOME": "/h", "V": "v"})
     assert [word.text for word in launch.arguments] == ["a=/h/models", "b=v", "c=/h/x"]

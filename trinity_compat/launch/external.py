@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from trinity_compat.launch import calculator, code, mains, tools, wrappers
+from trinity_compat.launch import calculator, code, mains, printing, tools, wrappers
 from trinity_compat.launch.model import Launch, Open
 from trinity_compat.launch.segments import place_of
 from trinity_compat.launch.state import Shell
@@ -34,6 +34,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
             return 0
     if name in SHELLS:
         return _shell(_within(sh, wrapper), fields, prefix, name)
+    if name in ("echo", "printf"):  # as programs, of xargs or env
+        return (printing.echo if name == "echo" else printing.printf)(sh, fields[1:])
     if name in tools.TABLE:
         status = tools.TABLE[name](sh, fields[1:])
         return _unknown(sh, texts) if status is None else status

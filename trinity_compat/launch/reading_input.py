@@ -6,7 +6,7 @@ from trinity_compat.launch import words
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.segments import DEFAULT_IFS
 from trinity_compat.launch.state import Shell, Variable
-from trinity_compat.launch.values import Bit, Value, doubt_in, literal, slice_value, text_of
+from trinity_compat.launch.values import Bit, Value, doubt_in, slice_value, text_of
 
 WITH_VALUE = set("adinNptu")
 
@@ -152,16 +152,3 @@ def mapfile(sh: Shell, args: list[Value]) -> int:
         lines = lines[:limit]
     sh.put(sh.target(names[0]) if names else "MAPFILE", Variable(array=dict(enumerate(lines))))
     return 0
-
-
-def first_line(value: Value) -> Value:
-    """The text up to the first newline."""
-    text = text_of(value)
-    at = text.find("\n")
-    return value if at < 0 else slice_value(value, 0, at)
-
-
-def words_of(value: Value) -> list[Value]:
-    """The text cut at blanks, as xargs does."""
-    pieces = _split(tuple(Bit(b.text.replace("\n", " "), b.where, b.source) for b in value), " \t", 0, True)
-    return [piece or literal("", Bit("", value[0].where).where) for piece in pieces]

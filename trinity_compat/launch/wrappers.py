@@ -10,10 +10,10 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from trinity_compat.launch import mains, parameters, reading_input
+from trinity_compat.launch import mains, parameters, xargs
 from trinity_compat.launch.assignments import NAME, tail
 from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Bit, Value, doubt_in, literal, slice_value, text_of
+from trinity_compat.launch.values import Value, doubt_in, literal, text_of
 
 Prefix = dict[str, Value]
 
@@ -74,7 +74,8 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
     if name == "env":
         return _env(fields, texts, prefix)
     if name == "xargs":
-        return _xargs(sh, fields, texts, prefix)
+        calls = xargs.calls(sh, fields)
+        return None if calls is None else Inner("xargs", calls, prefix=prefix)
     if name == "ray" and texts[1:3] == ["job", "submit"]:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
@@ -114,56 +115,6 @@ def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
             break
         at += 1
     return Inner("env", [fields[at:]], prefix=own) if at < len(fields) else None
-
-
-def _xargs(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
-    at, replace, per_call = 1, "", 0
-    while at < len(texts) and texts[at].startswith("-"):
-        text = texts[at]
-        if text[:2] in ("-I", "-n", "-P", "-L", "-d", "-s", "-a", "-E"):
-            value = text[2:] or (texts[at + 1] if at + 1 < len(texts) else "")
-            at += 1 if text[2:] else 2
-            replace = value if text[:2] == "-I" else replace
-            per_call = int(value) if text[:2] in ("-n", "-L") and value.isdigit() else per_call
-            continue
-        at += 1
-    command = fields[at:] or [literal("echo", sh.where)]
-    stdin = sh.stdin or ()
-    if replace:
-        calls = [[_filled(word, replace, line) for word in command] for line in _lines(stdin)]
-        return Inner("xargs", calls[:256], prefix=prefix)
-    items = reading_input.words_of(stdin)
-    size = per_call or max(1, len(items))
-    chunks = [items[i : i + size] for i in range(0, len(items), size)] or [[]]
-    calls = [[*command, *chunk] for chunk in chunks[:256]]
-    if text_of(command[0]) in ("echo", "printf"):
-        line = parameters.join(calls[0][1:], " ", sh.where)
-        sh.write((*line, Bit("\n", sh.where)))
-        return Inner("xargs", [])
-    return Inner("xargs", calls, prefix=prefix)
-
-
-def _lines(value: Value) -> list[Value]:
-    text, out, at = text_of(value), [], 0
-    while at < len(text):
-        stop = text.find("\n", at)
-        stop = len(text) if stop < 0 else stop
-        out.append(slice_value(value, at, stop))
-        at = stop + 1
-        if len(out) > 256:
-            break
-    return out
-
-
-def _filled(word: Value, mark: str, line: Value) -> Value:
-    text = text_of(word)
-    if mark not in text:
-        return word
-    out: list[Bit] = [Bit("", word[0].where)] if word else []
-    for index, piece in enumerate(text.split(mark)):
-        out += line if index else ()
-        out += literal(piece, word[0].where)
-    return tuple(out)
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
