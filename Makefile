@@ -29,7 +29,7 @@ test: lint
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
 
-# Stock veRL against ours, seed by seed; goes on where it was stopped. 50-150 s for each of 40 runs when idle.
+# Stock veRL against ours, seed by seed; goes on where it was stopped. 50-150 s for each of 50 runs when idle.
 parity: install
 	$(PY) benchmarks/parity/run.py --out .scratch/parity $(PARITY_ARGS)
 
