@@ -18,6 +18,10 @@ from trinity_compat.launch.tree import Node
 from trinity_compat.launch.values import Value, text_of
 
 
+# A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
+PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
+
+
 def run_list(sh: Shell, statements: list[Node]) -> int:
     """Statements one after the other."""
     for statement in statements:
@@ -56,6 +60,8 @@ def run_statement(sh: Shell, statement: Node) -> int:
             status = _run_command(sh, statement)
     finally:
         sh.guarded -= negated
+    if (statement.get("Cmd") or {}).get("Type") in PIPELINES:
+        sh.pipe_statuses = (sh.status_value(status, sh.doubt, sh.where),)
     sh.status = int(status == 0) if negated else status
     _errexit(sh, statement, negated)
     return sh.status
@@ -143,6 +149,7 @@ def _pipe(sh: Shell, node: Node) -> int:
         left = left["Cmd"]["X"]
     stages.insert(0, left)
     data: Value | None = sh.stdin
+    statuses: list[Value] = []
     failed = status = 0
     for index, stage in enumerate(stages):
         shell = sh.copy()
@@ -151,9 +158,11 @@ def _pipe(sh: Shell, node: Node) -> int:
         shell.stdout = sh.stdout if last else []
         status = run_isolated(shell, [stage])
         failed = status or failed
+        statuses.append(sh.status_value(status, shell.doubt, sh.where))
         sh.doubt = shell.doubt or (sh.doubt if index else None)
         if not last:
             data = tuple(shell.stdout or ())
+    sh.pipe_statuses = tuple(statuses)
     return failed if "pipefail" in sh.options else status
 
 

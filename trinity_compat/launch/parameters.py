@@ -92,8 +92,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
     if name in ("$", "!"):
         return (Bit("", where, Open(f"${name}", where)),)
     if name == "?":
-        text = str(sh.status)
-        return (Bit(text, where, Open("$?", where)),) if sh.doubt else literal(text, where)
+        return sh.status_value(sh.status, sh.doubt, where)
     if name == "#":
         return literal(str(len(sh.positional)), where)
     if name == "-":
@@ -134,7 +133,7 @@ def _shell_array(sh: Shell, name: str, where: Where) -> list[Value]:
         return [literal(f, where) for f in [*reversed(sh.frames), *(["main"] if sh.frames else [])]]
     if name == "BASH_VERSINFO":
         return [literal(part, where) for part in VERSION_PARTS]
-    return [literal(str(sh.status), where)]
+    return list(sh.pipe_statuses) or [sh.status_value(sh.status, sh.doubt, where)]
 
 
 def key_of(sh: Shell, name: str, index: str, where: Where) -> str | int:

@@ -136,6 +136,7 @@ class Shell:
     stdout: list[Bit] | None = None
     status: int = 0
     doubt: Open | EnvRef | None = None  # why the last status is a guess
+    pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
     where: Where = field(default_factory=lambda: Where(""))
     depth: int = 0
     loops: int = 0
@@ -365,6 +366,11 @@ class Shell:
         shell.loops = shell.calls = shell.guarded = 0
         shell.frames = []
         return shell
+
+    def status_value(self, status: int, doubt: Open | EnvRef | None, where: Where) -> Value:
+        """A status as ``$?`` gives it: open where it is a guess."""
+        text = str(status)
+        return (Bit(text, where, Open("$?", where)),) if doubt else literal(text, where)
 
     def write(self, value: Value) -> None:
         """Output to stdout; kept only where something reads it."""
