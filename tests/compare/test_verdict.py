@@ -328,4 +328,4 @@ def test_ranges_that_do_not_meet_are_named():
     with pytest.raises(UserError) as error:
         compare(a, b, Options())
     assert "share no range on axis 'step': a has 1 to 100, b has 201 to 300" in str(error.value)
-    assert "--axis (update, samples, tokens, time)" in str(error.value)
+    assert "--axis (time, tokens, samples, update)" in str(error.value)

@@ -272,10 +272,10 @@ def _apart(a: Side, b: Side, names: list[str], in_a: _Renamed, in_b: _Renamed, o
         curves = [_curve(series[name], run, options) for run, series in runs for name in names]
         xs = [x for points in curves for x, _ in points]
         said.append(f"{side.label} has {min(xs):g} to {max(xs):g}" if xs else f"{side.label} has no point")
-    others = ", ".join(axis for axis in AXES if axis != options.axis)
+    others = ", ".join(axis for axis in reversed(AXES) if axis != options.axis)
     return UserError(
         f"the sides share no range on axis {options.axis!r}: {', '.join(said)}",
-        hint=f"where one went on from the other, or counts otherwise, give another --axis ({others})",
+        hint=f"give another --axis ({others}): time and tokens count from each run's own beginning",
     )
 
 
