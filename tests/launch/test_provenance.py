@@ -259,6 +259,7 @@ def test_other_programs_are_no_launches(tmp_path):
         (f"{MAIN} a=1\necho $((1/0))\n", "TP108", 2),
         (f"{MAIN} a=$(date)\n", "TP110", 1),
         (f"[ $# -gt 0 ] || exit 1\n{MAIN} a=1\n", "TP111", 1),
+        (f"f() {{ {MAIN} a=1; }}\ntrap f USR1\n", "TP109", 2),
     ],
 )
 def test_diagnostics(text, code, line, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from trinity_compat.launch import (
     code,
     conditions,
     external,
+    mains,
     parameters,
     printing,
     reading_input,
@@ -279,6 +280,7 @@ def _exec(sh: Shell, args: Args) -> int:
     if not rest:
         return 0
     status = calls.dispatch(sh, rest, {}, functions=False)
+    sh.exit_trap = None  # the shell is another program now
     raise Exit(status)
 
 
@@ -353,6 +355,25 @@ def _getopts_result(
 
 
 def _trap(sh: Shell, args: Args) -> int:
+    """``trap code EXIT`` is kept; code for a signal is only run by one, so it isn't."""
+    rest = args[1:] if args and text_of(args[0]) == "--" else args
+    if not rest or text_of(rest[0]) in ("-p", "-l"):
+        return 0
+    handler, signals = (
+        (rest[0], _texts(rest[1:])) if len(rest) > 1 else (literal("-", sh.where), _texts(rest))
+    )
+    text = text_of(handler)
+    function = sh.functions.get(text.strip())
+    shown = function.unit.text(function.body) if function else text
+    for signal in (name.upper().removeprefix("SIG") for name in signals):
+        if signal in ("EXIT", "0"):
+            sh.exit_trap = handler if text not in ("", "-") else None
+        elif mains.mentioned(shown):
+            sh.warn("TP109", f"what the trap for {signal} starts is not read")
+    return 0
+
+
+def _ignored(sh: Shell, args: Args) -> int:
     return 0
 
 
@@ -398,6 +419,7 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "alias": _alias,
     "getopts": _getopts,
     "umask": _umask,
+    "trap": _trap,
     "export": _declare("export"),
     "declare": _declare("declare"),
     "typeset": _declare("declare"),
@@ -405,7 +427,6 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "readonly": _declare("readonly"),
     **dict.fromkeys(
         (
-            "trap",
             "wait",
             "ulimit",
             "hash",
@@ -419,6 +440,6 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
             "sync",
             "clear",
         ),
-        _trap,
+        _ignored,
     ),
 }

@@ -77,11 +77,24 @@ def _warn_of_line_ends(sh: Shell, unit: Unit) -> None:
 
 
 def run_script_unit(sh: Shell, unit: Unit) -> int:
-    """A whole script, to its end or its ``exit``."""
+    """A whole script, to its end or its ``exit``, and what ``trap … EXIT`` left to do."""
     try:
-        return run_unit(sh, unit)
+        status = run_unit(sh, unit)
+    except (Exit, Return) as left:
+        status = left.status
+    return end(sh, status)
+
+
+def end(sh: Shell, status: int) -> int:
+    """The end of a shell: its exit trap, which may choose another status."""
+    sh.status, handler, sh.exit_trap = status, sh.exit_trap, None
+    if handler is None:
+        return status
+    try:
+        run_unit(sh, unit_of(handler, sh.where))
     except (Exit, Return) as left:
         return left.status
+    return status
 
 
 def source_file(sh: Shell, content: Value, name: Value, args: list[Value]) -> int:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trinity_compat.launch import assignments, bounds, calls, conditions, redirections, words
+from trinity_compat.launch import assignments, bounds, calls, code, conditions, redirections, words
 from trinity_compat.launch.arithmetic import BadArithmetic
 from trinity_compat.launch.matching import Matcher, glob
 from trinity_compat.launch.model import EnvRef
 from trinity_compat.launch.state import Exit, Function, Jump, Return, Shell
 from trinity_compat.launch.tree import Node
 from trinity_compat.launch.values import Value, text_of
-
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
@@ -38,6 +37,7 @@ def run_isolated(sh: Shell, statements: list[Node]) -> int:
         sh.status = left.status
     except Jump:
         pass
+    sh.status = code.end(sh, sh.status)
     return sh.status
 
 
@@ -178,13 +178,11 @@ def _if(sh: Shell, node: Node) -> int:
         _note_guess(sh, f"taken as {'true' if taken else 'false'}")
     sh.doubt = None
     if taken:
-        sh.status = 0
         return run_list(sh, node.get("Then") or [])
     if not other:
         return 0
     if other.get("Cond"):
         return _if(sh, other)
-    sh.status = 0
     return run_list(sh, other.get("Then") or [])
 
 
@@ -222,7 +220,6 @@ def _loop(sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: boo
                 sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
                 del sh.log.launches[first or before :]
                 break
-            sh.status = 0
             try:
                 status = run_list(sh, body)
             except Jump as jump:
@@ -291,8 +288,7 @@ def _case(sh: Shell, node: Node) -> int:
     status, falls = 0, False
     for item in node.get("Items") or []:
         if falls or _case_matches(sh, item, subject):
-            sh.status = 0
-            status = run_list(sh, item.get("Stmts") or [])
+            status = run_list(sh, item["Stmts"]) if item.get("Stmts") else 0
             if item["Op"] == ";;":
                 break
             falls = item["Op"] == ";&"
@@ -308,7 +304,6 @@ def _case_matches(sh: Shell, item: Node, subject: Value) -> bool:
 
 
 def _block(sh: Shell, node: Node) -> int:
-    sh.status = 0
     return run_list(sh, node.get("Stmts") or [])
 
 

@@ -60,6 +60,16 @@ def is_training(module: str) -> bool:
     return bool(TRAINING.fullmatch(last)) and not NOT_TRAINING.fullmatch(last)
 
 
+def mentioned(text: str) -> bool:
+    """Whether a text that isn't read as code looks as if it started a training main, or a script."""
+    words = [word.rsplit("/", 1)[-1] for word in re.findall(r"[\w./{}-]+", text)]
+    starts = any(PYTHON.fullmatch(word) or word in LAUNCHERS for word in words)
+    shells = any(word in ("bash", "sh", "source") for word in words)
+    return (starts and any(is_training(word.removesuffix(".py")) for word in words)) or (
+        shells and any(word.endswith((".sh", "{}")) for word in words)
+    )
+
+
 def _main(module: str, arguments: int, wrapper: tuple[str, ...] = ()) -> Found | None:
     return Found(module, arguments, wrapper) if is_training(module) else None
 

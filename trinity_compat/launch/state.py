@@ -137,6 +137,7 @@ class Shell:
     status: int = 0
     doubt: Open | EnvRef | None = None  # why the last status is a guess
     pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
+    exit_trap: Value | None = None  # the code of trap … EXIT
     where: Where = field(default_factory=lambda: Where(""))
     depth: int = 0
     loops: int = 0
@@ -352,6 +353,7 @@ class Shell:
             scripts=list(self.scripts),
             frames=list(self.frames),
             assumed_dirs=set(self.assumed_dirs),
+            exit_trap=None,
         )
 
     def child(self, prefix: Mapping[str, Value]) -> Shell:
