@@ -29,6 +29,7 @@ from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.gpus import check_gpus
 from trinity_compat.making import sign
 from trinity_compat.orphans import end_with_parent
 from trinity_compat.spec import RunSpec
@@ -100,7 +101,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
     config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
-    _join_ray()
+    _join_ray(spec)
     _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
     buffer = open_buffer(spec.database_url)
     sign(buffer, spec.verl)
@@ -112,7 +113,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         plan = Plan(spec, buffer, train, evaluation, index=index)
         if device:
             await device.wait(heart.check)
-        await workers.start()
+        await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         maker = GroupMaker(workers, make_scorer(config), tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         await Explorer(buffer, plan, maker, report, heart, receiver, device).explore()
@@ -131,13 +132,13 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     config, tokenizer, processor = configuration(spec)
     rows = eval_stream(config, tokenizer, processor) if config.data.val_files else None
     jobs = eval_jobs(spec.verl, rows)
-    _join_ray()
+    _join_ray(spec)
     _cancel_on_sigterm(asyncio.current_task())
     buffer = open_buffer(spec.database_url)
     trackers = Trackers(spec.verl, ROLE)
     workers = Workers(spec.verl, spec.device, spec.env)
     try:
-        await workers.start()
+        await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         maker = GroupMaker(workers, make_scorer(config), tokenizer)
         await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
@@ -174,17 +175,14 @@ def _check_model(path: str) -> None:
         )
 
 
-def _join_ray() -> None:
-    """The supervisor's Ray ($RAY_ADDRESS), else one of our own that ends with this process."""
+def _join_ray(spec: RunSpec) -> None:
+    """The supervisor's Ray ($RAY_ADDRESS), else one of our own that ends with this process. Raises UserError
+    when it has too few GPUs."""
     import ray
 
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
+    if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, log_to_driver=True)
-        return
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=True,
-        _temp_dir=tempfile.mkdtemp(prefix="tc-ray-"),
-    )
+    else:
+        folder = tempfile.mkdtemp(prefix="tc-ray-")
+        ray.init(address="local", include_dashboard=False, log_to_driver=True, _temp_dir=folder)
+    check_gpus(spec, "explorer", ray.cluster_resources().get("GPU", 0.0))

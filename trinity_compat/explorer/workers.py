@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
+from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+
+START_S = 600.0  # a model of some size takes minutes to load and to compile, however short weights may take
+_LOOK_S = 0.5
 
 _CPU_ENV = {
     # One process and no compilation: 2 s instead of 40 s until the first token.
@@ -31,11 +36,11 @@ class Workers:
         """``shared``: the trainer uses the same device, in turns."""
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._actors: list[Any] = []
-        tensor_parallel = verl["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]
-        self._width = 1 if device == "cpu" else int(tensor_parallel)
+        self._width = engine_width(verl["actor_rollout_ref"]["rollout"], device)
 
-    async def start(self) -> None:
-        """Start the actors and their engines. Raises RunError with vLLM's reason."""
+    async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
+        """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
+        RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check`` raises."""
         import ray
 
         rollout = self._verl["actor_rollout_ref"]["rollout"]
@@ -45,7 +50,32 @@ class Workers:
         actor = ray.remote(RolloutWorker).options(num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": env})
         for index in range(engine_count(rollout, self._device)):
             self._actors.append(actor.remote(dict(self._verl), self._device, index, shared=self._shared))
-        await _all(self._actors, "start")
+        await self._started(check, max(timeout_s, START_S))
+
+    async def _started(self, check: Callable[[], None], limit_s: float) -> None:
+        until = time.monotonic() + limit_s
+        starting = asyncio.ensure_future(_all(self._actors, "start"))
+        try:
+            while not (await asyncio.wait({starting}, timeout=_LOOK_S))[0]:
+                check()
+                if time.monotonic() > until:
+                    raise RunError(
+                        f"the explorer's engines have not started in {limit_s:g} s{self._places()}",
+                        hint="see log/explorer.log; synchronizer.sync_timeout sets the limit above"
+                        f" {START_S:g} s",
+                    )
+            starting.result()
+        finally:
+            starting.cancel()
+
+    def _places(self) -> str:
+        """On another's cluster, or beside another explorer, what they wait for may be taken."""
+        import ray
+
+        if self._device != "cuda" or self._shared:
+            return ""
+        have, free = (found.get("GPU", 0.0) for found in (ray.cluster_resources(), ray.available_resources()))
+        return f": they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
@@ -104,16 +134,6 @@ class Workers:
         for actor in self._actors:
             ray.kill(actor)
         self._actors.clear()
-
-
-def engine_count(rollout: Mapping[str, Any], device: str) -> int:
-    """Engines of one explorer: rollout.nnodes × rollout.n_gpus_per_node ÷ tensor parallel size.
-
-    ``nnodes`` 0 (veRL's default: rollout shares the trainer's devices) gives one.
-    """
-    places = (rollout.get("nnodes") or 0) * (rollout.get("n_gpus_per_node") or 1)
-    width = 1 if device == "cpu" else rollout["tensor_model_parallel_size"]
-    return max(1, places // width)
 
 
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from verl.utils.config import validate_config
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.adapter import Adapter
@@ -71,7 +72,8 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
 
 @contextmanager
 def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
-    """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us."""
+    """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us. Raises UserError when it has
+    too few GPUs."""
     address = os.environ.get("RAY_ADDRESS")
     environment = get_ppo_ray_runtime_env(config)
     if address:
@@ -81,6 +83,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
         cpus = max(processes + 2, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env=environment)
     try:
+        check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
         with _on_sigterm():  # ray.init has put a handler of its own in place of ours
             yield
     finally:

@@ -1,0 +1,153 @@
+"""A Ray with too few GPUs is an error that says so, not an actor that waits for ever."""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trinity_compat.errors import RunError, UserError
+from trinity_compat.explorer import main, workers
+from trinity_compat.gpus import check_gpus
+from trinity_compat.spec import RunSpec, SyncSpec
+
+
+def spec(mode="both", *, trainer=(1, 1), rollout=(0, 8, 1), device="cuda", **fields):
+    """``trainer``: nnodes, n_gpus_per_node; ``rollout``: these and the tensor parallel size."""
+    nodes, places, width = rollout
+    verl = {
+        "trainer": {"nnodes": trainer[0], "n_gpus_per_node": trainer[1]},
+        "actor_rollout_ref": {
+            "rollout": {"nnodes": nodes, "n_gpus_per_node": places, "tensor_model_parallel_size": width}
+        },
+    }
+    return RunSpec("", "", verl, 1, None, SyncSpec(), device=device, mode=mode, **fields)
+
+
+def refused(given, side, have):
+    with pytest.raises(UserError) as error:
+        check_gpus(given, side, have)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("side", ["trainer", "explorer"])
+def test_both_sides_on_one_gpu_are_refused_by_each(side):
+    assert refused(spec(), side, 1.0) == (
+        "the run wants 2 GPUs, and Ray has 1: 1 for the trainer (trainer.n_gpus_per_node=1) + 1 for the"
+        " explorer (1 engine × actor_rollout_ref.rollout.tensor_model_parallel_size=1)\n"
+        "  hint: --mode colocate lets both sides use one GPU in turns; the engines are"
+        " actor_rollout_ref.rollout.nnodes × rollout.n_gpus_per_node ÷"
+        " actor_rollout_ref.rollout.tensor_model_parallel_size, 1 where nnodes is 0; RAY_ADDRESS names a"
+        " larger cluster"
+    )
+
+
+def test_engines_explorers_and_nodes_are_counted():
+    given = spec(trainer=(2, 8), rollout=(1, 4, 2), explorers=2)  # 16 + 2 × 2 × 2
+    message = refused(given, "explorer", 16.0)
+    assert "the run wants 24 GPUs, and Ray has 16" in message
+    assert "16 for the trainer (trainer.n_gpus_per_node=8 × trainer.nnodes=2)" in message
+    assert "8 for the explorer (--explorers 2 × 2 engines ×" in message
+    assert "--set trainer.n_gpus_per_node=4 fits" in message
+    check_gpus(given, "explorer", 24.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "side", "wants"),
+    [
+        ("train", "trainer", 4),
+        ("explore", "explorer", 2),  # another's engines may lie on another's Ray
+        ("bench", "explorer", 2),
+        ("colocate", "trainer", 4),
+        ("colocate", "explorer", 4),
+    ],
+)
+def test_a_command_of_its_own_needs_its_own_part(mode, side, wants):
+    given = spec(mode, trainer=(1, 4), rollout=(0, 8, 2), explorers=1 if mode == "colocate" else 3)
+    check_gpus(given, side, float(wants))
+    assert f"the run wants {wants} GPUs, and Ray has {wants - 1}" in refused(given, side, wants - 1.0)
+
+
+def test_a_ray_that_sees_none_is_another_matter():
+    assert "CUDA_VISIBLE_DEVICES" in refused(spec(), "trainer", 0.0)
+
+
+def test_without_gpus_none_are_counted():
+    check_gpus(spec(device="cpu"), "trainer", 0.0)
+
+
+class FakeRay:
+    """A cluster with one GPU, on which the second engine's actor waits for its place."""
+
+    def __init__(self, monkeypatch):
+        self.actors = []
+        resources = {"cluster_resources": lambda: {"GPU": 1.0}, "available_resources": dict}
+        module = SimpleNamespace(init=lambda **_: None, remote=lambda _: self, kill=None, **resources)
+        monkeypatch.setitem(sys.modules, "ray", module)
+        monkeypatch.setenv("RAY_ADDRESS", "somewhere")
+
+    def options(self, **_):
+        return self
+
+    def remote(self, *_, **__):
+        self.actors.append(SimpleNamespace(start=SimpleNamespace(remote=self._answer(len(self.actors)))))
+        return self.actors[-1]
+
+    def _answer(self, index):
+        def start():
+            future = asyncio.get_running_loop().create_future()
+            if index == 0:
+                future.set_result(None)
+            return future
+
+        return start
+
+
+def test_the_explorer_looks_when_it_has_joined_ray(monkeypatch):
+    FakeRay(monkeypatch)
+    with pytest.raises(UserError, match="the run wants 2 GPUs, and Ray has 1"):
+        main._join_ray(spec())
+    main._join_ray(spec("explore"))
+
+
+@pytest.mark.runtime
+def test_the_trainer_looks_when_it_has_joined_ray(monkeypatch):
+    from trinity_compat.trainer import main as trainer
+
+    ended = []
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere")
+    monkeypatch.setattr(trainer, "get_ppo_ray_runtime_env", lambda _: {})
+    fake = SimpleNamespace(
+        init=lambda **_: None, cluster_resources=lambda: {"GPU": 1.0}, shutdown=lambda: ended.append(1)
+    )
+    monkeypatch.setattr(trainer, "ray", fake)
+    with pytest.raises(UserError, match="the run wants 2 GPUs, and Ray has 1"), trainer._ray(spec(), None):
+        raise AssertionError("it went on")
+    assert ended
+
+
+def start(given, check=lambda: None):
+    made = workers.Workers(given.verl, given.device, {})
+    asyncio.run(made.start(check, timeout_s=0.0))
+
+
+def test_engines_that_find_no_place_are_an_error_in_time(monkeypatch):
+    FakeRay(monkeypatch)
+    monkeypatch.setattr(workers, "START_S", 0.0)
+    with pytest.raises(RunError, match="not started in 0 s: they want 2 GPUs, and of Ray's 1 are 0 free now"):
+        start(spec("explore", rollout=(1, 2, 1)))
+
+
+def test_an_explorer_notices_while_its_engines_start_that_the_trainer_is_gone(monkeypatch):
+    FakeRay(monkeypatch)
+
+    def check():
+        raise RuntimeError("the trainer failed")
+
+    with pytest.raises(RuntimeError, match="the trainer failed"):
+        start(spec("explore", rollout=(1, 2, 1)), check)
+
+
+def test_engines_that_start_are_awaited_and_no_more(monkeypatch):
+    FakeRay(monkeypatch)
+    start(spec("explore"))
