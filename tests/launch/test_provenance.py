@@ -200,6 +200,15 @@ def test_exported_variables_are_the_launch_s_environment(tmp_path):
         ("kubectl exec pod -- bash -c 'python3 -m verl.trainer.main_ppo a=1 b=2'", ("kubectl exec",)),
         ("tmux new-session -d -s t 'python3 -m verl.trainer.main_ppo a=1 b=2'", ()),
         ("echo a=1 b=2 | xargs python3 -m verl.trainer.main_ppo", ("xargs",)),
+        ("coverage run --source verl -p -m verl.trainer.main_ppo a=1 b=2", ("coverage",)),
+        ("coverage run verl/trainer/main_ppo.py a=1 b=2", ("coverage",)),
+        ("python3 -m coverage run -m verl.trainer.main_ppo a=1 b=2", ("coverage",)),
+        ("python -m debugpy --listen 5678 --wait-for-client -m verl.trainer.main_ppo a=1 b=2", ("debugpy",)),
+        (
+            "python -m debugpy --listen 5678 -m torch.distributed.run --nnodes 1 -m verl.trainer.main_ppo a=1 b=2",
+            ("debugpy", "torchrun"),
+        ),
+        ("python -m cProfile -o out.prof -m verl.trainer.main_ppo a=1 b=2", ("cProfile",)),
         (
             "CUDA_VISIBLE_DEVICES=0 timeout -k 5 1h python3 -W ignore -X dev -m verl.trainer.main_ppo a=1 b=2",
             ("timeout",),
@@ -224,6 +233,37 @@ def test_a_container_does_not_see_the_script_s_variables(tmp_path):
     m, n = launch_of(text, tmp_path).arguments
     assert parts_of(m) == ["m=", EnvRef("M")]
     assert n.text == "n=2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"parallel -j2 {MAIN} a={{}} ::: 1 2",
+        f"parallel '{MAIN} a={{}}' ::: 1 2",
+        f"find . -name x -exec {MAIN} a={{}} \\;",
+        "find . -name '*.sh' -exec bash {} \\;",
+        "find . -name x -exec python3 {} +",
+        "runner -m verl.trainer.main_ppo a=1",
+    ],
+)
+def test_a_program_that_is_not_followed_is_named(line, tmp_path):
+    reading = reading_of(f"true\n{line}\n", tmp_path)
+    assert reading.launches == ()
+    assert [(one.code, one.where.line) for one in reading.diagnostics] == [("TP109", 2)]
+
+
+def test_a_program_that_starts_no_training_is_not_named(tmp_path):
+    text = "find . -name main_ppo.py -exec rm {} +\nls | parallel gzip {}\nvim verl/trainer/main_ppo.py\n"
+    assert reading_of(text, tmp_path).diagnostics == ()
+
+
+def test_a_date_that_is_given_needs_no_epoch(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    reading = reading_of(
+        f"{MAIN} $(date -d @0 +%F) $(date -d '2024-01-02' +%d) $(printf '%(%Y)T' 0)\n", tmp_path
+    )
+    assert [word.text for word in reading.launches[0].arguments] == ["1970-01-01", "02", "1970"]
+    assert reading.diagnostics == ()
 
 
 def test_other_programs_are_no_launches(tmp_path):

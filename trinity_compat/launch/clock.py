@@ -10,16 +10,19 @@ from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import text_of
 
 
-def moment(sh: Shell, text: str = "") -> datetime:
-    """The time of the reading, or the epoch in ``text``."""
-    if re.fullmatch(r"\d{1,11}", text):
-        return datetime.fromtimestamp(int(text), zone(sh))
+def moment(sh: Shell) -> datetime:
+    """SOURCE_DATE_EPOCH, or the time of the reading."""
     value = sh.scalar("SOURCE_DATE_EPOCH")
     epoch = text_of(value) if value is not None else os.environ.get("SOURCE_DATE_EPOCH", "")
     if re.fullmatch(r"\d{1,11}", epoch):
         return datetime.fromtimestamp(int(epoch), zone(sh))
     sh.warn("TP110", "date gives the time of this reading; set SOURCE_DATE_EPOCH to fix it")
     return datetime.now(zone(sh))
+
+
+def epoch_or_now(sh: Shell, text: str) -> datetime:
+    """``printf '%(…)T' TEXT``: seconds since the epoch, else now."""
+    return datetime.fromtimestamp(int(text), zone(sh)) if re.fullmatch(r"\d{1,11}", text) else moment(sh)
 
 
 def zone(sh: Shell) -> tzinfo:
@@ -82,13 +85,21 @@ def _field(kind: str, when: datetime) -> str:
     return when.strftime(f"%{kind}") if kind in "aAbBcdgGHIjmMpSuUVwWxXyYzZ" else f"%{kind}"
 
 
-def shifted(text: str, now: datetime) -> datetime | None:
+def shifted(sh: Shell, text: str) -> datetime | None:
     """``date -d TEXT``: the forms that scripts use; None for the rest."""
     text = text.strip().lower()
+    if match := re.fullmatch(r"@(\d{1,11})", text):
+        return datetime.fromtimestamp(int(match[1]), zone(sh))
+    try:
+        when = datetime.fromisoformat(text.replace("z", "+00:00"))
+    except ValueError:
+        return _from_now(text, moment(sh))
+    return when if when.tzinfo else when.replace(tzinfo=zone(sh))
+
+
+def _from_now(text: str, now: datetime) -> datetime | None:
     if text in ("", "now", "today"):
         return now
-    if match := re.fullmatch(r"@(\d{1,11})", text):
-        return datetime.fromtimestamp(int(match[1]), now.tzinfo)
     if text in ("yesterday", "tomorrow"):
         return now + timedelta(days=1 if text == "tomorrow" else -1)
     match = re.fullmatch(r"([-+]?\d{1,5}) ?(second|sec|minute|min|hour|day|week)s?( ago)?", text)
@@ -96,8 +107,4 @@ def shifted(text: str, now: datetime) -> datetime | None:
         units = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "day": 86400, "week": 604800}
         seconds = int(match[1]) * units[match[2]]
         return now + timedelta(seconds=-seconds if match[3] else seconds)
-    try:
-        when = datetime.fromisoformat(text.replace("z", "+00:00"))
-    except ValueError:
-        return None
-    return when if when.tzinfo else when.replace(tzinfo=now.tzinfo)
+    return None

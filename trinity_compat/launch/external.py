@@ -44,7 +44,21 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
         return _inner(sh, fields, inner, (*wrapper, inner.name))
     if _is_script(sh, texts[0]):
         return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix, asked=False)
+    _say_what_is_missed(sh, texts, name)
     return _unknown(sh, texts)
+
+
+def _say_what_is_missed(sh: Shell, texts: list[str], name: str) -> None:
+    """A program that isn't followed, but may start a training main."""
+    words = texts[1:]
+    if name == "find":  # only what it runs counts, not what it looks for
+        at = next((i for i, word in enumerate(words) if word in ("-exec", "-execdir", "-ok", "-okdir")), None)
+        words = [] if at is None else words[at + 1 :]
+        missed = bool(words) and (bool(mains.PYTHON.fullmatch(words[0])) or mains.mentioned(" ".join(words)))
+    else:
+        missed = name not in wrappers.INERT and mains.named([name, *words])
+    if missed:
+        sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
 
 def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:

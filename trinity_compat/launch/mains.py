@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 PYTHON = re.compile(r"(python|pypy)(\d(\.\d+)?)?w?")
 # A training main by its last name: main_ppo, main_dapo, fully_async_main, sft_trainer, fsdp_sft_trainer.
@@ -30,6 +31,11 @@ DEEPSPEED_FLAGS = {
     "--bind_cores_to_rank",
     "--no_ssh",
 }
+# Modules that run another module or file: their options come before its -m or its path.
+TRACERS = {
+    "coverage", "debugpy", "pdb", "ipdb", "cProfile", "profile", "trace", "viztracer", "scalene",
+    "pyinstrument", "kernprof", "line_profiler", "memory_profiler", "torch.utils.bottleneck",
+}  # fmt: skip
 LAUNCHERS = {"torchrun": TORCHRUN_FLAGS, "accelerate": ACCELERATE_FLAGS, "deepspeed": DEEPSPEED_FLAGS}
 
 
@@ -67,6 +73,14 @@ def mentioned(text: str) -> bool:
     shells = any(word in ("bash", "sh", "source") for word in words)
     return (starts and any(is_training(word.removesuffix(".py")) for word in words)) or (
         shells and any(word.endswith((".sh", "{}")) for word in words)
+    )
+
+
+def named(texts: list[str]) -> bool:
+    """Whether the words of a command that isn't followed name a training main to start."""
+    modules = (b for a, b in pairwise(texts) if a in ("-m", "--module"))
+    return any(is_training(module) for module in modules) or any(
+        " " in text and mentioned(text) for text in texts[1:]
     )
 
 
@@ -120,7 +134,15 @@ def _module(texts: list[str], at: int, module: str, cwd: str) -> Found | None:
     if module in DISTRIBUTED:
         start = at + 1 if texts[at : at + 1] == ["launch"] else at
         return _launcher(texts, start, "torchrun" if "torch" in module else "accelerate", cwd)
+    if module in TRACERS and (own := traced(texts, at)) is not None:
+        inner = find(["python", *texts[own:]], cwd)
+        return inner and Found(inner.module, own - 1 + inner.arguments, (module, *inner.wrapper))
     return _main(module, at)
+
+
+def traced(texts: list[str], at: int) -> int | None:
+    """Where a tracer's own options end: at ``-m`` or the path of a file."""
+    return next((i for i in range(at, len(texts)) if texts[i] == "-m" or texts[i].endswith(".py")), None)
 
 
 def _launcher(texts: list[str], at: int, name: str, cwd: str) -> Found | None:

@@ -123,7 +123,7 @@ class _Format:
         if kind == "c":
             return text[:1]
         if kind.endswith("T"):
-            return clock.strftime(self.sh, kind[1:-2], clock.moment(self.sh, text))
+            return clock.strftime(self.sh, kind[1:-2], clock.epoch_or_now(self.sh, text))
         return _numeric(kind, flags, precision, text)
 
 

@@ -122,8 +122,8 @@ def _date(sh: Shell, args: Args) -> int | None:
             form = "%Y-%m-%dT%H:%M:%S%:z" if "sec" in arg or arg == "-Is" else "%F"
         else:
             return None
-    when = clock.shifted(text, clock.moment(sh))
-    if when is None or doubt_in(args):
+    when = None if doubt_in(args) else clock.shifted(sh, text)
+    if when is None:
         return None
     if zone:
         when = when.astimezone(clock.UTC)

@@ -47,7 +47,7 @@ INERT = {
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
 STRINGS = {
     "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
-    "parallel", "watch", "salloc",
+    "watch", "salloc",
 }  # fmt: skip
 SSH_VALUES = {f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWw"}
 RUNNERS = frozenset({"bash", "sh", "zsh", "dash", "torchrun", "accelerate", "deepspeed"})
@@ -80,7 +80,9 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
         return _uv(fields, texts, prefix)
-    if name in INERT:
+    if name in mains.TRACERS and (own := mains.traced(texts, 1)) is not None:
+        return Inner(name, [[literal("python", fields[0][0].where), *fields[own:]]], prefix=prefix)
+    if name in INERT or name == "parallel":
         return None
     return _scan(sh, fields, texts, name, prefix)
 
