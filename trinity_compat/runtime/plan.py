@@ -19,6 +19,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime import checkout, length, micro_batches, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
+from trinity_compat.runtime.split import split_gpus
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
@@ -87,7 +88,11 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     if checkout.holds_verl(cwd):
         verl, run_cwd = checkout.absolute_paths(verl, cwd), job.root
         notes.append(f"veRL's sources in {cwd} are not used: the run needs the installed veRL")
-    spec = _spec(config, verl, options, job, device=device, r=_updates(verl, r))
+    mode = options.mode or _mode_of(config, device)
+    notes += split_gpus(
+        verl, config, mode=mode, explorers=options.explorers, device=device, sets=options.sets
+    )
+    spec = _spec(config, verl, options, job, device=device, mode=mode, r=_updates(verl, r))
     _check_colocated(spec)
     return Plan(
         spec=spec,
@@ -173,7 +178,14 @@ def _updates(verl: Mapping[str, Any], r: int) -> int:
 
 
 def _spec(
-    config: Mapping[str, Any], verl: dict[str, Any], options: Options, job: JobDir, *, device: str, r: int
+    config: Mapping[str, Any],
+    verl: dict[str, Any],
+    options: Options,
+    job: JobDir,
+    *,
+    device: str,
+    mode: Mode,
+    r: int,
 ) -> RunSpec:
     total = verl["trainer"].get("total_training_steps")
     sync = inverse.sync_of(config)
@@ -185,7 +197,7 @@ def _spec(
         total_steps=int(total) if total else None,
         sync=replace(sync, directory=sync.directory or str(_weights_folder(job, sync))),
         device=device,
-        mode=options.mode or _mode_of(config, device),
+        mode=mode,
         explorers=options.explorers,
         max_staleness=_max_staleness(config, sync, r),
         replay=replay_of(config),

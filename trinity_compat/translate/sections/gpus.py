@@ -95,8 +95,8 @@ def split(view: View) -> tuple[Machine, int, int]:
     nodes, per_node = _cluster(view)
     given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
     sequence = _sequence(view)
-    for sp in [sequence] if view.megatron else _halvings(sequence):
-        for tp in _halvings(given):
+    for sp in [sequence] if view.megatron else halvings(sequence):
+        for tp in halvings(given):
             machine = _machine(view, nodes, per_node, tp, sp)
             if machine.choices() or view.published or view.options.rollout_gpus is not None:
                 return machine, _rollout(view, machine), tp
@@ -122,7 +122,7 @@ def _cluster(view: View) -> tuple[int, int]:
     return nodes, per_node
 
 
-def _halvings(size: int) -> list[int]:
+def halvings(size: int) -> list[int]:
     return [size >> by for by in range(size.bit_length()) if size >> by]
 
 

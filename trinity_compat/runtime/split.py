@@ -1,0 +1,142 @@
+"""Who gets which GPUs in a run: those that the launch names, split as ``translate`` splits them.
+
+veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
+``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
+``cluster`` the trainer's. A launch whose rollout has GPUs of its own already (``rollout.nnodes``) keeps them,
+and a CPU has none to split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.gpus import engine_width
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.sections.gpus import MODEL_SIZES, SEQUENCE, Machine, halvings
+
+_ENGINES = "explorer.rollout_model.engine_num"
+
+
+def split_gpus(
+    verl: dict[str, Any],
+    config: Mapping[str, Any],
+    *,
+    mode: str,
+    explorers: int,
+    device: str,
+    sets: Sequence[str] = (),
+) -> list[str]:
+    """Write the shares into ``verl``, the explorer's as GPUs of its rollout's own; return lines for the user.
+
+    Raises UserError where no split can run, or the YAML's own can't.
+    """
+    trainer, rollout = verl["trainer"], verl["actor_rollout_ref"]["rollout"]
+    total = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
+    if rollout.get("nnodes") or mode == "colocate":
+        return []
+    if device == "cpu" or total == 1:
+        return _by_hand(rollout, config, sets, explorers, engine_width(rollout, device))
+    machine, tensor_parallel, explorer = _split(verl, _asked(config, total))
+    engines = explorer // tensor_parallel
+    if engines < explorers:
+        raise UserError(
+            f"--explorers {explorers}: the explorers' {explorer} GPUs hold {engines} engine(s) of"
+            f" {tensor_parallel}",
+            hint=f"write --explorers {engines} or fewer, or --set {_ENGINES}=N",
+        )
+    lines = list(_lowered(verl, tensor_parallel, machine.sequence))
+    share = total - explorer
+    trainer["nnodes"], trainer["n_gpus_per_node"] = _nodes(share, machine.per_node)
+    used = f"{engines} engine(s) of {tensor_parallel}"
+    lines.append(
+        f"{total} GPUs = {explorer} for generation ({used}) + {share} for training; --set {_ENGINES}=N"
+    )
+    rollout["nnodes"], rollout["n_gpus_per_node"] = 1, engines // explorers * tensor_parallel
+    return lines
+
+
+def _by_hand(
+    rollout: dict[str, Any], config: Mapping[str, Any], sets: Sequence[str], explorers: int, width: int
+) -> list[str]:
+    """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
+    if not any(text.partition("=")[0] == _ENGINES for text in sets):
+        return []
+    engines = Reading(config).get(_ENGINES)
+    if type(engines) is not int or engines < explorers:
+        raise UserError(f"--set {_ENGINES}={engines}: each of --explorers {explorers} needs one at least")
+    rollout["nnodes"], rollout["n_gpus_per_node"] = 1, engines // explorers * width
+    return [f"{engines} engine(s) for generation"]
+
+
+def _asked(config: Mapping[str, Any], total: int) -> int | None:
+    """The explorer's GPUs as the YAML says, None where it doesn't or speaks of another number in all."""
+    reading = Reading(config)
+    engines, width = (
+        reading.get(f"explorer.rollout_model.{name}") for name in ("engine_num", "tensor_parallel_size")
+    )
+    cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
+    if not isinstance(engines, int) or math.prod(cluster) != total:
+        return None
+    return engines * (width or 1)
+
+
+def _split(verl: Mapping[str, Any], asked: int | None) -> tuple[Machine, int, int]:
+    """(what is split, the engine's tensor parallel size, the explorer's GPUs): the first sizes that fit, the
+    sequence's and the engine's being halved, as neither changes what is computed."""
+    rollout, actor = verl["actor_rollout_ref"]["rollout"], verl["actor_rollout_ref"]["actor"]
+    megatron = actor.get("strategy") == "megatron"
+    given = (
+        [int(actor["megatron"][size] or 1) for size in MODEL_SIZES]
+        if megatron
+        else [int(actor.get(SEQUENCE) or 1)]
+    )
+    sequence = math.prod(given)
+    for sp in [sequence] if megatron else halvings(sequence):
+        for tp in halvings(int(rollout["tensor_model_parallel_size"])):
+            machine = _machine(verl, tp, sp)
+            choices = machine.choices()
+            if asked in choices:
+                return machine, tp, asked
+            if choices and asked is None:
+                return machine, tp, min(choices, key=lambda count: (abs(2 * count - machine.total), -count))
+    raise _impossible(_machine(verl, int(rollout["tensor_model_parallel_size"]), sequence), asked)
+
+
+def _impossible(machine: Machine, asked: int | None) -> UserError:
+    explorer = asked or max(machine.engine, machine.total // 2)
+    able = [count // machine.engine for count in machine.choices()]
+    return UserError(
+        f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
+        hint=f"--set {_ENGINES}=N, where N may be {', '.join(map(str, able))}"
+        if able
+        else "give the run more GPUs, smaller parallel sizes, or rollout.nnodes and rollout.n_gpus_per_node"
+        " beside the trainer's",
+    )
+
+
+def _machine(verl: Mapping[str, Any], tp: int, sp: int) -> Machine:
+    trainer, actor = verl["trainer"], verl["actor_rollout_ref"]["actor"]
+    experiences = int(actor["ppo_mini_batch_size"]) * int(verl["actor_rollout_ref"]["rollout"]["n"])
+    return Machine(int(trainer["nnodes"]), int(trainer["n_gpus_per_node"]), tp, 0, experiences, sp)
+
+
+def _lowered(verl: dict[str, Any], tp: int, sp: int) -> Iterator[str]:
+    """Write the sizes that fit a share, with a line for each that is smaller than the launch's."""
+    arr = verl["actor_rollout_ref"]
+    if tp != arr["rollout"]["tensor_model_parallel_size"]:
+        yield f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
+        arr["rollout"]["tensor_model_parallel_size"] = tp
+    if arr["actor"].get("strategy") == "megatron":
+        return
+    roles = {"actor": arr["actor"], "ref": arr.get("ref") or {}, "critic": verl.get("critic") or {}}
+    for name, role in roles.items():
+        if int(role.get(SEQUENCE) or 1) > sp:
+            yield f"{name}.{SEQUENCE} = {sp}: the trainer's share of the GPUs holds no more"
+            role[SEQUENCE] = sp
+
+
+def _nodes(gpus: int, per_node: int) -> tuple[int, int]:
+    return (gpus // per_node, per_node) if gpus > per_node else (1, gpus)
