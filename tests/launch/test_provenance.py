@@ -78,6 +78,14 @@ def test_what_a_filter_does_not_follow_is_open(command, tmp_path):
     assert [one.expression for one in launch.arguments[0].open] == [f"$({command})"]
 
 
+@pytest.mark.parametrize("run", ["bash", "source"])
+def test_a_script_that_sed_changed_in_ways_not_followed_is_not_read(run, tmp_path):
+    text = f"echo '{MAIN} a=1' > run.sh\nsed -i '/x/s/1/2/' run.sh\n{run} ./run.sh\n"
+    reading = reading_of(text, tmp_path)
+    assert reading.launches == ()
+    assert [(one.code, one.where.line) for one in reading.diagnostics] == [("TP106", 3)]
+
+
 @pytest.mark.parametrize(
     "xargs",
     ['printf "a \'b" | xargs', "echo a | xargs --fancy", "printf 'a \\nb' | xargs -L1", "xargs -a none"],

@@ -188,4 +188,7 @@ def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
         missing = sh.files.kind(path) == "" or anywhere
         why = "no such file" if missing else "not under --cwd"
         sh.warn("TP106", f"{shown}: {why}; it is not read")
+    elif doubt_in([content]) and not text_of(content).strip():
+        sh.warn("TP106", f"{shown}: what is in it cannot be known here; it is not read")
+        return None
     return content

@@ -14,7 +14,7 @@ from trinity_compat.launch.model import Open
 from trinity_compat.launch.quoting import ansi_c
 from trinity_compat.launch.regex_text import chars_of_text
 from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, derived, doubt_in, literal, slice_value, text_of
+from trinity_compat.launch.values import Value, derived, doubt_in, lines_of, literal, slice_value, text_of
 
 Args = list[Value]
 
@@ -313,20 +313,54 @@ def _pieces(sh: Shell, chars: Chars, line: str, fold: bool) -> list[str]:
     return out
 
 
+IN_PLACE = re.compile(r"(-[nErsuz]*)i(.*)|--in-place(?:=(.*))?", re.S)
+
+
 def _sed(sh: Shell, args: Args) -> int | None:
+    place = next((match for arg in args if (match := IN_PLACE.fullmatch(text_of(arg)))), None)
+    if place is not None:
+        return _sed_in_place(sh, [arg for arg in args if text_of(arg) != place[0]], place)
     options, operands = _split_args(args, "e")
     if set(options) - set("eErn") or (not operands and "e" not in options):
         return None
-    script = options["e"] if "e" in options else text_of(operands.pop(0))
-    values = inputs(sh, operands)
-    try:
-        extended = bool({"E", "r"} & set(options))
-        text = streams.sed("".join(text_of(v) for v in values), script, sh.budget, extended, "n" in options)
-    except ere.BadExpression:
-        text = None
-    if text is None:
+    values = inputs(sh, operands if "e" in options else operands[1:])
+    text = _sed_text(sh, "".join(text_of(v) for v in values), options, operands)
+    if text is None or doubt_in(args):
         return None
     _emit(sh, text, values, "sed")
+    return 0
+
+
+def _sed_text(sh: Shell, text: str, options: dict[str, str], operands: Args) -> str | None:
+    """What sed makes of a text; None where its script isn't followed."""
+    script = options["e"] if "e" in options else text_of(operands[0])
+    try:
+        return streams.sed(text, script, sh.budget, bool({"E", "r"} & set(options)), "n" in options)
+    except ere.BadExpression:
+        return None
+
+
+def _sed_in_place(sh: Shell, args: Args, place: re.Match[str]) -> int | None:
+    """``sed -i``: the files have other content from here on, unknown where the script isn't followed."""
+    given = [literal(place[1], sh.where)] if len(place[1] or "") > 1 else []
+    options, operands = _split_args([*given, *args], "e")
+    fits = not set(options) - set("eErn") and not doubt_in(args)
+    for file in operands if "e" in options else operands[1:]:
+        path = sh.files_path(file)
+        before = None if doubt_in([file]) else sh.files.read(path)
+        if not before:
+            continue
+        known = fits and not doubt_in([before])
+        text = _sed_text(sh, text_of(before), options, operands) if known else None
+        suffix = place[2] or place[3]
+        if suffix:
+            sh.files.write(path + suffix if "*" not in suffix else path + "~", before, append=False)
+        after = (
+            (sh.unknown(f"sed -i {text_of(file)}", sh.where),)
+            if text is None
+            else lines_of(text, before[0].where)
+        )
+        sh.files.write(path, after, append=False)
     return 0
 
 
@@ -375,7 +409,7 @@ TABLE: dict[str, Callable[[Shell, Args], int | None]] = {
     "grep": _grep,
     "egrep": lambda sh, args: _grep(sh, [*_option("-E", args), *args]),
     "fgrep": lambda sh, args: _grep(sh, [*_option("-F", args), *args]),
-    "sed": _known(_sed),
+    "sed": _sed,
     "awk": _known(_awk),
     "bc": _known(_bc),
 }
