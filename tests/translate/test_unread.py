@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry, unread
 from trinity_compat.runtime.plan import Options, make_plan
 from trinity_compat.runtime.source import Source
@@ -47,7 +48,10 @@ trainer:
 def notes(config, *sets, text="", name="x.yaml"):
     """The lines about unread keys of a run of ``config``."""
     source = Source(config, text or yaml.safe_dump(config), {"yaml": name})
-    made = make_plan(config, Options(sets=sets), cwd=Path("/w"), device="cuda")
+    try:
+        made = make_plan(config, Options(sets=sets), cwd=Path("/w"), device="cuda")
+    except UserError:  # a split of GPUs that only upstream takes
+        made = make_plan(config, Options(sets=sets), cwd=Path("/w"), device="cpu")
     said = unread.named(made, source, sets).notes[len(made.notes) :]
     return [line.strip() for line in said[1:]]
 
