@@ -180,11 +180,13 @@ def test_a_trainer_alone_goes_on_with_groups_it_trained_before(run, tmp_path):
         f"{replay}.reuse_cooldown_time=0",
         f"{replay}.priority_fn=decay_limit_randomization",
         f"{replay}.priority_fn_args.use_count_limit=3",
+        "explorer.rollout_model.engine_num=2",
     ]
     options = [word for each in sets for word in ("--set", each)]
     words = ["trainer.save_freq=1"]
     first = run("trainer.total_training_steps=1", *words, options=options).start().finish()
     assert first.code == 0, first.out + first.err
+    assert "2 engine(s) for generation" in first.out
     made = first.sql("select count(*) from task_groups")[0][0]
     alone = run("trainer.total_training_steps=3", *words, options=[*options, "--mode", "train"], name="alone")
     alone.start().finish()
