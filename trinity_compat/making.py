@@ -9,13 +9,21 @@ from typing import Any, Protocol
 
 _KEY = "made with"
 _ELSEWHERE = ("val_files", "val_batch_size", "val_max_samples", "dataloader_num_workers")
+# Which machine answers, and how much of it, is not what it answers.
+_MACHINE = (
+    "val_kwargs",
+    "nnodes",
+    "n_gpus_per_node",
+    "tensor_model_parallel_size",
+    "gpu_memory_utilization",
+)
 
 
 def settings_mark(verl: Mapping[str, Any]) -> str:
     """Of the data, the model, the rollout and the reward that ``verl`` (plain containers) names."""
     actor = verl.get("actor_rollout_ref") or {}
     data = {key: value for key, value in (verl.get("data") or {}).items() if key not in _ELSEWHERE}
-    rollout = {key: value for key, value in (actor.get("rollout") or {}).items() if key != "val_kwargs"}
+    rollout = {key: value for key, value in (actor.get("rollout") or {}).items() if key not in _MACHINE}
     model = (actor.get("model") or {}).get("path")
     filtered = (verl.get("algorithm") or {}).get("filter_groups")
     said = [data, rollout, model, filtered, verl.get("reward")]
