@@ -157,10 +157,10 @@ def _eval(sh: Shell, args: Args) -> int:
 
 
 def _source(sh: Shell, args: Args) -> int:
+    if args and text_of(args[0]) == "--":
+        args = args[1:]
     if not args:
         return 2
-    if text_of(args[0]) == "--":
-        args = args[1:]
     content = external.script_content(sh, args[0], sourced=True)
     if content is None:
         sh.doubt = Open(f"source {text_of(args[0])}", sh.where)
