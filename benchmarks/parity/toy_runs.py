@@ -137,6 +137,8 @@ def _measure(
         with _Usage(mark) as usage:
             code = _wait(process, limit_s, mark)
         seconds = time.time() - started
+    if _stopping.is_set():  # whatever it said: its processes were killed one by one
+        raise Failed(f"{way} was stopped")
     if code:
         tail = "\n".join((folder / "output.log").read_text(errors="replace").splitlines()[-30:])
         raise Failed(f"{way} in {folder} ended with {code}:\n{tail}")
