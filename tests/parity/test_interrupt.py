@@ -31,6 +31,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
     )
     begun = [psutil.Process(int(pid)) for pid in (tmp_path / "fifo").read_text().split()]  # waits for the run
     try:
