@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
+
+from trinity_compat.buffer.api import Buffer
 
 _KEY = "made with"
 _ELSEWHERE = ("val_files", "val_batch_size", "val_max_samples", "dataloader_num_workers")
@@ -30,12 +32,7 @@ def settings_mark(verl: Mapping[str, Any]) -> str:
     return blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
-class _States(Protocol):
-    def get_state(self, key: str, default: Any = None) -> Any: ...
-    def set_state(self, key: str, value: Any) -> None: ...
-
-
-def sign(buffer: _States, verl: Mapping[str, Any]) -> bool:
+def sign(buffer: Buffer, verl: Mapping[str, Any]) -> bool:
     """Say in the buffer what its groups are made with, if nobody has; the first side that starts does.
     Returns whether it is what ``verl`` says."""
     mark = settings_mark(verl)
@@ -45,6 +42,6 @@ def sign(buffer: _States, verl: Mapping[str, Any]) -> bool:
     return known in (None, mark)
 
 
-def sign_anew(buffer: _States, verl: Mapping[str, Any]) -> None:
+def sign_anew(buffer: Buffer, verl: Mapping[str, Any]) -> None:
     """From now on groups are made with what ``verl`` says. Call after the others are void."""
     buffer.set_state(_KEY, settings_mark(verl))

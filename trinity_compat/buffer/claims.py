@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, groups, queries
+from trinity_compat.buffer import groups, queries, states
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
@@ -89,14 +89,12 @@ def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now
 
 def replayable_since(conn: sa.Connection) -> int:
     """The history from which on groups are made as they are made now."""
-    text = conn.execute(query(queries.GET_STATE), {"key": _MADE_ANEW}).scalar_one_or_none()
-    return 0 if text is None else int(codec.from_json(text))
+    return int(states.read(conn, _MADE_ANEW, 0))
 
 
 def replay_from(conn: sa.Connection, history: int) -> None:
     """Groups of earlier histories were made otherwise: none of them is trained again."""
-    bind = {"key": _MADE_ANEW, "value": codec.to_json(history)}
-    conn.execute(query(queries.SET_STATE), bind)
+    states.write(conn, _MADE_ANEW, history)
 
 
 def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, queries
+from trinity_compat.buffer import queries, states
 from trinity_compat.buffer.queries import query
 
 NOBODYS = ""  # no buffer's id: what it goes on from is not here, whatever is
@@ -52,23 +52,23 @@ def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> Posit
     below = missing if waiting is None else min(missing, waiting)
     beyond = conn.execute(query(queries.TRAINED_BEYOND), {"below": below}).scalars()
     also = (task for task in others if task > below)
-    mine = _read(conn, _ID)
+    mine = states.read(conn, _ID)
     if mine is None:
         mine = uuid.uuid4().hex
-        _write(conn, _ID, mine)
-    stream = _read(conn, stream_key(step + 1))
+        states.write(conn, _ID, mine)
+    stream = states.read(conn, stream_key(step + 1))
     return Position(below, tuple(sorted({*beyond, *also})), mine, history, stream)
 
 
 def is_ours(conn: sa.Connection, *, step: int, position: Position) -> bool:
     """Whether the ledger's current line runs through the checkpoint."""
-    base = _read(conn, _ADOPTED, {"step": 0, "history": 0})
+    base = states.read(conn, _ADOPTED, {"step": 0, "history": 0})
     if step < base["step"]:
         return False
     if position.buffer is None:
         trained = conn.execute(query(queries.ANY_USE_AT), {"step": step}).first() is not None
         return trained or step == base["step"]
-    if position.buffer != _read(conn, _ID) or position.history < base["history"]:
+    if position.buffer != states.read(conn, _ID) or position.history < base["history"]:
         return False
     left = {"history": position.history, "step": step}
     return conn.execute(query(queries.LEFT_BEFORE), left).first() is None
@@ -78,26 +78,17 @@ def adopt(conn: sa.Connection, *, step: int, history: int, position: Position) -
     """Go on at ``position``; the caller has voided what was here."""
     conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": position.below})
     kept = {"below": position.below, "beyond": list(position.beyond)}
-    _write(conn, _ADOPTED, {"step": step, "history": history, **kept})
+    states.write(conn, _ADOPTED, {"step": step, "history": history, **kept})
     if position.stream is not None:
-        _write(conn, stream_key(step + 1), position.stream)
+        states.write(conn, stream_key(step + 1), position.stream)
 
 
 def adopted(conn: sa.Connection) -> tuple[int, set[int]]:
     """What was trained before this database came in: all tasks below the first, and the others."""
-    kept = _read(conn, _ADOPTED, {"below": 0, "beyond": ()})
+    kept = states.read(conn, _ADOPTED, {"below": 0, "beyond": ()})
     return kept["below"], set(kept["beyond"])
 
 
 def stream_key(step: int) -> str:
     """The state that holds where ``step`` begins to draw tasks."""
     return f"stream/{step}"
-
-
-def _read(conn: sa.Connection, key: str, default: Any = None) -> Any:
-    text = conn.execute(query(queries.GET_STATE), {"key": key}).scalar_one_or_none()
-    return default if text is None else codec.from_json(text)
-
-
-def _write(conn: sa.Connection, key: str, value: Any) -> None:
-    conn.execute(query(queries.SET_STATE), {"key": key, "value": codec.to_json(value)})

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import claims, codec, groups, queries, resume
+from trinity_compat.buffer import claims, codec, groups, queries, resume, states
 from trinity_compat.buffer import position as positions
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.database import Database
@@ -245,12 +245,10 @@ class SqlBuffer:
         self._db.run(work)
 
     def set_state(self, key: str, value: Any) -> None:
-        bind = {"key": key, "value": codec.to_json(value)}
-        self._db.run(lambda conn: conn.execute(query(queries.SET_STATE), bind))
+        self._db.run(lambda conn: states.write(conn, key, value))
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        rows = self._rows(queries.GET_STATE, {"key": key})
-        return codec.from_json(rows[0][0]) if rows else default
+        return self._read(lambda conn: states.read(conn, key, default))
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
         values = {"role": role, "step": step, "metrics": codec.to_json(metrics)}

@@ -41,12 +41,20 @@ class GroupMaker:
         with weights older than ``version``."""
         jobs = {job.task_no: job for job in work.jobs}
         scoring: list[asyncio.Future[Group]] = []
+        failed: list[asyncio.Future[Group]] = []
+
+        def note(done: asyncio.Future[Group]) -> None:
+            if not done.cancelled() and done.exception():
+                failed.append(done)
+
         try:
             async for rollout in self._rollouts(jobs):
                 job = jobs[rollout.task_no]
                 made = self._score(work, job, rollout, version, history)
                 scoring.append(asyncio.ensure_future(made))
-                _raise_failed(scoring)
+                scoring[-1].add_done_callback(note)
+                if failed:  # a reward function that raises ends the step now, not after its last rollout
+                    failed[0].result()
             for finished in asyncio.as_completed(scoring):
                 yield await finished
         finally:
@@ -99,13 +107,6 @@ class GroupMaker:
             metrics=part.metrics,
             info=score.info,
         )
-
-
-def _raise_failed(scoring: Sequence[asyncio.Future[Group]]) -> None:
-    """A reward function that raises ends the run at once, not after the step's last rollout."""
-    for future in scoring:
-        if future.done():
-            future.result()
 
 
 def rollout_failed(rollout: Rollout, job: Job, attempts: int) -> Exception:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.workers import Workers
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.offers import Offer, Offered
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
-_POLL_S, _LOOK_S = 0.01, 0.5
+_POLL_S = 0.01
 
 
 class Receiver:
@@ -54,15 +55,14 @@ class Receiver:
             return None
 
     async def _received(self, meeting: Meeting, first_rank: int) -> WeightVersion:
-        until = time.monotonic() + meeting.over_s
-        taking = asyncio.ensure_future(self._workers.receive(meeting, first_rank))
-        while not (await asyncio.wait({taking}, timeout=_LOOK_S))[0]:
-            self._check()
-            if time.monotonic() > until:  # another offer would find them as they are
-                taking.cancel()
-                raise RunError(
-                    f"the engines hang in the handover of version {meeting.version}"
-                    f" (given up after {meeting.over_s:g} s)",
-                    hint="--restarts N starts an explorer that died again",
-                )
-        return taking.result()
+        taking = self._workers.receive(meeting, first_rank)
+        return await attended(taking, self._check, limit_s=meeting.over_s, late=lambda: _hang(meeting))
+
+
+def _hang(meeting: Meeting) -> RunError:
+    """Not HandoverFailed: another offer would find the engines as they are."""
+    return RunError(
+        f"the engines hang in the handover of version {meeting.version}"
+        f" (given up after {meeting.over_s:g} s)",
+        hint="--restarts N starts an explorer that died again",
+    )

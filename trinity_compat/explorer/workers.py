@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 START_S = 600.0  # a model of some size takes minutes to load and to compile, however short weights may take
-_LOOK_S = 0.5
 
 _CPU_ENV = {
     # One process and no compilation: 2 s instead of 40 s until the first token.
@@ -50,23 +49,15 @@ class Workers:
         actor = ray.remote(RolloutWorker).options(num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": env})
         for index in range(engine_count(rollout, self._device)):
             self._actors.append(actor.remote(dict(self._verl), self._device, index, shared=self._shared))
-        await self._started(check, max(timeout_s, START_S))
+        limit_s = max(timeout_s, START_S)
+        starting = _all(self._actors, "start")
+        await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
 
-    async def _started(self, check: Callable[[], None], limit_s: float) -> None:
-        until = time.monotonic() + limit_s
-        starting = asyncio.ensure_future(_all(self._actors, "start"))
-        try:
-            while not (await asyncio.wait({starting}, timeout=_LOOK_S))[0]:
-                check()
-                if time.monotonic() > until:
-                    raise RunError(
-                        f"the explorer's engines have not started in {limit_s:g} s{self._places()}",
-                        hint="see log/explorer.log; synchronizer.sync_timeout sets the limit above"
-                        f" {START_S:g} s",
-                    )
-            starting.result()
-        finally:
-            starting.cancel()
+    def _not_started(self, limit_s: float) -> RunError:
+        return RunError(
+            f"the explorer's engines have not started in {limit_s:g} s{self._places()}",
+            hint=f"see log/explorer.log; synchronizer.sync_timeout sets the limit above {START_S:g} s",
+        )
 
     def _places(self) -> str:
         """On another's cluster, or beside another explorer, what they wait for may be taken."""

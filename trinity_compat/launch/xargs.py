@@ -153,10 +153,10 @@ def _calls(items: _Items, command: list[Value], options: dict[str, str]) -> list
 
 
 def _by_lines(items: _Items, count: int) -> list[list[Value]]:
-    order = sorted(set(items.lines))
+    order = {line: place for place, line in enumerate(sorted(set(items.lines)))}
     chunks: list[list[Value]] = [[] for _ in range(-(-len(order) // count))]
     for value, line in zip(items.values, items.lines, strict=False):
-        chunks[order.index(line) // count].append(value)
+        chunks[order[line] // count].append(value)
     return chunks
 
 

@@ -7,14 +7,13 @@ What counts is ``use_dynamic_bsz`` of the actor: veRL asks for the reference's s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.refusals import place, value_of
-from trinity_compat.translate.sections.gpus import MODEL_SIZES, SEQUENCE
+from trinity_compat.translate.sections.gpus import sharing
 from trinity_compat.verl_config import PINNED
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -62,8 +61,7 @@ def divide(verl: dict[str, Any]) -> list[str]:
 def _ranks(verl: Mapping[str, Any], role: str) -> int:
     """Data-parallel ranks of ``role``."""
     megatron = value_of(verl, f"{_ACTOR}.strategy") == "megatron"
-    sizes = [f"megatron.{size}" for size in MODEL_SIZES] if megatron else [SEQUENCE]
-    shared = math.prod(value_of(verl, f"{role}.{size}") or 1 for size in sizes)
+    shared = sharing(role, lambda key: int(value_of(verl, key) or 1), megatron=megatron)
     trainer = verl["trainer"]
     return max(1, int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"]) // shared)
 

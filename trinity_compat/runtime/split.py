@@ -14,8 +14,9 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import engine_width
+from trinity_compat.runtime.refusals import value_of
 from trinity_compat.translate.reading import Reading
-from trinity_compat.translate.sections.gpus import MODEL_SIZES, SEQUENCE, Machine, halvings
+from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
 
 _ENGINES = "explorer.rollout_model.engine_num"
 
@@ -86,14 +87,9 @@ def _asked(config: Mapping[str, Any], total: int) -> int | None:
 def _split(verl: Mapping[str, Any], asked: int | None) -> tuple[Machine, int, int]:
     """(what is split, the engine's tensor parallel size, the explorer's GPUs): the first sizes that fit, the
     sequence's and the engine's being halved, as neither changes what is computed."""
-    rollout, actor = verl["actor_rollout_ref"]["rollout"], verl["actor_rollout_ref"]["actor"]
-    megatron = actor.get("strategy") == "megatron"
-    given = (
-        [int(actor["megatron"][size] or 1) for size in MODEL_SIZES]
-        if megatron
-        else [int(actor.get(SEQUENCE) or 1)]
-    )
-    sequence = math.prod(given)
+    actor, rollout = "actor_rollout_ref.actor", verl["actor_rollout_ref"]["rollout"]
+    megatron = value_of(verl, f"{actor}.strategy") == "megatron"
+    sequence = sharing(actor, lambda key: int(value_of(verl, key) or 1), megatron=megatron)
     for sp in [sequence] if megatron else halvings(sequence):
         for tp in halvings(int(rollout["tensor_model_parallel_size"])):
             machine = _machine(verl, tp, sp)
@@ -101,7 +97,7 @@ def _split(verl: Mapping[str, Any], asked: int | None) -> tuple[Machine, int, in
             if asked in choices:
                 return machine, tp, asked
             if choices and asked is None:
-                return machine, tp, min(choices, key=lambda count: (abs(2 * count - machine.total), -count))
+                return machine, tp, machine.nearest_half(choices)
     raise _impossible(_machine(verl, int(rollout["tensor_model_parallel_size"]), sequence), asked)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.errors import UserError
@@ -66,6 +66,10 @@ class Machine:
         able = range(self.engine, self.total, self.engine)
         return [count for count in able if not self.fault(count, ranks_only=ranks_only)]
 
+    def nearest_half(self, choices: Sequence[int]) -> int:
+        """Of numbers of rollout GPUs the one that comes nearest to a half; of two the larger."""
+        return min(choices, key=lambda count: (abs(2 * count - self.total), -count))
+
 
 def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
@@ -94,7 +98,7 @@ def split(view: View) -> tuple[Machine, int, int]:
     """
     nodes, per_node = _cluster(view)
     given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
-    sequence = _sequence(view)
+    sequence = sharing(f"{ARR}.actor", view.size, megatron=view.megatron)
     for sp in [sequence] if view.megatron else halvings(sequence):
         for tp in halvings(given):
             machine = _machine(view, nodes, per_node, tp, sp)
@@ -106,9 +110,14 @@ def split(view: View) -> tuple[Machine, int, int]:
 
 def ranks_of(view: View, role: str) -> int:
     """Data-parallel ranks of ``role`` (actor_rollout_ref.actor, …ref, critic) where veRL runs the launch."""
-    sizes = tuple(f"megatron.{size}" for size in MODEL_SIZES) if view.megatron else (SEQUENCE,)
-    shared = math.prod(view.size(f"{role}.{size}") for size in sizes)
-    return max(1, math.prod(_cluster(view)) // shared)
+    return max(1, math.prod(_cluster(view)) // sharing(role, view.size, megatron=view.megatron))
+
+
+def sharing(role: str, size_of: Callable[[str], int], *, megatron: bool) -> int:
+    """GPUs that work on one sequence together: a Megatron model's, else Ulysses'. ``size_of`` gives the value
+    of a key of ``role``."""
+    sizes = tuple(f"megatron.{size}" for size in MODEL_SIZES) if megatron else (SEQUENCE,)
+    return math.prod(size_of(f"{role}.{size}") for size in sizes)
 
 
 def _cluster(view: View) -> tuple[int, int]:
@@ -142,13 +151,6 @@ def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> M
     return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
 
 
-def _sequence(view: View) -> int:
-    actor = f"{ARR}.actor"
-    if not view.megatron:
-        return view.size(SP)
-    return math.prod(view.size(f"{actor}.megatron.{size}") for size in MODEL_SIZES)
-
-
 def _fitting_tp(view: View, room: int) -> int:
     """The engine's tensor parallel size, halved until one engine leaves a GPU to the trainer."""
     tp = view.size(TP)
@@ -173,7 +175,7 @@ def _rollout(view: View, machine: Machine) -> int:
     choices = machine.choices() or machine.choices(ranks_only=True)
     if not choices:
         return machine.engine
-    return min(choices, key=lambda count: (abs(2 * count - machine.total), -count))
+    return machine.nearest_half(choices)
 
 
 def _explained(machine: Machine, rollout: int) -> str:
