@@ -26,6 +26,7 @@ from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.scoring import make_scorer
+from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Workers
@@ -33,6 +34,7 @@ from trinity_compat.gpus import check_gpus
 from trinity_compat.making import sign
 from trinity_compat.orphans import end_with_parent
 from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.offers import Offered
 from trinity_compat.synchronizer.turns import Turn
 
@@ -116,7 +118,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         maker = GroupMaker(workers, make_scorer(config), tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
-        await Explorer(buffer, plan, maker, report, heart, receiver, device).explore()
+        test = HandoverTest(buffer, workers, probe.bound())
+        await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
     finally:
         workers.close()
         report.close()

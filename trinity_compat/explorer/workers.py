@@ -91,6 +91,10 @@ class Workers:
             raise engine_failed(error) from error
         return _taken(meeting.version, [answer for part in parts for answer in part])
 
+    async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
+        """For each engine the log-probability of every token after the first."""
+        return await _all(self._actors, "score", list(token_ids))
+
     async def sleep(self) -> None:
         """Free the device everywhere, weights kept aside."""
         await _all(self._actors, "sleep")
@@ -141,6 +145,9 @@ def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
         if "damaged" in answer:
             raise WeightsDamaged(answer["damaged"])
     for answer in answers:
+        if "unloadable" in answer:
+            raise RunError(f"vLLM could not load the weights: {answer['unloadable']}")
+    for answer in answers:
         if "failed" in answer:
             raise HandoverFailed(answer["failed"])
     return WeightVersion(version, "", answers[0]["digest"], answers[0]["nbytes"], "nccl")
@@ -152,9 +159,9 @@ def _shared_env() -> dict[str, str]:
     return {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "CUDA_VISIBLE_DEVICES": seen.split(",")[0]}
 
 
-async def _all(actors: Sequence[Any], method: str, *args: Any) -> None:
+async def _all(actors: Sequence[Any], method: str, *args: Any) -> list[Any]:
     try:
-        await asyncio.gather(*(getattr(actor, method).remote(*args) for actor in actors))
+        return await asyncio.gather(*(getattr(actor, method).remote(*args) for actor in actors))
     except Exception as error:
         raise engine_failed(error) from error
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from trinity_compat.addresses import outward_address
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import checkout, length, micro_batches, profiles
 from trinity_compat.runtime.jobdir import JobDir
@@ -110,7 +110,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         ),
         env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
         explorer=_one_explorer(options, spec.mode),
-        log_folder=_node_address() if (config.get("log") or {}).get("group_by_node") else "",
+        log_folder=outward_address() if (config.get("log") or {}).get("group_by_node") else "",
         unread={path: value for path, value in values_of(given).items() if path not in read},
     )
 
@@ -315,16 +315,6 @@ def _log_level(config: Mapping[str, Any]) -> dict[str, str]:
     if name not in _LEVELS:
         raise UserError(f"log.level={level}", hint=f"it may be {', '.join(_LEVELS)}")
     return {"VERL_LOGGING_LEVEL": name, "VLLM_LOGGING_LEVEL": name}
-
-
-def _node_address() -> str:
-    """This machine's address as others see it; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
 
 
 def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:

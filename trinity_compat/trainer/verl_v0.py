@@ -26,6 +26,7 @@ from verl.trainer.ppo.utils import Role, create_rl_dataset
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
+from trinity_compat.buffer.model import Experience
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
@@ -163,7 +164,7 @@ class VersionPublisher:
         """There are none."""
 
     def update_weights(self, step: int) -> None:
-        self.trainer.exchange.publish(step, self.send)
+        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs)
 
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
@@ -237,6 +238,19 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
             groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
             self._validated = self.global_steps, groups
         return self._validated[1]
+
+    def response_logprobs(self, experience: Experience) -> list[float]:
+        """Of the current policy, float [R]; a row for every rank, one at a time."""
+        rows = to_dataproto([experience] * self.actor_rollout_wg.world_size, self.shape)
+        rows.meta_info = {
+            "temperature": 1.0,
+            "use_dynamic_bsz": False,
+            "micro_batch_size_per_gpu": 1,
+            "global_token_num": rows.batch["attention_mask"].sum(-1).tolist(),
+            "images_seqlens": [],
+        }
+        answered, _ = self._compute_old_log_prob(rows)
+        return [float(x) for x in answered.batch["old_log_probs"][0, : len(experience.response_ids)]]
 
     # -- checkpoints ------------------------------------------------------------------------------
 
