@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.errors import RunError, UserError
@@ -187,5 +188,11 @@ def _join_ray(spec: RunSpec) -> None:
         ray.init(address=address, log_to_driver=True)
     else:
         folder = tempfile.mkdtemp(prefix="tc-ray-")
-        ray.init(address="local", include_dashboard=False, log_to_driver=True, _temp_dir=folder)
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=True,
+            _temp_dir=folder,
+            _node_ip_address=LOOPBACK,
+        )
     check_gpus(spec, "explorer", ray.cluster_resources().get("GPU", 0.0))

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.errors import RunError
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
@@ -97,6 +98,8 @@ def _init_arguments(options: Mapping[str, Any], folder: Path, gpus: int | None) 
         **({"object_store_memory": _CPU_OBJECT_STORE} if gpus == 0 else {}),
         "log_to_driver": False,
         "logging_level": logging.ERROR,
+        # Ray asks nobody who he is. Bound to this address its services are this machine's alone.
+        "_node_ip_address": LOOPBACK,
         **asked,
         "address": "local",
         "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS),

@@ -20,7 +20,8 @@ from trinity_compat.runtime import checkout, length, micro_batches, profiles
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.runtime.split import split_gpus
-from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
+from trinity_compat.secret import resolved, shown, without_passwords
+from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
@@ -74,7 +75,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     config, read = watched(given := _with_trinity_sets(config, overlays))
     r, how = inverse.updates_per_step(config)
     told = plain(inverse.to_verl(config)) | length.steps_of(config, options.sets)
-    verl = compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config))
+    verl = resolved(compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config)), os.environ)
     length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
     notes += [line for overlay in overlays for line in overlay.lines]
@@ -366,5 +367,5 @@ def _both(steps: int, r: int) -> str:
 def as_record(plan: Plan, options: Options) -> dict[str, Any]:
     """What ``config/launch.json`` says of the options."""
     told = {**asdict(options), "database": options.database and without_passwords(options.database)}
-    told["sets"] = [without_passwords(text) for text in options.sets]
+    told["sets"] = [shown(text) for text in options.sets]
     return {"options": told, "notes": list(plan.notes)}

@@ -17,7 +17,7 @@ from typing import Any
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import loggers
 from trinity_compat.runtime.plan import Plan
-from trinity_compat.spec import without_passwords
+from trinity_compat.secret import without_passwords
 
 _MIN_FREE = 256 * 2**20  # bytes
 _NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy")

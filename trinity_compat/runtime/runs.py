@@ -35,6 +35,7 @@ from trinity_compat.runtime.progress import Progress, say
 from trinity_compat.runtime.session import Ended, Request
 from trinity_compat.runtime.source import Source
 from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
+from trinity_compat.secret import hidden
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import turns
 
@@ -186,7 +187,7 @@ def _config_files(made: Plan, source: Source, options: Options) -> dict[str, str
     files = {
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",
         "trinity.yaml": source.yaml_text,
-        "verl.yaml": yaml.safe_dump(made.spec.verl, sort_keys=True, allow_unicode=True),
+        "verl.yaml": yaml.safe_dump(hidden("", made.spec.verl), sort_keys=True, allow_unicode=True),
     }
     return {**files, "audit.json": source.audit} if source.audit else files
 
@@ -209,7 +210,8 @@ def _must_agree(job: JobDir, made: Plan) -> None:
 def _differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
     """What both sides must agree on and don't, as the user knows it. Where versions lie, and the path that
     Python searches, belong to a machine."""
-    if theirs.verl != json.loads(json.dumps(dict(ours.verl))):
+    they, we = theirs.as_saved()[0], ours.as_saved()[0]  # another secret is no other run
+    if they["verl"] != we["verl"]:
         yield "the veRL configuration"
     if theirs.database_url != ours.database_url:
         yield "the database"
@@ -219,7 +221,7 @@ def _differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
         yield "algorithm.sample_strategy_args.max_staleness"
     if theirs.replay != ours.replay:
         yield "the replay buffer"
-    if _without_path(theirs.env) != _without_path(ours.env):
+    if _without_path(they["env"]) != _without_path(we["env"]):
         yield "explorer.env_vars"
 
 
@@ -283,6 +285,7 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
     env = {
         **os.environ,
         **made.env,
+        **made.spec.as_saved()[1],
         **({} if role == "trainer" else made.spec.env),
         "RAY_ADDRESS": ray_address,
         "RAY_DEDUP_LOGS": "0",

@@ -1,9 +1,9 @@
 """The handover's self-test: one answer's log-probabilities, the trainer's beside the engine's.
 
 With a run's first update the trainer leaves an answer that it has just trained on, and what the updated
-policy gives its tokens. An explorer that puts that version in place asks each of its engines the same. A layout that
-was mixed up on the way costs several nats a token; rounding (bfloat16, FP8, another kernel) a few hundredths.
-One value in the buffer's state, written by the trainer alone.
+policy gives its tokens. An explorer that puts that version in place asks each of its engines the same. A
+layout that was mixed up on the way costs several nats a token; rounding (bfloat16, FP8, another kernel) a few
+hundredths. One value in the buffer's state, written by the trainer alone.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.gpus import check_gpus
@@ -81,7 +82,13 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     else:
         processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
         cpus = max(processes + 2, os.cpu_count() or 1)
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            runtime_env=environment,
+            _node_ip_address=LOOPBACK,
+        )
     try:
         check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
         with _on_sigterm():  # ray.init has put a handler of its own in place of ours

@@ -273,7 +273,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def _load_checkpoint(self) -> None:
         mend_marker(self._directory)
-        super()._load_checkpoint()
+        with patch.object(ray_trainer.torch, "load", _no_state):
+            super()._load_checkpoint()
         own = self._load_own_state() if self.global_steps else {}
         afresh = self.config.trainer.resume_mode == "disable"
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
@@ -298,6 +299,12 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         if trainer.resume_mode == "resume_path":
             return Path(trainer.resume_from_path)
         return self._directory / f"global_step_{self.global_steps}"
+
+
+def _no_state(path: str, **_: Any) -> dict[str, Any]:
+    """For ``data.pt``, the dataloader's state: not opened, since veRL would unpickle whatever lies there and
+    ``StepPlaces`` needs nothing of it."""
+    return {}
 
 
 class _Roles(BaseTaskRunner):
