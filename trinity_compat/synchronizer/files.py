@@ -66,8 +66,8 @@ def write_file(
 
 
 def make_private(folder: Path) -> None:
-    """Make ``folder`` for this user alone. Under a name that can be told beforehand, where everybody may write
-    as in /dev/shm, it must be that: raises RunError for one that somebody else made, or may write into."""
+    """Make ``folder`` for this user alone. Where everybody may write, as in /dev/shm, its name can be told
+    beforehand: raises RunError for one there that somebody else made, or may write into."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
