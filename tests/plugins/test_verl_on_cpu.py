@@ -141,7 +141,7 @@ def test_value_head_takes_an_attention_that_a_cpu_has(tmp_path, asked, given):
     import torch
     from transformers import AutoConfig, Qwen2Config, Qwen2ForCausalLM
 
-    from trinity_compat.plugins.cpu_value_head import load_valuehead_model
+    from trinity_compat.plugins.value_head import load_valuehead_model
 
     size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
     Qwen2ForCausalLM(Qwen2Config(vocab_size=16, num_key_value_heads=1, **size)).save_pretrained(tmp_path)

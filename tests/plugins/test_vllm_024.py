@@ -1,4 +1,4 @@
-"""The weight receiver against the source of the pinned GPU release of vLLM, which is not the CPU's release."""
+"""The weight receiver against the source of the pinned GPU release of vLLM, not the CPU's release."""
 
 import json
 import os

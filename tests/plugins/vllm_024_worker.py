@@ -1,5 +1,6 @@
-"""A worker of vLLM 0.24.0 without a GPU: vLLM's own wrapper, configuration and post-load step; the model is two
-experts in the layout that vLLM gives them on Blackwell. Prints JSON. Arguments: a model's folder, one to write in.
+"""A worker of vLLM 0.24.0 without a GPU: vLLM's own wrapper, configuration and post-load step; the model is
+two experts in the layout that vLLM gives them on Blackwell. Prints JSON. Arguments: a model's folder, one to
+write in.
 """
 
 import json
@@ -93,9 +94,7 @@ def steps_of_quantised(worker, *, breaks):
         patch(f"{rollout}.is_quantized_model", lambda config: True),
         patch(f"{rollout}.load_quanted_weights", lambda *_, **__: steps.append("load") or []),
         patch(f"{quant}.prepare_quanted_weights_for_loading", lambda model: steps.append("prepare")),
-        patch(
-            f"{quant}.process_quanted_weights_after_loading", lambda model, state: steps.append("process")
-        ),
+        patch(f"{quant}.process_quanted_weights_after_loading", lambda model, state: steps.append("process")),
     ):
         try:
             worker._update(feed)

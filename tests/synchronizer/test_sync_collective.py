@@ -217,7 +217,9 @@ def test_a_word_of_somebody_else_s_ends_the_handover(company):
     meeting = company.meeting(1, secret="known to the run")
     company.call(meeting)
     group = WeightGroup(meeting, 0, CPU)
-    stranger = dist.PrefixStore(meeting.group, dist.TCPStore("127.0.0.1", company.store.port, is_master=False))
+    stranger = dist.PrefixStore(
+        meeting.group, dist.TCPStore("127.0.0.1", company.store.port, is_master=False)
+    )
     stranger.set(f"{meeting.handover}/0", '{"layout": [], "nbytes": 16, "checksum": ""}')
     number, kind, why, _ = company.answer()
     assert (number, kind) == (1, "HandoverFailed")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trinity_compat import placement
 from trinity_compat.addresses import LOOPBACK
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -30,7 +31,7 @@ from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.explorer.workers import Workers
+from trinity_compat.explorer.workers import Place, Workers
 from trinity_compat.gpus import check_gpus
 from trinity_compat.making import sign
 from trinity_compat.orphans import end_with_parent
@@ -110,13 +111,14 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     sign(buffer, spec.verl)
     report = Report(buffer, name, Trackers(spec.verl, name))
     shared = spec.mode == "colocate"
-    workers = Workers(spec.verl, spec.device, spec.env, shared=shared)
+    workers = Workers(spec.verl, spec.device, spec.env, shared=shared, place=Place.of(spec, index))
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
         if device:
             await device.wait(heart.check)
-        await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
+        with placement.told_when_pending(placement.ENGINES, heart.note):
+            await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         maker = GroupMaker(workers, make_scorer(config), tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())

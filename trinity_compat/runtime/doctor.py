@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trinity_compat.runtime import loggers, preflight
-from trinity_compat.runtime.plan import detect_device
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import attention, loggers, preflight
+from trinity_compat.runtime.devices import detect_device
 
 State = Literal["ok", "note", "problem"]
 _PINS = {"verl": "0.9.1", "ray": "2.60.0", "transformers": "5.10.4", "tensordict": "0.10.0"}
@@ -43,7 +44,7 @@ class Check:
 
 def examine(folder: Path) -> Iterator[Check]:
     """Run every check; ``folder`` is where job directories would lie."""
-    device = detect_device()
+    device = _detected()
     # Those that need an interpreter of their own take seconds: they run beside the others.
     with ThreadPoolExecutor() as pool:
         platform = pool.submit(_verl_platform, device)
@@ -63,6 +64,14 @@ def examine(folder: Path) -> Iterator[Check]:
         yield _wandb()
         yield platform.result()
         yield ray.result()
+
+
+def _detected() -> str:
+    """A cluster that does not answer is RAY_ADDRESS's own line."""
+    try:
+        return detect_device()
+    except UserError:
+        return "cpu"
 
 
 def _version(name: str) -> str | None:
@@ -104,6 +113,9 @@ def _device(device: str) -> Check:
         return Check(
             "device", "note", "no accelerator: the cpu profile is applied (trinity-compat profile cpu)"
         )
+    if device != "cuda":
+        mend = "run --device cpu, or stock veRL"
+        return Check("device", "problem", f"{device}: a decoupled run knows NVIDIA GPUs and CPUs", mend)
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -114,11 +126,11 @@ def _device(device: str) -> Check:
 
 def _flash_attention(device: str) -> Check:
     """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``."""
-    mend = "pip install flash-attn --no-build-isolation -v, or set attn_implementation=sdpa"
+    mend = attention.INSTALL
     if device == "cpu":
         return Check("flash-attn", "ok", "not needed on a CPU")
     if importlib.util.find_spec("flash_attn") is None:
-        return Check("flash-attn", "note", "not installed: veRL falls back to its own", mend)
+        return Check("flash-attn", "note", "not installed: runs get sdpa laid over (no_flash_attn)", mend)
     wrong = _python_says("import flash_attn_2_cuda")
     return _either("flash-attn", wrong, _version("flash-attn") or "", mend)
 

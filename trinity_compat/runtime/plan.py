@@ -16,7 +16,8 @@ from typing import Any, cast, get_args
 
 from trinity_compat.addresses import outward_address
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import checkout, length, micro_batches, profiles
+from trinity_compat.runtime import attention, checkout, length, micro_batches, profiles
+from trinity_compat.runtime.devices import detect_device, usable
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.runtime.split import split_gpus
@@ -30,7 +31,6 @@ from trinity_compat.verl_config.pinned import compose_pinned
 
 _SHARED_MEMORY = Path("/dev/shm")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-_ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/kfd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,12 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
 
     Raises UserError for values that cannot be run."""
-    device = device or detect_device()
+    device = usable(device or detect_device())
     overlays = _overlays(options, device)
     config, read = watched(given := _with_trinity_sets(config, overlays))
     r, how = inverse.updates_per_step(config)
     told = plain(inverse.to_verl(config)) | length.steps_of(config, options.sets)
+    overlays = [*attention.overlay(_laid_over(told, overlays), device), *overlays]
     verl = resolved(compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config)), os.environ)
     length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
@@ -114,17 +115,6 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         log_folder=outward_address() if (config.get("log") or {}).get("group_by_node") else "",
         unread={path: value for path, value in values_of(given).items() if path not in read},
     )
-
-
-def detect_device() -> str:
-    """``cuda`` or ``npu`` when the machine has such a device that this process may see, else ``cpu``."""
-    hidden = any(
-        os.environ.get(name) in ("", "-1") for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-    )
-    found = [path for path in _ACCELERATORS if Path(path).exists()]
-    if hidden or not found:
-        return "cpu"
-    return "npu" if "davinci" in found[0] else "cuda"
 
 
 def _overlays(options: Options, device: str) -> list[Overlay]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trinity_compat.errors import RunError
 from trinity_compat.orphans import SUPERVISOR
+from trinity_compat.placement import cpus_for
 from trinity_compat.runtime import (
     bench,
     checkout,
@@ -235,7 +236,8 @@ def _with_ray(made: Plan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Out
         say(f"uses the Ray at {_RAY_OF_USER}={address}")
         return work(Cluster(address))
     try:
-        with local_ray(made.ray, gpus=0 if made.spec.device == "cpu" else None) as cluster:
+        gpus = 0 if made.spec.device == "cpu" else None
+        with local_ray(made.ray, gpus=gpus, cpus=cpus_for(made.spec)) as cluster:
             outcome = work(cluster)
     except RunError as error:
         outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)

@@ -65,6 +65,9 @@ class Exchange(Protocol):
         """Version ``step`` is complete: send it if the style says so. With the first update ``scores`` is
         asked for what the explorers' engines must answer too (``synchronizer.probe``)."""
 
+    def before_leaving(self, leave_device: Callable[[], None]) -> None:
+        """``leave_device`` empties the training processes' caches: called before others use the device."""
+
     def claim(self, step: int) -> Claimed:
         """Wait for the train batch of ``step``. Raises PeerGone when nobody is left to make it."""
 

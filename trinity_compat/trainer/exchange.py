@@ -51,6 +51,7 @@ class BufferExchange:
         self._example: Experience | None = None  # what the self-test of the handover scores
         self._scores: Scores | None = None
         self._probed = False
+        self._leave_device: Callable[[], None] = lambda: None
         self._metrics: dict[str, float] = {}
 
     def started(self, total_steps: int) -> None:
@@ -93,6 +94,10 @@ class BufferExchange:
         """Where the explorer uses it too: until it is the trainer's turn. Raises PeerGone."""
         if self._turn:
             self._wait(lambda: True, "the device")
+
+    def before_leaving(self, leave_device: Callable[[], None]) -> None:
+        """What is called each time before the explorer has the device."""
+        self._leave_device = leave_device
 
     # -- weights ------------------------------------------------------------------------------
 
@@ -229,6 +234,7 @@ class BufferExchange:
                     return found
                 self._answer(asks)
                 if self._turn:
+                    self._leave_device()
                     self._turn.give()
             self._heart.check()
             gone = self._watch.verdict(what)

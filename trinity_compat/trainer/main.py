@@ -16,6 +16,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from trinity_compat import placement
 from trinity_compat.addresses import LOOPBACK
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -64,7 +65,8 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     with _ray(spec, config):
         try:
             exchange.wait_for_device()
-            trainer: Adapter = build(config, exchange, datasets, spec.device)
+            with placement.told_when_pending(placement.TRAINER, heart.note):
+                trainer: Adapter = build(config, exchange, datasets, spec.device)
             trainer.fit()
         finally:
             exchange.release()
@@ -80,8 +82,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     if address:
         ray.init(address=address, runtime_env=environment)
     else:
-        processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        cpus = max(processes + 2, os.cpu_count() or 1)
+        cpus = max(placement.cpus_for(spec), os.cpu_count() or 1)
         ray.init(
             address="local",
             num_cpus=cpus,

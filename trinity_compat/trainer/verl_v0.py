@@ -222,6 +222,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         ):
             super().init_workers()
         self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
+        self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def fit(self) -> None:
         with logged_through(self._log):
