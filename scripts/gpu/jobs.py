@@ -29,7 +29,7 @@ class Failed(RuntimeError):
 
 @dataclass(slots=True)
 class Job:
-    """One run of a script. ``words`` are veRL's, ``options`` trinity-compat's; ``env``: besides this one's."""
+    """One run of a script. ``words`` are veRL's, ``options`` trinity-compat's, ``env`` adds to this one's."""
 
     folder: Path
     script: str = "run_toy_grpo.sh"

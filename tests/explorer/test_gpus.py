@@ -140,7 +140,7 @@ def start(given, check=lambda: None):
 def test_engines_that_find_no_place_are_an_error_in_time(monkeypatch):
     FakeRay(monkeypatch)
     monkeypatch.setattr(workers, "START_S", 0.0)
-    with pytest.raises(RunError, match="not started in 0 s: they want 2 GPUs.* 0 free now .*place 1"):
+    with pytest.raises(RunError, match=r"not started in 0 s: they want 2 GPUs.* 0 free now .*place 1"):
         start(spec("explore", rollout=(1, 2, 1)))
 
 

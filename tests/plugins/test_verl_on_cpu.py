@@ -152,6 +152,22 @@ def test_value_head_takes_an_attention_that_a_cpu_has(tmp_path, asked, given):
     assert critic(torch.ones(2, 3, dtype=torch.long)).logits.shape == (2, 3, 1)
 
 
+def test_without_flash_attn_every_device_loads_its_critic_so(tmp_path):
+    code = """
+import json, verl, verl.utils.model as model
+print(json.dumps(model.load_valuehead_model.__module__))
+"""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexit 0\n")
+    smi.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert answer(code, tmp_path, PATH=path) == "trinity_compat.plugins.value_head"
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").touch()
+    have = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    assert answer(code, tmp_path, PATH=path, PYTHONPATH=have) == "verl.utils.model"
+
+
 VERSION = """
 import importlib.metadata as metadata, json, verl
 try:
