@@ -69,7 +69,11 @@ class RunSpec:
     def load(cls, path: Path) -> RunSpec:
         """Read what ``save`` wrote, as ``JOB/config/NAME``. A job that was renamed or copied since names its
         own database and folders, not those of whatever lies at its old place."""
-        data = _moved(json.loads(path.read_text()), str(path.absolute().parent.parent))
+        return cls.of_json(_moved(json.loads(path.read_text()), str(path.absolute().parent.parent)))
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """What ``asdict`` of a spec gives, read from JSON."""
         replay = data.get("replay")
         sections = {
             "sync": SyncSpec(**data["sync"]),

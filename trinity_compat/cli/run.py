@@ -61,13 +61,33 @@ from trinity_compat.runtime.session import Ended
     show_default=True,
     help="How often a dead explorer is started again.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the YAML and the plan; start nothing, execute nothing.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="What the run is for.  [default: what this machine has]",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"
+    " --job DIR, write what a run would use to DIR/config.",
+)
+@click.option(
+    "--gpus",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --dry-run --device cuda: how many GPUs the cluster has.",
+)
 def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
     """Run SOURCE: a veRL shell script, unchanged, or a Trinity YAML (x.yaml).
 
     Words after -- go to the script as its arguments.
     """
     options = Options(**given)  # type: ignore[arg-type]
+    if options.gpus is not None and not options.dry_run:
+        raise UserError(
+            "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
+        )
     if options.dry_run:
         from trinity_compat.runtime import dry
 

@@ -46,6 +46,8 @@ class Options:
     explorer: int | None = None  # the one of them that this command starts; None: all
     restarts: int = 0
     dry_run: bool = False
+    device: str | None = None  # cpu or cuda; None: what this machine has
+    gpus: int | None = None  # of a dry run: how many the cluster has
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
 
     Raises UserError for values that cannot be run."""
-    device = device or detect_device()
+    device = device or options.device or detect_device()
     overlays = _overlays(options, device)
     config, read = watched(given := _with_trinity_sets(config, overlays))
     r, how = inverse.updates_per_step(config)

@@ -38,6 +38,16 @@ def check(plan: Plan) -> None:
     check_database(plan.spec.database_url)
 
 
+def missing(plan: Plan) -> Iterator[str]:
+    """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
+    them; for a dry run, which may be made on another machine."""
+    for look in (check_models, check_data, check_reward_function):
+        try:
+            look(plan.spec.verl, cwd=plan.cwd)
+        except UserError as error:
+            yield str(error).partition("\n")[0]
+
+
 def check_packages() -> None:
     """The packages of the run extra are there."""
     for name in _NEEDED:

