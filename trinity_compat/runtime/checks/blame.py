@@ -25,25 +25,28 @@ _ENGINE_KEYS = {
 
 def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     """The dotted key that ``error`` is about, as far as its text tells; else ``section``, in which it arose.
-    ``keys``: every key of the configuration."""
+    ``keys``: every key of the configuration, with its sections."""
     text = str(error)
     if found := _FULL_KEY.search(text):
         section = found[1].strip()
     if found := _ARGUMENT.search(text):
         return f"{section}.{found[1]}"
-    return _mentioned(f"{text} {_source_line(error)}", section, list(keys)) or section
+    known = list(keys)
+    if section in known and not any(key.startswith(f"{section}.") for key in known):
+        return section
+    return _mentioned(f"{text} {_source_line(error)}", section, known) or section
 
 
 def _mentioned(text: str, section: str, keys: list[str]) -> str:
-    """The longest key, or end of a key, that stands in ``text``; those below ``section`` first."""
-    best = ""
-    score = (False, 0)
-    for word in dict.fromkeys(_DOTTED.findall(text)):
-        for key in _ending_in(word, keys):
-            rank = (key.startswith(f"{section}."), len(word))
-            if rank > score:
-                best, score = key, rank
-    return best
+    """The longest key, or end of a key, that stands in ``text``: one below ``section``, else one that is
+    spelled with its own section."""
+    found = [
+        (key.startswith(f"{section}."), len(word), key)
+        for word in dict.fromkeys(_DOTTED.findall(text))
+        for key in _ending_in(word, keys)
+        if not section or key.startswith(f"{section}.") or "." in word
+    ]
+    return max(found, default=(False, 0, ""))[2]
 
 
 def _ending_in(word: str, keys: list[str]) -> Iterator[str]:
@@ -57,10 +60,15 @@ def _ending_in(word: str, keys: list[str]) -> Iterator[str]:
 def words_of(error: BaseException) -> str:
     """The message on one line, without what Hydra and pydantic put around it; for an assertion without words
     the line of code that failed."""
-    text = str(error)
+    if hasattr(error, "errors"):  # pydantic's: what went wrong, without the input and a link
+        text = "; ".join(str(each["msg"]).removeprefix("Value error, ") for each in error.errors())
+    else:
+        text = str(error)
     if found := re.search(r"^Error in [^\n]*\n(.+?)(?:\nfull_key: |\Z)", text, re.DOTALL):
         text = re.sub(r"^(\w+)\((['\"])(.*)\2,?\)$", r"\3", found[1].strip(), flags=re.DOTALL)
-    text = " ".join(text.split()) or f"{type(error).__name__} at `{_source_line(error)}`"
+    text = " ".join(text.split())
+    if text in ("", "AssertionError()"):
+        text = f"it asserts `{_source_line(error)}`"
     return text if len(text) <= _WORDS else f"{text[: _WORDS - 1]}…"
 
 
@@ -82,6 +90,8 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _source_line(error: BaseException) -> str:
     """The line of a bare assertion: its text is all that veRL says of it."""
+    while error.__cause__ is not None:  # Hydra says what it called, around the error itself
+        error = error.__cause__
     if not isinstance(error, AssertionError):
         return ""
     *_, last = _frames(error.__traceback__)
@@ -95,9 +105,9 @@ def engine_key(argument: str, extra: Iterable[str]) -> str:
     return _ENGINE_KEYS.get(argument, f"{_ROLLOUT}.{argument}")
 
 
-def arguments_in(error: Any) -> list[str]:
-    """The names that a pydantic error is about, the outermost first; empty for another error."""
-    if not hasattr(error, "errors"):
-        return []
-    found = [part for each in error.errors() for part in each.get("loc", ()) if isinstance(part, str)]
-    return list(dict.fromkeys(found))
+def argument_of(error: Any, given: Iterable[str]) -> str | None:
+    """Which of the arguments ``given`` an error of vLLM's is about: the first that its words name."""
+    names = set(given)
+    places = [part for each in error.errors() for part in each["loc"]] if hasattr(error, "errors") else []
+    told = [word for word in _DOTTED.findall(words_of(error)) if "_" in word]
+    return next((str(name) for name in (*told, *places) if name in names), None)

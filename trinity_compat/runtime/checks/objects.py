@@ -75,10 +75,9 @@ class _Examination:
         try:
             explorer_side.engine_config(given)
         except Exception as error:
-            names = blame.arguments_in(error) or [name for name in given if f"'{name}'" in str(error)]
-            known = [name for name in names if name in given]
-            section = blame.engine_key(known[0], extra) if known else "actor_rollout_ref.rollout"
-            self._record(error, section, exact=bool(known))
+            name = blame.argument_of(error, given)
+            section = blame.engine_key(name, extra) if name else "actor_rollout_ref.rollout"
+            self._record(error, section, exact=bool(name))
 
     def _all(self, stages: Any) -> bool:
         """Whether every stage passed; ends at the first that did not."""

@@ -26,6 +26,7 @@ from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer, _Roles
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
 _ACTOR = "actor_rollout_ref.actor"
+_FSDP = ("fsdp", "fsdp2")
 Stage = tuple[str, Callable[[], Any]]  # (the section it is about, what to call)
 
 
@@ -38,8 +39,7 @@ def stages(config: DictConfig) -> Iterator[Stage]:
     yield "", lambda: _trainer(config, built)
     yield "critic" if need_critic(config) else "", lambda: _workers(built)
     yield "actor_rollout_ref", lambda: _actor(config)
-    yield "algorithm", lambda: _estimators(config)
-    yield _ACTOR, lambda: _losses(config)
+    yield from _algorithm(config)
     yield "actor_rollout_ref.model", lambda: _architecture(config, built.model)
 
 
@@ -153,20 +153,22 @@ def _actor(config: DictConfig) -> None:
         _Actor(copy.deepcopy(config.actor_rollout_ref), role).init_model()
 
 
-def _estimators(config: DictConfig) -> None:
-    core_algos.get_adv_estimator_fn(config.algorithm.adv_estimator)
-    one = torch.zeros(1, 1)
-    if config.algorithm.use_kl_in_reward:
-        core_algos.kl_penalty(one, one, config.algorithm.kl_penalty)
-
-
-def _losses(config: DictConfig) -> None:
-    actor, one = config.actor_rollout_ref.actor, torch.zeros(1, 1)
-    core_algos.get_policy_loss_fn(actor.policy_loss.get("loss_mode", "vanilla"))
+def _algorithm(config: DictConfig) -> Iterator[Stage]:
+    """What veRL looks up by name at its first update."""
+    algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
+    mode = actor.policy_loss.get("loss_mode", "vanilla")
+    yield "algorithm.adv_estimator", lambda: core_algos.get_adv_estimator_fn(algorithm.adv_estimator)
+    yield f"{_ACTOR}.policy_loss.loss_mode", lambda: core_algos.get_policy_loss_fn(mode)
+    if algorithm.use_kl_in_reward:
+        yield "algorithm.kl_penalty", lambda: _kl_penalty(algorithm.kl_penalty)
     if actor.use_kl_loss:
-        core_algos.kl_penalty(one, one, actor.kl_loss_type)
-    if actor.strategy in ("fsdp", "fsdp2"):
-        _optimizer(actor)
+        yield f"{_ACTOR}.kl_loss_type", lambda: _kl_penalty(actor.kl_loss_type)
+    if actor.strategy in _FSDP:
+        yield f"{_ACTOR}.optim", lambda: _optimizer(actor)
+
+
+def _kl_penalty(name: str) -> None:
+    core_algos.kl_penalty(torch.zeros(1, 1), torch.zeros(1, 1), name)
 
 
 def _optimizer(actor: DictConfig) -> None:
@@ -182,7 +184,7 @@ def _architecture(config: DictConfig, model: Any) -> None:
     from verl.utils.model import get_hf_auto_model_class
 
     actor = config.actor_rollout_ref.actor
-    if actor.strategy not in ("fsdp", "fsdp2"):
+    if actor.strategy not in _FSDP:
         return
     shape = copy.deepcopy(model.hf_config)
     (getattr(shape, "text_config", None) or shape).num_hidden_layers = 1
