@@ -66,10 +66,8 @@ def test_it_is_said_at_the_word_that_asks_for_it(made, monkeypatch, key, line):
 
 
 def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monkeypatch):
-    found = [
-        Refused("data.train_batch_size", "no", "veRL 0.9.1"),
-        Refused(f"{ARR}.rollout.name", "nor", "vLLM"),
-    ]
+    rollout = Refused(f"{ARR}.rollout.name", "nor", "vLLM")
+    found = [Refused("data.train_batch_size", "no", "veRL 0.9.1"), rollout]
     text = told(made, monkeypatch, Report(refused=found, stand_ins={f"{ARR}.model.path": "Qwen2.5-7B"}))
     assert text.splitlines() == [
         "run.sh:3: data.train_batch_size=8: veRL 0.9.1 refuses to start: no",
