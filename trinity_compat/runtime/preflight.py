@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,21 @@ def check_data(verl: Mapping[str, Any], *, cwd: Path) -> None:
         for text in _listed(data.get(key)):
             if "://" not in text:
                 _check_file(f"data.{key}", _local(text, cwd), data)
+    _check_rows([_local(text, cwd) for text in _listed(data.get("train_files"))], data)
+
+
+def _check_rows(files: Sequence[Path], data: Mapping[str, Any]) -> None:
+    """One batch at least, before veRL drops what is too long. Other formats are the explorer's to count."""
+    import pyarrow.parquet
+
+    if not all(path.suffix == ".parquet" and path.is_file() for path in files):
+        return
+    rows = sum(pyarrow.parquet.read_metadata(path).num_rows for path in files)
+    if rows < (batch := data["train_batch_size"]):
+        raise UserError(
+            f"data.train_batch_size={batch}, but data.train_files hold {rows} rows",
+            hint="lower data.train_batch_size (and ppo_mini_batch_size with it), or give more data",
+        )
 
 
 def _listed(value: Any) -> list[str]:
