@@ -1,8 +1,9 @@
-"""Files that are whole or not there; and devices, pipes and open files, which are written and never replaced.
+"""Writing a file whole or not at all; devices, pipes and open files are written, never replaced.
 
-A regular file, and a new one, is written beside its place and then renamed onto it: no reader ever sees half of
-it, and a failure leaves what was there. That is wrong for everything else: renamed onto ``/dev/null`` a file takes
-the device's place, for the whole machine. So links are followed first, and what is no regular file is opened.
+A regular file, existing or new, is written beside its place and then renamed onto it: no reader sees half
+of it, and a failure leaves what was there. Anything else would be destroyed that way: renamed onto
+``/dev/null``, a file takes the device's place for the whole machine. So links are followed first, and what
+is not a regular file is opened and written.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """A file to write what ``path`` shall hold; a regular file changes at the end of the block, at once.
+    """Open a file for what ``path`` is to hold; a regular file changes at once, at the end of the block.
 
-    ``mode``: the file's permissions, less the umask; None keeps those of a file that is there. ``/dev/stdout``
-    and ``/dev/fd/N`` go on where that file stands, as the shell's ``>&N``. Raises OSError.
+    ``mode``: the file's permissions, less the umask; None keeps those of an existing file. ``/dev/stdout``
+    and ``/dev/fd/N`` continue at that file's position, like the shell's ``>&N``. Raises OSError.
     """
     target = _followed(path)
     old = _status(target)
@@ -49,8 +50,8 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 
 def _followed(path: Path) -> Path:
-    """Where ``path`` leads, link by link, up to a file that a process has open: that one's link tells only a
-    name, which may be gone or be no name at all."""
+    """Where ``path`` leads, link by link, but not through a file that some process has open: such a link
+    reads as a name that may be gone, or may never have been one (``pipe:[42]``)."""
     path = path.absolute()
     for _ in range(_MOST_LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
@@ -72,18 +73,18 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _opened(target: Path) -> int:
-    """A handle to write what is no regular file; nothing is created or truncated."""
+    """A handle for writing what is not a regular file; nothing is created or truncated."""
     own = ("/dev/fd", "/proc/self/fd", f"/proc/{os.getpid()}/fd")
     if not _is_open_file(target) or str(target.parent) not in own:
         return os.open(target, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):  # what they hold back comes first
+    for stream in (sys.stdout, sys.stderr):  # what is still in their buffers comes first
         stream.flush()
     return os.dup(int(target.name))
 
 
 @contextlib.contextmanager
 def _beside(target: Path, old: os.stat_result | None, mode: int | None) -> Iterator[IO[bytes]]:
-    """A new file in ``target``'s folder that takes its name at the end of the block, or goes with a failure."""
+    """A new file in ``target``'s folder: renamed to it at the end of the block, removed if that fails."""
     if old is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
     kept = old if mode is None else None

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trinity_compat.cli._shared import writing
-from trinity_compat.buffer.report import BufferReport, Stats
 from trinity_compat.spec import RunSpec
+
+if TYPE_CHECKING:
+    from trinity_compat.buffer.report import BufferReport, Stats
 
 _SOURCE = click.argument("source", metavar="JOB_DIR|FILE|URL")
 
@@ -27,6 +30,8 @@ def command() -> None:
 
 @contextmanager
 def _opened(source: str) -> Iterator[BufferReport]:
+    from trinity_compat.buffer.report import BufferReport
+
     report = BufferReport(_url(source))
     try:
         yield report
