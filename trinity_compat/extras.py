@@ -11,7 +11,7 @@ from trinity_compat.errors import UserError
 
 _DISTRIBUTION = "trinity-compat"
 _REQUIREMENT = re.compile(
-    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;\s*extra\s*==\s*["'](?P<extra>\w+)"""
+    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
 )
 _OFFERED = ("data", "run", "postgres", "gpu")  # the first one that has all that is missing is offered
 _MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
@@ -25,10 +25,10 @@ def need(*packages: str) -> None:
 
 
 def explained(error: ModuleNotFoundError) -> UserError | None:
-    """What to tell the user; None where no extra has the module, so that the error is a defect of ours."""
-    module = (error.name or "").partition(".")[0]
+    """What to tell the user; None where no extra has the module, or its package is installed without it: then
+    the traceback says more. (Python names the outermost module that is missing.)"""
     packages = (package for extra in _OFFERED for package in pins(extra))
-    found = [package for package in packages if _MODULES.get(package, package) == module]
+    found = [package for package in packages if _MODULES.get(package, package) == error.name]
     return _missing(found[:1]) if found else None
 
 

@@ -155,7 +155,7 @@ def test_what_a_run_needs_is_in_its_extra():
 @pytest.mark.parametrize(
     ("module", "hint"),
     [
-        ("sqlalchemy.orm", "pip install 'trinity-compat[run]'"),
+        ("sqlalchemy", "pip install 'trinity-compat[run]'"),
         ("transfer_queue", "pip install 'trinity-compat[run]'"),
         ("pyarrow", "pip install 'trinity-compat[data]'"),
         ("psycopg", "pip install 'trinity-compat[postgres]'"),
@@ -167,5 +167,6 @@ def test_a_missing_module_is_told_with_the_smallest_extra_that_has_it(module, hi
     assert told.hint.startswith(hint)
 
 
-def test_a_module_of_no_extra_is_a_defect_and_keeps_its_traceback():
-    assert extras.explained(ModuleNotFoundError(name="trinity_compat.nothing")) is None
+@pytest.mark.parametrize("module", ["trinity_compat.nothing", "verl.nothing", "nothing", None])
+def test_what_no_extra_would_bring_keeps_its_traceback(module):
+    assert extras.explained(ModuleNotFoundError(name=module)) is None

@@ -74,7 +74,7 @@ def test_broken_flash_attention_shows_python_s_own_words(monkeypatch):
     ("device", "installed", "state", "found"),
     [
         ("cuda", [], "problem", "actors ask for it by default, critics always"),
-        ("cuda", ["kernels"], "note", "transformers downloads a kernel in its place"),
+        ("cuda", ["kernels"], "note", "tries the hub's kernel in its place"),
         ("cpu", [], "ok", "not needed on cpu"),
         ("npu", [], "ok", "not needed on npu"),
     ],

@@ -116,13 +116,14 @@ def _decoupled(side: Side) -> bool:
 
 def _split(run: Run) -> tuple[int, int] | None:
     """(GPUs of the trainer, GPUs of the rollout beside it), None where the source doesn't say."""
-    verl = run.meta.get("verl") or {}
-    if not verl.get("trainer"):
+    verl, mode = run.meta.get("verl") or {}, run.meta.get("mode", "both")
+    explorers = int(run.meta.get("explorers") or 1)
+    try:
+        if run.kind != "job":
+            return trainer_gpus(verl), 0
+        found = shares(verl, device=_device(run), mode=mode, explorers=explorers)
+    except (KeyError, TypeError, ValueError):  # a file that is not as a run writes it
         return None
-    if run.kind != "job":
-        return trainer_gpus(verl), 0
-    mode, explorers = run.meta.get("mode", "both"), int(run.meta.get("explorers") or 1)
-    found = shares(verl, device=_device(run), mode=mode, explorers=explorers)
     return found["trainer"], found.get("explorer", 0)
 
 

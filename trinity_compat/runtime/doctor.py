@@ -122,7 +122,7 @@ def _flash_attention(device: str) -> Check:
         wrong = _python_says("import flash_attn_2_cuda")
         return _either("flash-attn", wrong, version("flash-attn") or "", mend)
     if version("kernels") is not None:
-        found = "not installed: transformers downloads a kernel in its place"
+        found = "not installed: transformers tries the hub's kernel in its place"
         return Check("flash-attn", "note", found, mend)
     found = "not installed: veRL's actors ask for it by default, critics always"
     return Check("flash-attn", "problem", found, mend)
