@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trinity_compat.writing import write_text
+
 Mode = Literal["both", "train", "explore", "bench", "colocate"]
 _PASSWORD = re.compile(r"(://[^:@/\s]*):\S*@")
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
@@ -58,12 +60,8 @@ class RunSpec:
     resume: bool = True
 
     def save(self, path: Path) -> None:
-        """Write beside, then rename. For this user's eyes: the database's URL may hold a password."""
-        part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)
-        part.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
-        part.replace(path)
+        """For this user's eyes: the database's URL may hold a password."""
+        write_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", mode=0o600)
 
     @classmethod
     def load(cls, path: Path) -> RunSpec:

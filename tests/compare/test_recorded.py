@@ -132,3 +132,10 @@ def test_markdown_has_a_verdict_by_group():
     assert lines[0].startswith("**Nothing is beyond")
     assert "| group | differs | unclear | same | identical | which differ |" in lines
     assert "| reward | 0 | 2 | 0 | 4 |  |" in lines
+
+
+@pytest.mark.parametrize("damage", [{}, {"trainer": {}}, {"trainer": {"nnodes": 1, "n_gpus_per_node": None}}])
+def test_devices_that_the_configuration_does_not_tell_are_unknown(damage):
+    run = ours()
+    run.meta["verl"] = damage
+    assert breakdown.resources(Side("x", [run]))["gpus"] == "unknown: the source doesn't say"

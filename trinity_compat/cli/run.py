@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import Options
-from trinity_compat.runtime.session import Ended
+
+if TYPE_CHECKING:
+    from trinity_compat.runtime.session import Ended
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
@@ -104,6 +107,9 @@ def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
 
 
 def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int, list[Ended]]:
+    from trinity_compat.runtime import preflight
+
+    preflight.check_packages()  # before the script's own downloads
     if source.endswith((".yaml", ".yml")):
         from trinity_compat.runtime.runs import run_source
         from trinity_compat.runtime.source import from_yaml

@@ -6,7 +6,6 @@ Each check raises UserError with what is wrong and what to do. None imports torc
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import os
 import shutil
 import socket
@@ -14,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import loggers
 from trinity_compat.runtime.plan import Plan
 from trinity_compat.spec import without_passwords
 
 _MIN_FREE = 256 * 2**20  # bytes
-_NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy")
+_NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
 
 
 def check(plan: Plan) -> None:
@@ -49,15 +49,8 @@ def missing(plan: Plan) -> Iterator[str]:
 
 
 def check_packages() -> None:
-    """The packages of the run extra are there."""
-    for name in _NEEDED:
-        try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            raise UserError(
-                f"the package {name} is not installed here",
-                hint="pip install 'trinity-compat[run]', or make install",
-            ) from None
+    """What every run imports is there."""
+    extras.need(*_NEEDED)
 
 
 def check_models(verl: Mapping[str, Any], *, cwd: Path) -> None:
@@ -232,8 +225,10 @@ def is_free(port: int) -> bool:
 
 def holder(port: int) -> str:
     """Who listens on ``port``, as words to append; "" when that cannot be seen."""
-    import psutil
-
+    try:
+        import psutil
+    except ModuleNotFoundError:  # doctor says that it is missing
+        return ""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.pid:
@@ -252,9 +247,4 @@ def check_database(url: str) -> None:
             f"--database {without_passwords(url)}: no such kind of database",
             hint="sqlite:///FILE or postgresql://…",
         )
-    try:
-        importlib.metadata.version("psycopg")
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            "a PostgreSQL URL needs psycopg", hint="pip install 'trinity-compat[postgres]'"
-        ) from None
+    extras.need("psycopg")

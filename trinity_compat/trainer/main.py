@@ -18,7 +18,7 @@ from verl.utils.config import validate_config
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.gpus import check_gpus
+from trinity_compat.gpus import check_gpus, trainer_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.adapter import Adapter
@@ -79,8 +79,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     if address:
         ray.init(address=address, runtime_env=environment)
     else:
-        processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        cpus = max(processes + 2, os.cpu_count() or 1)
+        cpus = max(trainer_gpus(spec.verl) + 2, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env=environment)
     try:
         check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
