@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trinity_compat.compare.assertion import failure, holds
-from trinity_compat.compare.conclusion import headline, least_p
+from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.model import Run, Series, Side
 from trinity_compat.compare.sources import read_side
-from trinity_compat.compare.statistics import area_between, between_seeds, slope
-from trinity_compat.compare.verdict import Options, compare, updates_of
+from trinity_compat.compare.inference.seeds import between_seeds
+from trinity_compat.compare.statistics import area_between, slope
+from trinity_compat.compare.curves import updates_of
+from trinity_compat.compare.verdict import Options, compare
 from trinity_compat.errors import UserError
 
 
