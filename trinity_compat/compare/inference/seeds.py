@@ -51,11 +51,10 @@ def squared_error(a: Array, b: Array, paired: bool) -> tuple[Array, Array]:
         gaps = b - a
         return gaps.var(axis=0, ddof=1) / len(gaps), np.float64(len(gaps) - 1)
     of_a, of_b = a.var(axis=0, ddof=1) / len(a), b.var(axis=0, ddof=1) / len(b)
-    mean_a, mean_b = of_a.mean(), of_b.mean()
-    if mean_a + mean_b == 0:
-        return of_a + of_b, np.float64(len(a) + len(b) - 2)
-    below = mean_a**2 / (len(a) - 1) + mean_b**2 / (len(b) - 1)
-    return of_a + of_b, np.float64((mean_a + mean_b) ** 2 / below)
+    mean_a, total = of_a.mean(), (of_a + of_b).mean()
+    share = mean_a / total if total else 0.5  # of A in the error: squares of tiny errors would underflow
+    below = share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1)
+    return of_a + of_b, np.float64(1 / below)
 
 
 def pooled_spread(a: Sequence[float], b: Sequence[float]) -> float:

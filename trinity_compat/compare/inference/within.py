@@ -20,8 +20,8 @@ from trinity_compat.compare.inference.estimate import Estimate
 FEWEST = 16  # points: two for each block
 _BLOCKS = 8
 _WORTH = 8  # independent points, below which neither estimate holds what it promises
-_WALK_BLOCKS = 32
-_STEADIEST = 0.95  # the φ up to which the walk's width covers a series that stays around its mean
+_WALK_BLOCKS = 16
+_STEADIEST = 0.95  # the largest φ for which false alarms are counted
 
 Array = NDArray[np.float64]
 Error = tuple[float, float]  # standard error, degrees of freedom
@@ -68,18 +68,21 @@ def _blocks(gaps: Array) -> Error:
 
 
 def _walk(gaps: Array) -> Error:
-    """The error of the mean of a random walk that begins at 0, from its steps between at most 32 blocks.
+    """The error of the mean of a random walk that begins at 0, from its steps between at most 16 blocks.
 
-    Each step moves all that come after it. Means of L points step less than the walk itself: 3L² / (2L² + 1)
-    makes up for it. Never less than the error of an AR(1) of 0.95 that has run for long.
+    A step moves all that comes after it, so that early ones count most. A drift, the mean of the steps, is
+    what may be told, not noise. Means of L points step less than the walk itself: 3L² / (2L² + 1) makes up
+    for it. Of a run too short for blocks of two, never less than the error of an AR(1) of 0.95 at rest.
     """
     count = min(len(gaps), _WALK_BLOCKS)
     means, size = block_means(gaps, count), len(gaps) / count
-    steps = np.diff(means, prepend=0.0)
-    reach = 1 - np.arange(count) / count
-    walked = float((reach**2 * steps**2).sum()) * 3 * size**2 / (2 * size**2 + 1)
-    steady = float(np.diff(gaps).var()) / (1 - _STEADIEST**2)
-    return math.sqrt(max(walked, steady)), count - 2
+    steps = np.diff(means)
+    reach = (1 - np.arange(1, count) / count) ** 2
+    spread = float((reach * (steps - steps.mean()) ** 2).sum()) * (count - 1) / (count - 2)
+    squares = float(means[0]) ** 2 + spread * 3 * size**2 / (2 * size**2 + 1)
+    if size < 2:
+        squares = max(squares, float(np.diff(gaps).var()) / (1 - _STEADIEST**2))
+    return math.sqrt(squares), float(reach.sum() ** 2 / (reach**2).sum()) - 1
 
 
 def block_means(values: Array, count: int) -> Array:
