@@ -38,6 +38,18 @@ def test_just_inside_a_tenth_is_not_called_the_same_by_luck():
     assert judged(narrow, inside, **{SCORE: "4%"}).verdict == "differs"
 
 
+def test_the_two_one_sided_tests_are_made_at_5_percent():
+    metric = judged(WIDE, [0.48, 0.50, 0.52, 0.54, 0.56])
+    assert 0.05 < metric.evidence.p_same < 0.1
+    assert metric.verdict == "unclear"
+
+
+def test_far_below_is_as_little_the_same_as_far_above():
+    narrow = [0.5, 0.5005, 0.4995, 0.5002, 0.4998]
+    for shift in (-0.1, 0.1):
+        assert judged(narrow, [level + shift for level in narrow], **{SCORE: "0.02"}).verdict == "differs"
+
+
 def test_near_zero_the_margin_is_a_tenth_of_the_spread_between_seeds():
     metric = judged([-0.01, 0.02, -0.015, 0.01], [0.012, -0.02, 0.01, 0.003], "actor/pg_loss")
     assert metric.evidence.margin.origin == "a tenth of the spread between seeds"

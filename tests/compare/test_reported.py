@@ -57,6 +57,32 @@ def test_among_many_metrics_chance_is_not_called_a_difference_and_the_summary_co
     assert spared.verdict == "same" or re.search(r"of 30 metrics one may fall so low by chance", spared.why)
 
 
+def test_what_is_equal_at_every_point_was_not_tested_and_does_not_count():
+    a, b = {SCORE: [0.5, 0.51, 0.52, 0.53]}, {SCORE: [0.55, 0.57, 0.58, 0.6]}
+    equal = {f"actor/equal{k}": [1.0] * 4 for k in range(50)}
+    few, many_more = (
+        compare(
+            *(
+                Side(label, [run_of({**more, SCORE: [level] * 4}, str(level)) for level in side[SCORE]])
+                for label, side in (("a", a), ("b", b))
+            ),
+            Options(),
+        ).metric(SCORE)
+        for more in ({}, equal)
+    )
+    assert few.difference.q == many_more.difference.q == few.difference.p
+
+
+def test_a_band_that_leaves_0_by_chance_among_many_is_not_called_a_parting():
+    g = random.Random(8)
+    names = [f"actor/m{k}" for k in range(40)]
+    runs = [[run_of({name: noisy(g, 0.5) for name in names}, str(k)) for k in range(4)] for _ in range(2)]
+    found = compare(Side("a", runs[0]), Side("b", runs[1]), Options())
+    left = [m for m in found.metrics if m.evidence.band.first is not None]
+    assert left and all(m.evidence.band.p <= 0.05 for m in left)
+    assert not any(m.parting for m in left)
+
+
 def test_seconds_count_among_themselves():
     g = random.Random(3)
     timing = compare(many(g, 5), many(g, 5, shifted=(3,)), Options()).metric("timing_s/step")
@@ -152,6 +178,7 @@ def test_margins_from_the_command_line_and_from_a_file(tmp_path, seeds):
     assert verdict() == "differs"
     assert verdict("--margin", f"{SCORE}=0.2") == verdict("--margins", file) == "same"
     assert verdict("--margins", file, "--margin", f"{SCORE}=0.01") == "differs"
+    assert verdict("--margins", file, "--margin", "reward=0.01") == "differs"
 
 
 def test_a_plan_names_the_seeds_for_the_score(seeds):

@@ -69,6 +69,14 @@ def test_a_drift_under_white_noise_is_no_difference_in_a_long_run():
     assert np.mean([within_runs(np.zeros(2000), b).p <= 0.05 for b in gaps]) <= 0.07
 
 
+@pytest.mark.parametrize("points", [50, 200])
+def test_an_offset_that_hardly_moves_is_no_difference_either(points):
+    """A correlation of 0.99: the whole run is worth less than one point."""
+    g = np.random.default_rng(13)
+    gaps = ar1(g, 1500, points, 0.99)
+    assert np.mean([within_runs(np.zeros(points), b).p <= 0.05 for b in gaps]) <= 0.06
+
+
 @pytest.mark.parametrize("points", [50, 200, 1000])
 def test_a_run_that_never_learns_is_told_however_smooth_its_curve(points):
     g = np.random.default_rng(4)
