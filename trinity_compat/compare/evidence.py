@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics as stdlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trinity_compat.compare import inference
@@ -78,61 +78,53 @@ def gather(
     paired: bool,
     resolution: float,
 ) -> Evidence:
-    """Evidence on one metric, its curves on ``xs``. ``resolution``: the last digit that a source prints."""
+    """Evidence on one metric, its curves on ``xs``. ``given``: the user's margin; ``resolution``: the last
+    digit that a source prints."""
     over_seeds = min(len(a.seeds), len(b.seeds)) >= 2
     margin = _margin(a, b, given, over_seeds)
     value = b.summary.level - a.summary.level
-    scale = max(abs(a.summary.level), abs(b.summary.level))
-    least_told = max(resolution, _ROUNDED * scale)
-    told = abs(value) > least_told
-    lacks = _lacks(a, over_seeds)
-    if lacks:
-        return Evidence(Difference(value), margin, told, lacks=lacks)
-    if over_seeds:
-        return _of_seeds(xs, a, b, given, margin, paired, told, least_told)
+    rounding = max(resolution, _ROUNDED * max(abs(a.summary.level), abs(b.summary.level)))
+    if lacks := _lacks(a, over_seeds):
+        evidence = Evidence(Difference(value), margin, lacks=lacks)
+    elif over_seeds:
+        band = _band(xs, a, b, paired, rounding)
+        evidence = replace(_over_seeds(a.levels, b.levels, margin, given or DEFAULT, paired), band=band)
+    else:
+        evidence = _within_runs(a, b, margin)
+    return replace(evidence, told=abs(value) > rounding)
+
+
+def _over_seeds(
+    a: Sequence[float], b: Sequence[float], margin: Margin, amount: Amount, paired: bool
+) -> Evidence:
+    """From one level per seed; ``amount`` is what the margin was made from."""
+    from trinity_compat.compare.inference import power, seeds
+
+    estimate = seeds.between_seeds(a, b, paired=paired)
+    if amount.is_share and not margin.is_of_spread:
+        p_same = seeds.within_share(a, b, amount.value, paired=paired)
+    else:
+        p_same = _p_within(estimate, margin)
+    gaps = [q - p for p, q in zip(a, b, strict=True)] if paired else []
+    spread = stdlib.stdev(gaps) if paired else seeds.pooled_spread(a, b)
+    needed = power.seeds_needed(spread, margin.size, paired=paired)
+    return Evidence(_difference(estimate), margin, p_same=p_same, least=estimate.least(), seeds=needed)
+
+
+def _band(xs: Sequence[float], a: SideCurves, b: SideCurves, paired: bool, rounding: float) -> Band | None:
+    if len(xs) < 2:
+        return None
+    from trinity_compat.compare.inference.parting import band
+
+    return band(xs, a.seeds, b.seeds, paired=paired, least=rounding)
+
+
+def _within_runs(a: SideCurves, b: SideCurves, margin: Margin) -> Evidence:
     from trinity_compat.compare.inference.within import within_runs
 
     estimate = within_runs(a.mean, b.mean)
-    return Evidence(
-        _difference(estimate),
-        margin,
-        told,
-        p_same=_p_within(estimate, margin),
-        least=estimate.least(),
-        doubt=estimate.doubt,
-    )
-
-
-def _of_seeds(
-    xs: Sequence[float],
-    a: SideCurves,
-    b: SideCurves,
-    given: Amount | None,
-    margin: Margin,
-    paired: bool,
-    told: bool,
-    least_told: float,
-) -> Evidence:
-    from trinity_compat.compare.inference import parting, power, seeds
-
-    first, second = a.levels, b.levels
-    estimate = seeds.between_seeds(first, second, paired=paired)
-    share = given or DEFAULT
-    if share.is_share and not margin.is_of_spread:
-        p_same = seeds.within_share(first, second, share.value, paired=paired)
-    else:
-        p_same = _p_within(estimate, margin)
-    gaps = [q - p for p, q in zip(first, second, strict=True)] if paired else []
-    spread = stdlib.stdev(gaps) if paired else seeds.pooled_spread(first, second)
-    return Evidence(
-        _difference(estimate),
-        margin,
-        told,
-        p_same,
-        estimate.least(),
-        power.seeds_needed(spread, margin.size, paired=paired),
-        parting.band(xs, a.seeds, b.seeds, paired=paired, least=least_told) if len(xs) > 1 else None,
-    )
+    p_same, least = _p_within(estimate, margin), estimate.least()
+    return Evidence(_difference(estimate), margin, p_same=p_same, least=least, doubt=estimate.doubt)
 
 
 def _lacks(a: SideCurves, over_seeds: bool) -> str:

@@ -50,7 +50,7 @@ class Margins:
     def unheard(self, metrics: Sequence[str]) -> list[str]:
         """The names of a file that are not a group's and fit no metric. Raises UserError where one of the
         command line is so."""
-        groups = (*names.table().groups, "other")
+        groups = names.groups()
         left = [key for key in self.given if key not in groups and not fnmatch.filter(metrics, key)]
         for key in left:
             if key in self.asked:
@@ -102,7 +102,7 @@ def read(path: Path) -> dict[str, Amount]:
 
 def _check_group(name: str) -> None:
     """A word without a slash or a star names a group of the report."""
-    groups = (*names.table().groups, "other")
+    groups = names.groups()
     if name not in groups and not set(name) & set("/*?["):
         near = did_you_mean(name, groups)
         said = f"did you mean {near}?" if near else f"groups: {', '.join(groups)}"

@@ -26,7 +26,8 @@ class Series:
         self.walls.append(wall)
 
     def latest(self) -> Series:
-        """Ordered by step, one point a step (the last written wins), NaN and infinite values among them."""
+        """Ordered by step, one point a step (the last written wins), NaN and infinite values among them; the
+        series itself where it is so already."""
         if all(map(lt, self.steps, self.steps[1:])):
             return self
         return self._at({step: index for index, step in enumerate(self.steps)})

@@ -70,6 +70,11 @@ def rename(run: Run, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[
     return renamed, differs
 
 
+def groups() -> tuple[str, ...]:
+    """The groups of the report, in its order."""
+    return (*table().groups, "other")
+
+
 def group_of(name: str) -> str:
     """The verdict's group of a metric: that of the table's longest prefix that fits, else ``other``."""
     fits = [

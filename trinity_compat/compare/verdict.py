@@ -89,8 +89,7 @@ class Comparison:
     @property
     def groups(self) -> dict[str, list[MetricVerdict]]:
         """Metrics by group, in the table's order."""
-        order = [*names.table().groups, "other"]
-        found: dict[str, list[MetricVerdict]] = {group: [] for group in order}
+        found: dict[str, list[MetricVerdict]] = {group: [] for group in names.groups()}
         for metric in self.metrics:
             found[metric.group].append(metric)
         return {group: metrics for group, metrics in found.items() if metrics}

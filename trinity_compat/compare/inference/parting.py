@@ -60,7 +60,7 @@ def band(
     seen = np.where(np.abs(gaps) <= least, 0.0, np.abs(gaps))
     with np.errstate(divide="ignore", invalid="ignore"):
         highest = float(np.nan_to_num(seen / errors, nan=0.0, posinf=np.inf).max())
-    half = _width(count, float(freedom), angle) * errors
+    half = _width(count, freedom, angle) * errors
     outside = np.flatnonzero(seen > half)
     edges = block_edges(len(xs), count)
     return Band(
@@ -68,7 +68,7 @@ def band(
         [xs[i - 1] for i in edges[1:]],
         (gaps - half).tolist(),
         (gaps + half).tolist(),
-        min(1.0, _exceeds(highest, count, float(freedom), angle)),
+        min(1.0, _exceeds(highest, count, freedom, angle)),
         int(outside[0]) if len(outside) else None,
         len(outside),
     )

@@ -41,23 +41,23 @@ def _estimate(a: Array, b: Array, paired: bool) -> Estimate:
     squares, freedom = squared_error(a, b, paired)
     error = math.sqrt(squares)
     method = "Student's t over the pairs of seeds" if paired else "Welch's t over seeds"
-    return Estimate(value, ((error, float(freedom)),), _hedges(a, b), method)
+    return Estimate(value, ((error, freedom),), _hedges(a, b), method)
 
 
-def squared_error(a: Array, b: Array, paired: bool) -> tuple[Array, Array]:
+def squared_error(a: Array, b: Array, paired: bool) -> tuple[Array, float]:
     """The squared standard error of B − A along the first axis (the seeds), and its degrees of freedom, one
     for all columns: in a column of its own an error that is small by chance would look well known."""
     if paired:
         gaps = b - a
-        return gaps.var(axis=0, ddof=1) / len(gaps), np.float64(len(gaps) - 1)
+        return gaps.var(axis=0, ddof=1) / len(gaps), float(len(gaps) - 1)
     of_a, of_b = a.var(axis=0, ddof=1) / len(a), b.var(axis=0, ddof=1) / len(b)
     mean_a, total = of_a.mean(), (of_a + of_b).mean()
     share = mean_a / total if total else 0.5  # of A in the error: squares of tiny errors would underflow
     below = share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1)
-    return of_a + of_b, np.float64(1 / below)
+    return of_a + of_b, float(1 / below)
 
 
-def pooled_spread(a: Sequence[float], b: Sequence[float]) -> float:
+def pooled_spread(a: Sequence[float] | Array, b: Sequence[float] | Array) -> float:
     """The standard deviation between seeds, of both sides together."""
     first, second = np.asarray(a), np.asarray(b)
     freedom = len(first) + len(second) - 2
