@@ -102,6 +102,7 @@ def test_the_report_begins_with_whether_it_trains_the_same():
     assert lines[:2] == ["A = stock.log: 1 run(s)", "B = ours: 1 run(s)"]
     why = "one run a side with 3 points in common: its noise needs 16"
     assert lines[3] == f"Whether it trains the same cannot be said: {why}."
+    assert any(line.endswith(f"metrics not tested: {why}.") for line in lines)
     assert any("seed noise is unknown" in line for line in lines)
 
 

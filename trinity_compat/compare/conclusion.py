@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trinity_compat.compare import inference
@@ -37,8 +38,8 @@ def headline(comparison: Comparison) -> list[str]:
     lines = _first(comparison)
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
-    lines += [*partings(comparison), *_takes(comparison), _counts(comparison), *_methods(comparison)]
-    return [*lines, *_unknown_seeds(comparison)]
+    lines += [*partings(comparison), *_takes(comparison), _counts(comparison), *_untested(comparison)]
+    return [*lines, *_methods(comparison), *_unknown_seeds(comparison)]
 
 
 def _first(comparison: Comparison) -> list[str]:
@@ -128,13 +129,13 @@ def _cannot_be_said(learning: Sequence[MetricVerdict]) -> str:
 
 def _nothing_differs(comparison: Comparison, learning: Sequence[MetricVerdict]) -> str:
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
-    first = [*key_metrics(comparison)[:2]]
-    open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in first]
+    first = key_metrics(comparison)[:2]
+    tested = [m for m in learning if m.verdict == UNCLEAR and m.evidence.least is not None]
+    open_ends = [m.name for m in tested if m.name in first]
     if open_ends:
         return f"Nothing is beyond {noise}, but that is too large to say 'the same' of {_listed(open_ends)}."
     unclear = sum(m.verdict == UNCLEAR for m in learning)
-    are = "is" if unclear == 1 else "are"
-    tail = f" ({unclear} {are} too noisy to call the same)" if unclear else ""
+    tail = f" ({unclear} {'is' if unclear == 1 else 'are'} unclear)" if unclear else ""
     count = f"{_metrics(len(learning))} of learning, none beyond {noise}"
     return f"No sign that it trains differently: {count}{tail}."
 
@@ -231,13 +232,19 @@ def _counts(comparison: Comparison) -> str:
 _CHANCE = "of metrics called different so, at most one in twenty is so by chance"
 
 
+def _untested(comparison: Comparison) -> list[str]:
+    """Why metrics were not tested, once for all that have the same reason."""
+    lacks = (m.evidence.lacks for m in comparison.metrics if m.verdict == UNCLEAR)
+    reasons = Counter(why for why in lacks if why and why != inference.MISSING)
+    return [f"{_metrics(count)} not tested: {why}." for why, count in reasons.most_common()]
+
+
 def _methods(comparison: Comparison) -> list[str]:
     """How the intervals were made, once for all metrics."""
     methods = {m.difference.method for m in comparison.metrics if m.difference.method}
-    said = [f"Intervals and p: {method}." for method in sorted(methods)]
     if not inference.available():
         return [f"No intervals, p or verdicts: {inference.MISSING}."]
-    return said
+    return [f"Intervals and p: {method}." for method in sorted(methods)]
 
 
 def _seeds(comparison: Comparison) -> bool:

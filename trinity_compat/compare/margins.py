@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,6 @@ from pathlib import Path
 
 from trinity_compat.compare import names
 from trinity_compat.errors import UserError, Where
-from trinity_compat.verl_config.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Margins:
         left = [key for key in self.given if key not in groups and not fnmatch.filter(metrics, key)]
         for key in left:
             if key in self.asked:
-                near = did_you_mean(key, (*metrics, *groups))
-                hint = f"did you mean {near}?" if near else f"a metric, or a group: {', '.join(groups)}"
+                near = difflib.get_close_matches(key, (*metrics, *groups), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"a metric, or a group: {', '.join(groups)}"
                 raise UserError(f"--margin {key}: no metric that both sides have", hint=hint)
         return left
 
@@ -104,6 +104,6 @@ def _check_group(name: str) -> None:
     """A word without a slash or a star names a group of the report."""
     groups = names.groups()
     if name not in groups and not set(name) & set("/*?["):
-        near = did_you_mean(name, groups)
-        said = f"did you mean {near}?" if near else f"groups: {', '.join(groups)}"
+        near = difflib.get_close_matches(name, groups, n=1)
+        said = f"did you mean {near[0]}?" if near else f"groups: {', '.join(groups)}"
         raise UserError(f"{name}: neither a metric nor a group of the report", hint=said)

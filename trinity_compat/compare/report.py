@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trinity_compat.compare import inference
 from trinity_compat.compare.conclusion import VERDICTS, group_rows, headline, needed
 from trinity_compat.compare.curves import SideCurves
 from trinity_compat.compare.judgement import IDENTICAL, UNCLEAR
@@ -60,7 +59,7 @@ def _number(value: float | None) -> str:
 
 
 def open_ends(comparison: Comparison) -> list[list[str]]:
-    """Of each unclear metric: why, and what it would take to know."""
+    """Of each metric that was tested and is unclear: why, and what it would take to know."""
     return [
         [
             metric.name,
@@ -70,7 +69,7 @@ def open_ends(comparison: Comparison) -> list[list[str]]:
             needed(metric),
         ]
         for metric in comparison.metrics
-        if metric.verdict == UNCLEAR and metric.why != inference.MISSING
+        if metric.verdict == UNCLEAR and metric.evidence.least is not None
     ]
 
 
