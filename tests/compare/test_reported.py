@@ -16,6 +16,7 @@ from trinity_compat.cli.compare import command
 from trinity_compat.compare import inference
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html
+from trinity_compat.compare.margins import Amount, Margins
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_dict, as_markdown
 from trinity_compat.compare.verdict import Options, compare
@@ -107,6 +108,15 @@ def test_curves_that_part_and_meet_again_at_the_same_level_are_not_passed_over()
     assert found.metric(SCORE).difference.q > 0.05
     assert headline(found)[0] == f"The levels don't differ, but the curves part: {SCORE}."
     assert "though the levels don't differ" in " ".join(headline(found))
+
+
+def test_a_level_within_the_margin_does_not_make_curves_the_same_that_part():
+    crossing = sides(lambda step: 0.05 if step <= 30 else -0.05)
+    metric = compare(*crossing, Options()).metric(SCORE)
+    assert metric.evidence.p_same < 0.05
+    assert (metric.verdict, metric.why) == ("unclear", "the levels are the same, but the curves part")
+    given = Options(margins=Margins({SCORE: Amount(0.1)}))
+    assert compare(*crossing, given).metric(SCORE).verdict == "same"
 
 
 def test_curves_that_agree_part_nowhere():

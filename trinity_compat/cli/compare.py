@@ -67,15 +67,11 @@ def command(
     if len(sides) < 2 and plan is None:
         raise UserError("compare needs two sides", hint="trinity-compat compare A B, or A --plan 0.02")
     if configs:
-        _refuse_beside("--configs", "compares configurations", ("sides", "configs", "output", "form"))
-        _print(_config_text(sides, form), output)
-        return 0
+        return _compare_configs(sides, form, output)
     given = _margins(margins, margin_file)
     options = Options(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs), given)
     if plan is not None:
-        _refuse_beside("--plan", "plans alone", _HEARD_BY_PLAN)
-        _print(_plan_text(sides, plan, options, form), output)
-        return 0
+        return _plan(sides, plan, options, form, output)
     return _compare_runs(sides, options, assertions, form, output)
 
 
@@ -140,14 +136,16 @@ def _refuse_beside(option: str, does: str, heard: tuple[str, ...]) -> None:
         raise UserError(f"{option} has no HTML", hint="--format text, md or json")
 
 
-def _plan_text(sides: tuple[str, ...], plan: str, options: Options, form: str) -> str:
+def _plan(sides: tuple[str, ...], plan: str, options: Options, form: str, output: Path | None) -> int:
     from trinity_compat.compare.margins import amount
     from trinity_compat.compare.plan import as_text, make_plan
     from trinity_compat.compare.sources import read_side
 
+    _refuse_beside("--plan", "plans alone", _HEARD_BY_PLAN)
     asked = amount("--plan", plan)
     read = [read_side(paths, label) for label, paths in _labelled(sides)]
-    return as_text(make_plan(read, asked, options), form)
+    _print(as_text(make_plan(read, asked, options), form), output)
+    return 0
 
 
 def _margins(margins: tuple[str, ...], file: Path | None) -> Margins:
@@ -192,10 +190,12 @@ def _page(comparisons: list[Comparison]) -> str:
     return together([c.b.label for c in comparisons], pages) if len(pages) > 1 else pages[0]
 
 
-def _config_text(sides: tuple[str, ...], form: str) -> str:
+def _compare_configs(sides: tuple[str, ...], form: str, output: Path | None) -> int:
     from trinity_compat.compare.configs import difference_text
 
-    return difference_text(sides[0], list(sides[1:]), form)
+    _refuse_beside("--configs", "compares configurations", ("sides", "configs", "output", "form"))
+    _print(difference_text(sides[0], list(sides[1:]), form), output)
+    return 0
 
 
 def _print(text: str, output: Path | None) -> None:

@@ -13,17 +13,23 @@ ALPHA = 0.05
 _FLOAT32 = 2e-7
 
 
-def judge(a: SideCurves, b: SideCurves, evidence: Evidence, tested: int) -> tuple[str, str]:
-    """(verdict, why). ``tested``: the metrics among which q counts.
+def judge(
+    a: SideCurves, b: SideCurves, evidence: Evidence, *, tested: int, parting_q: float | None
+) -> tuple[str, str]:
+    """(verdict, why). ``tested``: the metrics among which q counts; ``parting_q``: of the curves' band.
 
     What diverges on one side only differs, whatever its finite points say; on both sides these decide, but
-    call nothing the same where other points are lost.
+    call nothing the same where other points are lost. Nor are curves the same that part, at the same level;
+    a margin that the user gave is about levels.
     """
     if bool(a.broken) != bool(b.broken):
         return DIFFERS, ""
     verdict, why = _judge_finite(a, b, evidence, tested) if a.mean else (UNCLEAR, evidence.lacks)
     if a.broken != b.broken and verdict in (SAME, IDENTICAL):
         return UNCLEAR, "points that are not finite are left out, and not the same ones on both sides"
+    parted = parting_q is not None and parting_q <= ALPHA
+    if parted and verdict == SAME and not evidence.margin.is_given:
+        return UNCLEAR, "the levels are the same, but the curves part"
     return verdict, why
 
 

@@ -244,7 +244,7 @@ def _with_verdict(
 ) -> MetricVerdict:
     difference = replace(metric.evidence.difference, q=q)
     evidence = replace(metric.evidence, difference=difference)
-    verdict, why = judge(metric.a, metric.b, evidence, tested)
+    verdict, why = judge(metric.a, metric.b, evidence, tested=tested, parting_q=parting_q)
     return replace(metric, evidence=evidence, verdict=verdict, why=why, parting_q=parting_q)
 
 
