@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.translate.ours import GONE, STOCK, refusals
+from trinity_compat.translate.ours import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
+_ACTOR = "actor_rollout_ref.actor"
 _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
 
@@ -31,7 +32,7 @@ def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, expl
             raise UserError(
                 f"{key}={value} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
             )
-    _check_megatron(verl, record)
+    _check_training_engine(verl, record)
     _check_engine(verl, record)
     _check_media(verl, record, cwd)
 
@@ -68,15 +69,19 @@ def _where(text: str) -> Where:
     return Where(file, int(line)) if line.isdigit() else Where(text)
 
 
-def _check_megatron(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Megatron has no CPU. The profile for one has put FSDP's strategy into the section."""
-    target = value_of(verl, "actor_rollout_ref.actor._target_") or ""
+def _check_training_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Megatron has no CPU, and the other engines are not among a run's. Known by the section's class and the
+    launch's word: on a CPU the profile has put FSDP's strategy into the section."""
+    target, named = value_of(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
+    where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
     if verl["trainer"]["device"] == "cpu" and target.endswith(".McoreActorConfig"):
         raise UserError(
-            "actor_rollout_ref.actor.strategy=megatron: Megatron trains on GPUs only, this run is on a CPU",
-            where=place(record, ("actor_rollout_ref.actor.strategy", "model_engine", "--config-name")),
+            f"{_ACTOR}.strategy=megatron: Megatron trains on GPUs only, this run is on a CPU",
+            where=where,
             hint="start it on a machine with GPUs, or write model_engine=dp to train with FSDP",
         )
+    if named not in ("dp", "megatron"):
+        raise UserError(f"model_engine={named}: {ENGINES}", where=where, hint=ENGINES_HINT)
 
 
 def _check_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:

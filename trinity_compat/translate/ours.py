@@ -13,6 +13,7 @@ from trinity_compat.vllm_arguments import SECTION
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 STOCK = "leave it out, or run on stock veRL"
+ENGINES, ENGINES_HINT = "the trainer has FSDP and Megatron", "write model_engine=dp or model_engine=megatron"
 ESTIMATOR = "algorithm.adv_estimator"
 _ORDER = (
     "the explorer draws the dataset's rows in veRL's default order, and veRL 0.9.1 has no such key any more"
@@ -99,8 +100,8 @@ _ALWAYS = (
     Refusal(f"{_ROLLOUT}.checkpoint_manager_class", "the trainer publishes weights to the explorer itself"),
     Refusal(
         "actor_rollout_ref.actor.strategy",
-        "the trainer has FSDP and Megatron",
-        "write model_engine=dp or model_engine=megatron",
+        ENGINES,
+        ENGINES_HINT,
         off=(None, "fsdp", "fsdp2", "megatron"),
         also=("model_engine",),
     ),
