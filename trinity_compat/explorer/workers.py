@@ -11,6 +11,7 @@ from typing import Any
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
+from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
@@ -46,8 +47,9 @@ class Workers:
         # Ray gives a shared device to the trainer; the engine finds it by the environment.
         gpus = 0 if self._device == "cpu" or self._shared else self._width
         env = worker_env(self._device, self._env) | (_shared_env() if self._shared else {})
-        actor = ray.remote(RolloutWorker).options(num_cpus=0, num_gpus=gpus, runtime_env={"env_vars": env})
         for index in range(engine_count(rollout, self._device)):
+            own = {"env_vars": env | engine_environment(self._verl, self._device, index)}
+            actor = ray.remote(RolloutWorker).options(num_cpus=0, num_gpus=gpus, runtime_env=own)
             self._actors.append(actor.remote(dict(self._verl), self._device, index, shared=self._shared))
         limit_s = max(timeout_s, START_S)
         starting = _all(self._actors, "start")

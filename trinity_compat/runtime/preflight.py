@@ -18,6 +18,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime import loggers
 from trinity_compat.runtime.plan import Plan
 from trinity_compat.spec import without_passwords
+from trinity_compat.translate.ours import REWARD_MANAGERS
 
 _MIN_FREE = 256 * 2**20  # bytes
 _NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
@@ -174,6 +175,22 @@ def check_reward_function(verl: Mapping[str, Any], *, cwd: Path) -> None:
         raise UserError(f"{file}:{error.lineno}: {error.msg}") from error
     if name not in set(_names(tree)):
         raise UserError(f"{file} defines no {name!r}", hint="set reward.custom_reward_function.name")
+    _check_manager(verl, tree, file)
+
+
+def _check_manager(verl: Mapping[str, Any], tree: ast.Module, file: Path) -> None:
+    """A reward manager that nothing but the function's file can register is registered there."""
+    manager = (verl.get("reward") or {}).get("reward_manager") or {}
+    name = manager.get("name")
+    if name in (None, *REWARD_MANAGERS) or manager.get("source") not in (None, "register"):
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    registered = {arg.value for call in calls for arg in call.args[:1] if isinstance(arg, ast.Constant)}
+    if name not in registered:
+        raise UserError(
+            f"reward.reward_manager.name={name}: neither veRL 0.9.1 nor {file} registers it",
+            hint=f"it may be {', '.join(REWARD_MANAGERS)}; or write @register({name!r}) over its class",
+        )
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
