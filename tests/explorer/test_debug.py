@@ -131,24 +131,22 @@ def run_task(tmp_path, toy, reward, **ask):
 
     (tmp_path / "mine.py").write_text(reward)
     spec, _ = job(tmp_path / "job", toy, f"reward.custom_reward_function.path={tmp_path}/mine.py")
-    output = tmp_path / "out.json"
 
     async def work(port):
-        one = (debug.run_task, spec, port, Ask(**ask))
-        return await asyncio.to_thread(*one, plugins=None, output=output)
+        return await asyncio.to_thread(debug.run_task, spec, port, Ask(**ask), plugins=None)
 
-    return with_server(work, model=spec.verl["actor_rollout_ref"]["model"]["path"]), output
+    return with_server(work, model=spec.verl["actor_rollout_ref"]["model"]["path"])
 
 
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    "
 
 
 def test_a_task_shows_prompt_answers_and_rewards(tmp_path, toy):
-    shown, output = run_task(tmp_path, toy, REWARD + "return {'score': 0.5, 'why': 'half'}", task=1, n=3)
+    shown = run_task(tmp_path, toy, REWARD + "return {'score': 0.5, 'why': 'half'}", task=1, n=3)
     lines = "\n".join(shown.lines())
     assert lines.count("reward 0.5") == 3 and "'why': 'half'" in lines
     assert "sort" in lines
-    answers = json.loads(output.read_text())["answers"]
+    answers = shown.record()["answers"]
     assert [(answer["reward"], answer["info"]["why"]) for answer in answers] == [(0.5, "half")] * 3
 
 
@@ -157,7 +155,6 @@ def test_what_a_reward_function_raises_is_shown_with_its_traceback(tmp_path, toy
         run_task(tmp_path, toy, REWARD + "return {}['x']")
     told = capfd.readouterr().err
     assert f'File "{tmp_path}/mine.py", line 2, in compute_score' in told
-    assert not (tmp_path / "out.json").exists()
 
 
 @pytest.mark.runtime

@@ -35,10 +35,9 @@ def test_both_sides_on_one_gpu_are_refused_by_each(side):
     assert refused(spec(), side, 1.0) == (
         "the run wants 2 GPUs, and Ray has 1: 1 for the trainer (trainer.n_gpus_per_node=1) + 1 for the"
         " explorer (1 engine × actor_rollout_ref.rollout.tensor_model_parallel_size=1)\n"
-        "  hint: --mode colocate lets both sides use one GPU in turns; the engines are"
-        " actor_rollout_ref.rollout.nnodes × rollout.n_gpus_per_node ÷"
-        " actor_rollout_ref.rollout.tensor_model_parallel_size, 1 where nnodes is 0; RAY_ADDRESS names a"
-        " larger cluster"
+        "  hint: --mode colocate lets both sides use one GPU in turns; --set"
+        " explorer.rollout_model.engine_num=N changes the number of engines; RAY_ADDRESS names a larger"
+        " cluster"
     )
 
 

@@ -20,3 +20,13 @@ def test_a_file_that_is_no_parquet(run, tmp_path):
     one = run(f"data.val_files={file}").start().finish(60)
     assert one.code == 2
     assert f"data.val_files: {file} is no parquet file" in one.errors[0]
+
+
+def test_fewer_rows_than_a_batch(run, tmp_path):
+    file = tmp_path / "few.parquet"
+    row = {"prompt": [{"role": "user", "content": "1"}], "data_source": "x", "reward_model": {"a": "1"}}
+    pq.write_table(pa.Table.from_pylist([row] * 7), file)
+    one = run(f"data.train_files={file}").start().finish(60)
+    assert one.code == 2
+    assert one.errors[0] == "error: data.train_batch_size=8, but data.train_files hold 7 rows"
+    assert not one.job.exists()

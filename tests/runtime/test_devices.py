@@ -14,6 +14,7 @@ from trinity_compat.runtime import devices
 @pytest.fixture
 def machine(monkeypatch):
     """A machine on which exactly the given paths exist."""
+    devices._cluster_resources.cache_clear()
     for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
 

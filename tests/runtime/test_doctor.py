@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.doctor import command
-from trinity_compat.runtime import doctor
+from trinity_compat.runtime import attention, doctor
 from trinity_compat.runtime.doctor import Check
 
 
@@ -45,18 +45,46 @@ def test_a_taken_port_is_told_with_the_command_that_frees_it(monkeypatch):
 
 
 def test_a_wrong_version_and_a_missing_package(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: {"verl": "0.8.0", "ray": None}.get(name, "1"))
+    have = {"verl": "0.8.0", "ray": None, "psutil": None}
+    monkeypatch.setattr(doctor, "version", lambda name: have.get(name, "1"))
     found = {check.name: check for check in doctor._packages()}
     assert found["verl"].mend == "pip install 'verl==0.9.1'"
-    assert found["ray"].found == "not installed"
+    assert sorted(found["packages"].found.split(": ")[1].split(", ")) == ["psutil", "ray"]
+    assert found["packages"].mend.startswith("pip install 'trinity-compat[run]'")
+    assert "ray" not in found and "torch" not in found
+
+
+def test_what_is_not_installed_is_not_tried(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: None)
+    monkeypatch.setattr(doctor, "_python_says", lambda code, **more: pytest.fail("tried"))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert doctor._verl_platform("cpu") == doctor._ray_address() == doctor._ray_starts() == []
+    assert doctor._memory().found == "not measured: psutil is not installed"
 
 
 def test_broken_flash_attention_shows_python_s_own_words(monkeypatch):
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(attention, "installed", lambda: True)
     check = doctor._flash_attention("cuda")
     assert check.state == "problem"
     assert "flash_attn_2_cuda" in check.found
     assert check.mend.startswith("pip install flash-attn")
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "found"),
+    [
+        ("cuda", "note", "runs get sdpa in its place (profile no_flash_attn), Ulysses is refused"),
+        ("cpu", "ok", "not needed on cpu"),
+        ("npu", "ok", "not needed on npu"),
+    ],
+)
+def test_a_run_does_without_flash_attention_and_doctor_says_what_installs_it(
+    monkeypatch, device, state, found
+):
+    monkeypatch.setattr(attention, "installed", lambda: False)
+    check = doctor._flash_attention(device)
+    assert (check.state, found in check.found) == (state, True)
+    assert device != "cuda" or check.mend == attention.INSTALL
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("note", 0), ("problem", 1)])

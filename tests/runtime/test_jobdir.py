@@ -38,7 +38,7 @@ def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch
     """Else both could find the other's lock, and join a run that nobody has prepared."""
     held = []
 
-    def prepare(made, source, options, *, joined):
+    def prepare(made, source, options, report, *, joined):
         with (job.root.parent / ".locks" / "name.start").open() as start, pytest.raises(BlockingIOError):
             fcntl.flock(start, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.append(joined)
@@ -46,7 +46,7 @@ def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch
     monkeypatch.setattr(runs, "_prepare", prepare)
     monkeypatch.setattr(runs, "_forget_participants", lambda made: held.append("forgot"))
     explore, train = (plan_of(job, mode) for mode in ("explore", "train"))
-    with runs._begun(explore, None, None), runs._begun(train, None, None):
+    with runs._begun(explore, None, None, None), runs._begun(train, None, None, None):
         assert held == [False, "forgot", True]
 
 
@@ -58,7 +58,7 @@ def test_weights_in_shared_memory_go_with_the_trainer_s_side_however_it_ends(
         monkeypatch.setattr(runs, name, lambda *_, **__: None)
     made = plan_of(job, mode)
     Path(made.spec.sync.directory).mkdir()
-    with contextlib.suppress(ZeroDivisionError), runs._begun(made, None, None):
+    with contextlib.suppress(ZeroDivisionError), runs._begun(made, None, None, None):
         raise ZeroDivisionError
     assert Path(made.spec.sync.directory).exists() == left
 

@@ -4,6 +4,8 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry, micro_batches
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan import Options
 from trinity_compat.verl_config import compose_pinned
 
@@ -24,6 +26,12 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     trainer.total_training_steps=4 \\
     actor_rollout_ref.actor.use_kl_loss=True
 """
+
+
+@pytest.fixture(autouse=True)
+def no_start_check(monkeypatch):
+    """What veRL and vLLM say of a plan has tests of its own, test_start_objects.py; here it costs seconds."""
+    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
 
 
 def check(**changed):

@@ -19,6 +19,7 @@ from trinity_compat.runtime.session import Request
 from trinity_compat.spec import ReplaySpec, RunSpec
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
+from trinity_compat.vllm_arguments import CPU, GPU
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}
@@ -458,6 +459,33 @@ def test_one_accelerator_is_shared_in_turns_and_a_cpu_is_not():
 def test_what_one_device_cannot_hold_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         planned(mode="colocate", **options)
+
+
+@pytest.mark.parametrize(
+    ("sets", "message", "hint"),
+    [
+        (("trainer.n_gpus_per_node=8",), "on one device, and the run has 8", "leave out --mode colocate"),
+        (("trainer.nnodes=2",), "on one device, and the run has 2", "--set trainer.nnodes=1"),
+        (
+            ("actor_rollout_ref.rollout.tensor_model_parallel_size=2",),
+            "tensor_model_parallel_size=2 on one device",
+            "tensor_model_parallel_size=1",
+        ),
+    ],
+)
+def test_turns_on_one_device_are_not_taken_on_several(sets, message, hint):
+    with pytest.raises(UserError, match=message) as caught:
+        planned(mode="colocate", sets=sets, device="cuda")
+    assert hint in caught.value.hint
+    memory = (*sets, "synchronizer.sync_method=memory")
+    assert planned(mode="colocate", sets=memory).spec.mode == "colocate"  # a CPU is one, for all processes
+
+
+def test_an_argument_that_vllm_has_renamed_is_told():
+    key = "actor_rollout_ref.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache"
+    for device, release in (("cpu", CPU), ("cuda", GPU)):
+        notes = planned(f"+{key}=True", device=device).notes
+        assert any(f"{key}=True: vLLM {release} gets mm_processor_cache_gb=0" in note for note in notes)
 
 
 @pytest.mark.parametrize("sets", [(), ("trainer.use_v1=True",)])

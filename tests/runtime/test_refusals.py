@@ -7,6 +7,7 @@ import pytest
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry
 from trinity_compat.runtime.plan import Options
+from trinity_compat.vllm_arguments import CPU
 
 SCRIPT = """\
 python3 -m verl.trainer.main_ppo \\
@@ -38,6 +39,20 @@ def planned(tmp_path, word, *options):
         ("+actor_rollout_ref.rollout.quantization=fp8", "the trainer's precision"),
         ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "tensor_model_parallel_size"),
         ("actor_rollout_ref.rollout.over_sample_rate=0.1", "none is cut short"),
+        ("reward.reward_manager.name=collabllm", "no reward manager of that name"),
+        ("reward.reward_manager.name=mine", "no reward manager of that name"),
+        ("+actor_rollout_ref.rollout.checkpoint_manager_class=mine.M", "publishes weights to the explorer"),
+        ("+actor_rollout_ref.rollout.agent.agent_loop_manager_class=mine.M", "out of the buffer"),
+        ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "quantize nothing"),
+        (
+            "+actor_rollout_ref.rollout.multi_turn.interaction_config_path=x.yaml",
+            "an agent loop of one's own",
+        ),
+        (
+            "+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_lora=True",
+            "the explorer's weights come merged",
+        ),
+        ("+actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size=2", "before the engine starts"),
     ],
 )
 def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
@@ -99,3 +114,38 @@ def test_images_have_no_place_in_the_buffer(tmp_path, images, refused):
     with pytest.raises(UserError, match=r"has images \(data.image_key\)") as caught:
         planned(tmp_path, f"data.train_files={file}")
     assert caught.value.where.line == 8
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("blok_size=32", "did you mean 'block_size'?"),
+        ("rope_theta=1000000.0", "write hf_overrides.rope_parameters.rope_theta"),
+    ],
+)
+def test_an_argument_that_vllm_does_not_take_is_named_with_its_line(tmp_path, argument, hint):
+    key = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+    with pytest.raises(UserError) as caught:
+        planned(tmp_path, f"+{key}.{argument}")
+    assert caught.value.message.startswith(f"{key}.{argument}: vLLM {CPU} has no argument")
+    assert caught.value.where.line == 8
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("word", ["model_engine=megatron", "--config-name=ppo_megatron_trainer.yaml"])
+def test_megatron_on_a_cpu_is_refused_in_one_sentence(tmp_path, word):
+    with pytest.raises(UserError, match="Megatron trains on GPUs only, this run is on a CPU") as caught:
+        planned(tmp_path, word)
+    assert caught.value.where.line == 8
+
+
+@pytest.mark.parametrize("engine", ["veomni", "torchtitan"])
+def test_a_training_engine_that_a_run_does_not_have_is_refused(tmp_path, engine):
+    with pytest.raises(UserError, match="the trainer has FSDP and Megatron") as caught:
+        planned(tmp_path, f"model_engine={engine}")
+    assert caught.value.where.line == 8
+
+
+def test_a_manager_that_the_reward_function_s_file_may_register_is_left_to_it(tmp_path):
+    words = "reward.reward_manager.name=mine reward.custom_reward_function.path=mine.py"
+    assert planned(tmp_path, words)

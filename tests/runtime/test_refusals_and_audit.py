@@ -32,6 +32,13 @@ GIVEN = ["actor_rollout_ref.model.path=org/m", "data.train_files=/d/t.parquet", 
         f"{ROLLOUT}.expert_parallel_size=2",
         "algorithm.adv_estimator=remax",
         "data.gen_batch_size=2048",
+        "reward.reward_manager.name=collabllm",
+        f"+{ROLLOUT}.checkpoint_manager_class=mine.M",
+        f"+{ROLLOUT}.agent.agent_loop_manager_class=mine.M",
+        f"++{ROLLOUT}.qat.enable=True",
+        f"+{ROLLOUT}.engine_kwargs.vllm.worker_cls=mine.W",
+        f"++{ROLLOUT}.mtp.enable_rollout=True",
+        "actor_rollout_ref.actor.fsdp_config.qat.enable=True",
     ],
 )
 def test_what_a_run_refuses_the_audit_does_not_promise(tmp_path, word):

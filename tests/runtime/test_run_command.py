@@ -1,10 +1,13 @@
 """`trinity-compat run` on small scripts, from the outside. Nothing here starts Ray."""
 
+import json
 import os
 import subprocess
 import sys
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -97,6 +100,56 @@ def test_a_dry_run_executes_nothing_of_the_script(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "executed").exists()
     assert yaml.safe_load(done.stdout)["synchronizer"]["sync_interval"] == 2
+
+
+WHOLE = (
+    "algorithm.adv_estimator=grpo actor_rollout_ref.actor.ppo_mini_batch_size=32"
+    " actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.rollout.name=vllm"
+    " actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct trainer.total_training_steps=4"
+    " trainer.n_gpus_per_node=8"
+)
+
+
+def test_a_dry_run_for_gpus_writes_what_a_run_would_use_and_says_what_it_could_not_judge(run, tmp_path):
+    words = ["run.sh", "--dry-run", "--device", "cuda", "--job", "job"]
+    done = run(f"{LAUNCH} {WHOLE}", *words)
+    assert done.returncode == 0, done.stderr
+    config = tmp_path / "job" / "config"
+    names = [
+        "audit.json",
+        "engine.json",
+        "launch.json",
+        "run.json",
+        "start.json",
+        "trinity.yaml",
+        "verl.yaml",
+    ]
+    assert sorted(path.name for path in config.iterdir()) == names
+    assert not (tmp_path / "job" / "buffer").exists()
+    engine = json.loads((config / "engine.json").read_text())
+    assert (engine["model"], engine["tensor_parallel_size"]) == ("Qwen/Qwen2.5-7B-Instruct", 2)
+    assert json.loads((config / "run.json").read_text())["device"] == "cuda"
+    assert "# note: data.train_files" in done.stdout
+    assert "judged with the configuration of Qwen2.5-7B" in done.stdout
+    assert "only a GPU can refuse them" in done.stdout
+    again = run(f"{LAUNCH} {WHOLE}", *words, "--gpus", "4")
+    assert again.returncode == 2
+    assert "the run wants 8 GPUs, and Ray has 4" in again.stderr
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_what_verl_refuses_in_its_first_seconds_is_said_before_ray_starts(run, tmp_path, dry):
+    bad = "actor_rollout_ref.actor.policy_loss.loss_mode=gsop"
+    whole = f"{WHOLE} trainer.n_gpus_per_node=1 trainer.logger=console"
+    data = tmp_path / "rows.parquet"
+    row = {"prompt": [{"role": "user", "content": "1"}], "data_source": "x", "reward_model": {"a": "1"}}
+    pq.write_table(pa.Table.from_pylist([row] * 64), data)
+    files = f"data.train_files={data} data.val_files={data}"
+    done = run(f"{LAUNCH} {whole} {files} \\\n  {bad}", "run.sh", *dry)
+    assert done.returncode == 2
+    assert f"run.sh:2: {bad}: veRL 0.9.1 refuses to start: Unsupported loss mode: gsop" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_the_script_ends_with_a_command_that_is_killed(tmp_path):

@@ -6,9 +6,10 @@ import pytest
 import yaml
 from test_plan import planned, source
 
-from trinity_compat.runtime import plan
+from trinity_compat.runtime import configs, plan
+from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan import Options
-from trinity_compat.runtime.runs import _config_files, _differing, commands_of
+from trinity_compat.runtime.runs import _differing, commands_of
 from trinity_compat.runtime.source import from_yaml
 from trinity_compat.secret import hidden, referred, resolved
 from trinity_compat.spec import RunSpec
@@ -26,9 +27,9 @@ def test_no_file_of_the_job_holds_one(tmp_path):
     options = Options(sets=("explorer.env_vars.HF_TOKEN=hf-clear", *rest.sets), job=str(tmp_path / "job"))
     laid = plan.make_plan(made.config, options, cwd=tmp_path, device="cpu")
     laid.job.create()
-    laid.job.write_config(_config_files(laid, made, options))
+    configs.write(laid, made, options, Report(engine={"hf_token": "hf-clear", "seed": 1}))
     written = {path.name: path.read_text() for path in (laid.job.root / "config").iterdir()}
-    assert written.keys() == {"run.json", "launch.json", "trinity.yaml", "verl.yaml", "audit.json"}
+    assert written.keys() >= {"run.json", "launch.json", "trinity.yaml", "verl.yaml", "audit.json"}
     for secret in (WANDB, API, "hf-clear"):
         assert [name for name, text in written.items() if secret in text] == []
         assert secret not in "\n".join([*laid.notes, *plan.describe(laid)])

@@ -1,10 +1,17 @@
 """The GPUs that a launch names are split between generation and training. No GPU is needed to say how."""
 
-import pytest
-from test_plan import planned
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
+from test_plan import planned, source
+
+from trinity_compat.compare import breakdown
+from trinity_compat.compare.model import Series, Side
+from trinity_compat.compare.sources import job
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import engine_count
+from trinity_compat.gpus import check_gpus, engine_count, shares
+from trinity_compat.runtime.plan import Options, make_plan
 from trinity_compat.runtime.split import split_gpus
 from trinity_compat.verl_config import compose_pinned
 
@@ -43,10 +50,85 @@ def test_the_launch_s_gpus_are_split(words, sets, split):
     assert gpus(*words, sets=tuple(sets)) == split
 
 
+N = "trainer.n_gpus_per_node"
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "trainer", "rollout"),
+    [
+        ([f"{N}=8"], {}, 4, 4),  # the report used to say 4 + 1
+        ([f"{N}=8", f"{TP}=2"], {}, 4, 4),
+        ([f"{N}=8", f"{TP}=8"], {}, 4, 4),  # halved to 4
+        ([f"{N}=8", f"{TP}=2"], {"explorers": 2}, 4, 4),
+        ([f"{N}=8"], {"explorers": 4}, 4, 4),
+        ([f"{N}=8"], {"sets": (f"{ENGINES}=6",)}, 2, 6),
+        ([f"{N}=8", f"{TP}=2"], {"mode": "explore"}, 4, 4),  # the trainer is another command
+        ([f"{N}=8", "trainer.nnodes=4", f"{TP}=4"], {"explorers": 2}, 16, 16),
+        ([f"{N}=1"], {"mode": "colocate"}, 1, 0),
+        ([f"{N}=1"], {"mode": "both"}, 1, 1),
+        ([f"{N}=1", f"{TP}=2"], {"mode": "both"}, 1, 2),
+        ([f"{N}=1", f"{TP}=2"], {}, 1, 0),
+        ([f"{N}=1"], {"mode": "both", "sets": (f"{ENGINES}=4",), "explorers": 2}, 1, 4),
+        ([f"{N}=2"], {"device": "cpu"}, 2, 1),  # processes
+        ([f"{N}=1"], {"device": "cpu", "sets": (f"{ENGINES}=4",), "explorers": 2}, 1, 4),
+    ],
+)
+def test_plan_ray_and_report_count_the_same_gpus(tmp_path, words, options, trainer, rollout):
+    made = planned(*words, **{"device": "cuda", **options})
+    check_counted_by_ray(made.spec, trainer + rollout)
+    for note in made.notes:
+        if "GPUs = " in note:
+            assert f"= {rollout} for generation" in note and f"+ {trainer} for training" in note
+    told = reported(made.spec, tmp_path)
+    assert told["throughput_all"] == pytest.approx(100.0 * trainer / (trainer + rollout))
+    beside = f" for the trainer, {rollout} for the rollout" if rollout else ", shared with the rollout"
+    assert told["gpus"].split(" ")[0] == str(trainer) and told["gpus"].endswith(beside)
+
+
+def test_one_gpu_holds_no_engine_and_no_sequence_of_two():
+    made = planned(f"{N}=1", f"{TP}=2", f"{SP}=2", device="cuda")
+    verl, notes = made.spec.verl["actor_rollout_ref"], "\n".join(made.notes)
+    assert made.spec.mode == "colocate"
+    assert (
+        verl["rollout"]["tensor_model_parallel_size"] == verl["actor"]["ulysses_sequence_parallel_size"] == 1
+    )
+    assert "rollout.tensor_model_parallel_size = 1: the explorer's share" in notes
+    assert "actor.ulysses_sequence_parallel_size = 1: the trainer's share" in notes
+
+
+def check_counted_by_ray(spec, gpus):
+    """A Ray with ``gpus`` GPUs holds the whole run, one with a GPU less does not."""
+    whole = replace(spec, mode="colocate" if spec.mode == "colocate" else "both")
+    check_gpus(whole, "trainer", gpus)
+    if spec.device == "cuda" and gpus > 1:
+        with pytest.raises(UserError, match=f"the run wants {gpus} GPUs, and Ray has {gpus - 1}:"):
+            check_gpus(whole, "trainer", gpus - 1)
+
+
+def reported(spec, folder):
+    """What compare says of the devices of a job that trained 100 tokens a second on each trainer GPU."""
+    (folder / "config").mkdir()
+    (folder / "monitor" / "tensorboard").mkdir(parents=True)
+    spec.save(folder / "config" / "run.json")
+    run = job.read(folder)
+    run.series["perf/throughput"] = Series()
+    run.series["perf/throughput"].add(1, 100.0)
+    return breakdown.resources(Side("ours", [run]))
+
+
+def test_a_yaml_s_run_may_have_gpus_for_its_rollout_alone():
+    config = source("trainer.n_gpus_per_node=8")[0].config
+    sets = (f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=4", f"{TP}=4")
+    spec = make_plan(config, Options(sets=sets), cwd=Path("/work"), device="cuda").spec
+    assert shares(spec.verl, device="cuda", mode="both", explorers=1) == {"trainer": 8, "explorer": 8}
+
+
 def test_several_explorers_share_the_engines():
     assert gpus("trainer.n_gpus_per_node=8", explorers=2)[1] == (1, 2)
-    with pytest.raises(UserError, match="the explorers' 4 GPUs hold 4 engine"):
-        gpus("trainer.n_gpus_per_node=8", explorers=5)
+    for explorers in (3, 5):
+        with pytest.raises(UserError, match="the explorers' 4 GPUs hold 4 of 1") as error:
+            gpus("trainer.n_gpus_per_node=8", explorers=explorers)
+        assert f"--explorers 1 or 2 or 4, or --set {ENGINES}=N, a multiple of {explorers}" in error.value.hint
 
 
 def test_a_cpu_splits_nothing_and_has_the_engines_that_it_is_told_to():
@@ -56,6 +138,8 @@ def test_a_cpu_splits_nothing_and_has_the_engines_that_it_is_told_to():
     assert engine_count(made.spec.verl["actor_rollout_ref"]["rollout"], "cpu") == 2
     with pytest.raises(UserError, match="engine_num=1: each of --explorers 2 needs one"):
         planned(*words, sets=(f"{ENGINES}=1",), explorers=2)
+    with pytest.raises(UserError, match=r"cannot share 5 engine\(s\) evenly"):
+        planned(*words, sets=(f"{ENGINES}=5",), explorers=2)
 
 
 def test_gpus_of_the_rollout_s_own_stay():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity_compat.translate.inverse_sections import optimizer
+from trinity_compat.translate.inverse_sections import optimizer, trainer
 from trinity_compat.translate.reading import Reading
 
 MIN_LR = "actor_rollout_ref.actor.optim.min_lr"
@@ -22,3 +22,45 @@ def test_the_floor_of_a_rate_that_is_no_number_yet_is_left_out(strategy, rate, t
         "algorithm": {"optimizer": {"lr": rate, "min_lr_ratio": 0.1}},
     }
     assert dict(optimizer(Reading(config))) == pytest.approx(told)
+
+
+ACTOR = "actor_rollout_ref.actor"
+OF_A_STRATEGY = {
+    "grad_clip": 0.5,
+    "ulysses_sequence_parallel_size": 2,
+    "param_offload": True,
+    "grad_offload": True,
+    "offload_policy": True,
+    "megatron": {"tensor_model_parallel_size": 4},
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (
+            "megatron",
+            {
+                f"{ACTOR}.optim.clip_grad": 0.5,
+                f"{ACTOR}.megatron.param_offload": True,
+                "actor_rollout_ref.ref.megatron.param_offload": True,
+                f"{ACTOR}.megatron.tensor_model_parallel_size": 4,
+            },
+        ),
+        (
+            "fsdp2",
+            {
+                f"{ACTOR}.grad_clip": 0.5,
+                f"{ACTOR}.ulysses_sequence_parallel_size": 2,
+                **{
+                    f"{model}.fsdp_config.{name}": True
+                    for model in (ACTOR, "actor_rollout_ref.ref")
+                    for name in ("param_offload", "offload_policy")
+                },
+            },
+        ),
+    ],
+)
+def test_a_strategy_gets_only_the_fields_that_its_dataclasses_have(strategy, told):
+    config = {"trainer": {"trainer_strategy": strategy, **OF_A_STRATEGY}}
+    assert dict(trainer(Reading(config))) == {f"{ACTOR}.strategy": strategy, **told}

@@ -7,6 +7,8 @@ import yaml
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry, unread
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan import Options, make_plan
 from trinity_compat.runtime.source import Source
 from trinity_compat.translate import Options as TranslateOptions
@@ -111,7 +113,8 @@ def test_a_set_that_changes_nothing_is_named():
     ]
 
 
-def test_a_dry_run_shows_the_note(tmp_path):
+def test_a_dry_run_shows_the_note(tmp_path, monkeypatch):
+    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
     (tmp_path / "x.yaml").write_text(BY_HAND)
     told = list(dry.lines(str(tmp_path / "x.yaml"), (), Options(profiles=())))
     assert f"#   {tmp_path}/x.yaml:13: explorer.runner_per_model=16" in told

@@ -6,7 +6,12 @@ import pytest
 from verl_samples import DAPO, make_launch
 
 from trinity_compat.verl_config import effective_config, infer_version, version_sensitive
-from trinity_compat.verl_config.releases import VERSIONS
+from trinity_compat.verl_config.compose import Choices, compose
+from trinity_compat.verl_config.infer import MANDATORY
+from trinity_compat.verl_config.releases import FLAVOURS, VERSIONS, release_tree
+from trinity_compat.verl_config.tree import leaves
+
+NAME = "actor_rollout_ref.rollout.name=vllm"
 
 
 @pytest.mark.parametrize(
@@ -15,7 +20,12 @@ from trinity_compat.verl_config.releases import VERSIONS
         (["trainer.total_epochs=1"], "0.9.1", "the newest is taken"),
         (["trainer.val_generations_to_log_to_wandb=1"], "0.3.0", "trainer.val_generations_to_log_to_wandb"),
         (["trainer.remove_previous_ckpt_in_save=True"], "0.2.0", "refused by 0.3.0"),
-        (["critic.model.fsdp_config.param_offload=True"], "0.7.0", "refused by 0.8.0"),
+        (["critic.model.fsdp_config.param_offload=True", NAME], "0.7.0", "refused by 0.8.0"),
+        (
+            ["critic.model.fsdp_config.param_offload=True"],
+            "0.5.0",
+            "rollout.name has to be given since 0.6.1",
+        ),
         (["reward.num_workers=4"], "0.9.1", "reward.num_workers"),
         (["model_engine=megatron"], "0.9.1", "model_engine"),
         (["actor_rollout_ref.rollout.mode=async", "ray_init.num_cpus=8"], "0.5.0", "ray_init.num_cpus"),
@@ -61,3 +71,27 @@ def test_nothing_depends_on_the_release_when_one_alone_fits() -> None:
 def test_a_set_key_is_not_told_as_depending_on_the_release() -> None:
     launch = make_launch("actor_rollout_ref.actor.entropy_coeff=0.01")
     assert "actor_rollout_ref.actor.entropy_coeff" not in dict(version_sensitive(launch, "0.9.1"))
+
+
+OLD = "actor_rollout_ref.actor.megatron.grad_offload=True"  # until 0.8.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "version"),
+    [
+        ([OLD], "0.5.0"),  # 0.6.1 and later want a rollout.name
+        ([OLD, NAME], "0.8.0"),
+        (["trainer.total_epochs=1"], "0.9.1"),  # fits the newest: a piece of a launch, not an old one
+    ],
+)
+def test_an_old_launch_is_of_no_release_that_demands_what_it_leaves_out(arguments, version) -> None:
+    assert infer_version(make_launch("--config-name=ppo_megatron_trainer", *arguments)).value == version
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_what_a_release_demands_has_no_default_there(flavour) -> None:
+    for key, since in MANDATORY.items():
+        for version in VERSIONS:
+            tree = compose(release_tree(version).find, flavour, Choices())
+            demanded = VERSIONS.index(version) >= VERSIONS.index(since)
+            assert (dict(leaves(tree))[key] == "???") is demanded, version

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from trinity_compat import __version__
+from trinity_compat import __version__, extras
 from trinity_compat.errors import RunError, UserError
 
 
@@ -47,7 +47,8 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: turns our two error classes into one message and an exit code."""
+    """Entry point: turns our two error classes, and packages of an extra that are missing, into one message
+    and an exit code."""
     try:
         code: Any = cli.main(args=argv, standalone_mode=False)
     except click.exceptions.Abort:
@@ -57,8 +58,11 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
-    except UserError as error:
-        click.echo(f"error: {error}", err=True)
+    except (UserError, ModuleNotFoundError) as error:
+        told = error if isinstance(error, UserError) else extras.explained(error)
+        if told is None:
+            raise
+        click.echo(f"error: {told}", err=True)
         sys.exit(2)
     except RunError as error:
         click.echo(f"error: {error}", err=True)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import click
 
 from trinity_compat.errors import UserError, Where
+from trinity_compat.writing import replacing
+
+_STDOUT = Path("-")
 
 
 class WithScriptArguments(click.Command):
@@ -27,15 +34,23 @@ def name_and_value(option: str, text: str) -> tuple[str, str]:
 
 
 def write(text: str, output: Path | None) -> None:
-    """To stdout, or to a file that is whole or not there. Raises UserError where it can't be written.
-    Bytes of a script that are no UTF-8 are shown as ``\\udce9``."""
-    text = text.encode(errors="backslashreplace").decode()
-    if output is None:
-        click.echo(text, nl=False)
+    """To stdout (None or ``-``), or to ``output``. Raises UserError where it can't be written.
+    Bytes of a script that are not UTF-8 are shown as ``\\udce9``."""
+    with writing(output) as file:
+        file.write(text.encode(errors="backslashreplace"))
+
+
+@contextmanager
+def writing(output: Path | None) -> Iterator[IO[bytes]]:
+    """What every ``-o`` writes with: stdout (None or ``-``), or ``output`` as ``replacing`` has it. Raises
+    UserError where it can't be written."""
+    if output in (None, _STDOUT):
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
         return
-    part = output.with_name(f"{output.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(output)
+        with replacing(output) as file:
+            yield file
     except OSError as error:
         raise UserError(f"cannot write: {error.strerror}", where=Where(str(output))) from None

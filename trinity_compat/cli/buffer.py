@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from trinity_compat.buffer.report import BufferReport, Stats
+from trinity_compat.cli._shared import writing
 from trinity_compat.spec import RunSpec
+
+if TYPE_CHECKING:
+    from trinity_compat.buffer.report import BufferReport, Stats
 
 _SOURCE = click.argument("source", metavar="JOB_DIR|FILE|URL")
 
@@ -26,6 +30,8 @@ def command() -> None:
 
 @contextmanager
 def _opened(source: str) -> Iterator[BufferReport]:
+    from trinity_compat.buffer.report import BufferReport
+
     report = BufferReport(_url(source))
     try:
         yield report
@@ -94,12 +100,14 @@ def show(source: str, limit: int, kind: str, state: str, as_json: bool) -> None:
 
 @command.command()
 @_SOURCE
-@click.option("-o", "--output", default="-", type=click.Path(dir_okay=False), help="- is stdout.")
-def export(source: str, output: str) -> None:
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not to stdout."
+)
+def export(source: str, output: Path | None) -> None:
     """Every experience as one JSON object per line, token ids and log-probs included."""
-    with _opened(source) as report, click.open_file(output, "w", atomic=output != "-") as file:
+    with _opened(source) as report, writing(output) as file:
         for experience in report.export():
-            file.write(json.dumps(experience) + "\n")
+            file.write(json.dumps(experience).encode() + b"\n")
 
 
 @command.command()

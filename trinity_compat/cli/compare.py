@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from trinity_compat.cli._shared import write
+from trinity_compat.cli._shared import name_and_value, write
 from trinity_compat.compare.axes import AXES, Axis
-from trinity_compat.compare.verdict import Comparison, Options
+from trinity_compat.compare.margins import Margins
+from trinity_compat.compare.options import Options
+from trinity_compat.compare.verdict import Comparison
 from trinity_compat.errors import UserError
 
 
@@ -22,6 +24,17 @@ from trinity_compat.errors import UserError
 @click.option("--paired", is_flag=True, help="The k-th run of each side has the same seed.")
 @click.option("--metric", "metrics", multiple=True, help="Only metrics that begin so; may be repeated.")
 @click.option("--pair", "pairs", multiple=True, metavar="THEIRS=OURS", help="Treat metric THEIRS as OURS.")
+@click.option(
+    "--margin",
+    "margins",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Metric (or group) NAME is the same within VALUE: 0.02, or 5% of A's level.",
+)
+@click.option(
+    "--margins", "margin_file", type=click.Path(path_type=Path), help="A YAML file of such: NAME: VALUE."
+)
+@click.option("--plan", metavar="VALUE", help="How many seeds a side would tell VALUE (0.02, 5%) apart.")
 @click.option("--assert", "assertions", multiple=True, metavar="EXPR", help="Exit 1 unless EXPR holds.")
 @click.option("--configs", is_flag=True, help="A and B are launches: compare their configuration in effect.")
 @click.option("--format", "form", type=click.Choice(["text", "json", "md", "html"]), default="text")
@@ -34,6 +47,9 @@ def command(
     paired: bool,
     metrics: tuple[str, ...],
     pairs: tuple[str, ...],
+    margins: tuple[str, ...],
+    margin_file: Path | None,
+    plan: str | None,
     assertions: tuple[str, ...],
     configs: bool,
     form: str,
@@ -43,17 +59,19 @@ def command(
 
     A side is a path, several paths joined by commas (its seeds), or LABEL=PATH[,PATH…]. A path is a job
     directory, a TensorBoard directory, a W&B offline run, an mlflow store, CSV, JSON(L) or a veRL log;
-    a directory of such runs is a side with several seeds. B, C, … are each compared with A.
+    a directory of such runs is a side with several seeds. B, C, … are each compared with A. --plan takes
+    one side as well.
 
     Exit code: 0, 1 when an --assert fails, 2 when the input is wrong.
     """
-    if len(sides) < 2:
-        raise UserError("compare needs two sides", hint="trinity-compat compare A B")
+    if len(sides) < 2 and plan is None:
+        raise UserError("compare needs two sides", hint="trinity-compat compare A B, or A --plan 0.02")
     if configs:
-        _refuse_beside_configs()
-        _print(_config_text(sides, form), output)
-        return 0
-    options = Options(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs))
+        return _compare_configs(sides, form, output)
+    given = _margins(margins, margin_file)
+    options = Options(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs), given)
+    if plan is not None:
+        return _plan(sides, plan, options, form, output)
     return _compare_runs(sides, options, assertions, form, output)
 
 
@@ -94,16 +112,50 @@ def _side(text: str) -> tuple[str, list[Path]]:
     return (label if sep else text), paths
 
 
-def _refuse_beside_configs() -> None:
-    """An option that --configs doesn't hear would look obeyed, an --assert even held."""
+_HEARD_BY_PLAN = (
+    "sides",
+    "plan",
+    "axis",
+    "updates_per_step",
+    "samples_per_step",
+    "metrics",
+    "output",
+    "form",
+)
+
+
+def _refuse_beside(option: str, does: str, heard: tuple[str, ...]) -> None:
+    """An option that ``option`` doesn't hear would look obeyed, an --assert even held."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if given and name not in ("sides", "configs", "output", "form"):
-            raise UserError(f"{parameter.opts[0]} is about runs, --configs compares configurations")
+        if given and name not in heard:
+            raise UserError(f"{parameter.opts[0]} is about runs, {option} {does}")
     if context.params["form"] == "html":
-        raise UserError("--configs has no HTML", hint="--format text, md or json")
+        raise UserError(f"{option} has no HTML", hint="--format text, md or json")
+
+
+def _plan(sides: tuple[str, ...], plan: str, options: Options, form: str, output: Path | None) -> int:
+    from trinity_compat.compare.margins import amount
+    from trinity_compat.compare.plan import as_text, make_plan
+    from trinity_compat.compare.sources import read_side
+
+    _refuse_beside("--plan", "plans alone", _HEARD_BY_PLAN)
+    asked = amount("--plan", plan)
+    read = [read_side(paths, label) for label, paths in _labelled(sides)]
+    _print(as_text(make_plan(read, asked, options), form), output)
+    return 0
+
+
+def _margins(margins: tuple[str, ...], file: Path | None) -> Margins:
+    """What the file says, and over it what the command line says."""
+    from trinity_compat.compare.margins import amount, read
+
+    given = read(file) if file else {}
+    named = dict(name_and_value("--margin", text) for text in margins)
+    asked = {name: amount(f"--margin {name}", value) for name, value in named.items()}
+    return Margins({**given, **asked}, frozenset(asked))
 
 
 def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -138,10 +190,12 @@ def _page(comparisons: list[Comparison]) -> str:
     return together([c.b.label for c in comparisons], pages) if len(pages) > 1 else pages[0]
 
 
-def _config_text(sides: tuple[str, ...], form: str) -> str:
+def _compare_configs(sides: tuple[str, ...], form: str, output: Path | None) -> int:
     from trinity_compat.compare.configs import difference_text
 
-    return difference_text(sides[0], list(sides[1:]), form)
+    _refuse_beside("--configs", "compares configurations", ("sides", "configs", "output", "form"))
+    _print(difference_text(sides[0], list(sides[1:]), form), output)
+    return 0
 
 
 def _print(text: str, output: Path | None) -> None:

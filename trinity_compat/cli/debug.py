@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
+from trinity_compat.cli._shared import write
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import Options
 
@@ -57,6 +59,8 @@ def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) ->
     ask = Ask(given["task"], given["data"], given["count"])  # type: ignore[arg-type]
     output: Path | None = given["output_file"]  # type: ignore[assignment]
     plugins: Path | None = given["plugin_dir"]  # type: ignore[assignment]
-    shown = debug.run_task(spec, port, ask, plugins=plugins, output=output)
+    shown = debug.run_task(spec, port, ask, plugins=plugins)
+    if output:
+        write(json.dumps(shown.record(), indent=1) + "\n", output)
     for line in shown.lines():
         click.echo(line)

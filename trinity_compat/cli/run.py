@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import Options
-from trinity_compat.runtime.session import Ended
+
+if TYPE_CHECKING:
+    from trinity_compat.runtime.session import Ended
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
@@ -61,13 +64,33 @@ from trinity_compat.runtime.session import Ended
     show_default=True,
     help="How often a dead explorer is started again.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the YAML and the plan; start nothing, execute nothing.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="What the run is for.  [default: what this machine has]",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"
+    " --job DIR, write what a run would use to DIR/config.",
+)
+@click.option(
+    "--gpus",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --dry-run --device cuda: how many GPUs the cluster has.",
+)
 def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
     """Run SOURCE: a veRL shell script, unchanged, or a Trinity YAML (x.yaml).
 
     Words after -- go to the script as its arguments.
     """
     options = Options(**given)  # type: ignore[arg-type]
+    if options.gpus is not None and not options.dry_run:
+        raise UserError(
+            "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
+        )
     if options.dry_run:
         from trinity_compat.runtime import dry
 
@@ -84,6 +107,9 @@ def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
 
 
 def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int, list[Ended]]:
+    from trinity_compat.runtime import preflight
+
+    preflight.check_packages()  # before the script's own downloads
     if source.endswith((".yaml", ".yml")):
         from trinity_compat.runtime.runs import run_source
         from trinity_compat.runtime.source import from_yaml

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.errors import UserError
+from trinity_compat import extras
 
 
 @click.command()
@@ -18,11 +18,8 @@ def command(directory: Path, seed: int) -> None:
     The model gets a short supervised warm start: it knows the form of an answer, not which one is
     wanted. A second call with the same seed does nothing.
     """
-    try:
-        from trinity_compat.runtime.toy import ToySpec, make_toy
-    except ModuleNotFoundError as missing:
-        raise UserError(
-            f"the toy needs {missing.name}", hint="pip install 'trinity-compat[run]', or make install"
-        ) from missing
+    extras.need("torch", "transformers", "pyarrow")
+    from trinity_compat.runtime.toy import ToySpec, make_toy
+
     make_toy(directory, ToySpec(seed=seed))
     click.echo(f"{directory}/model, {directory}/data/train.parquet, {directory}/data/val.parquet")

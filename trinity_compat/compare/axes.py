@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
@@ -16,11 +18,40 @@ AXES: tuple[Axis, ...] = ("step", "update", "samples", "tokens", "time")
 _TOKENS = "perf/total_num_tokens"
 _STEP_SECONDS = ("timing_s/step", "perf/time_per_step", "time/train_step")
 
-Curve = list[tuple[float, float]]  # (x, value), x ascending
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run's metric on an axis: ``xs`` ascending, ``ys`` at them, NaN and infinite values among these."""
+
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+    def finite(self) -> Curve:
+        """Without its NaN and infinite values."""
+        if all(map(math.isfinite, self.ys)):
+            return self
+        kept = [point for point in zip(self.xs, self.ys, strict=True) if math.isfinite(point[1])]
+        return Curve([x for x, _ in kept], [y for _, y in kept])
+
+    def inside(self, low: float, high: float) -> Curve:
+        """The part of it with low ≤ x ≤ high."""
+        start, end = bisect_left(self.xs, low), bisect_right(self.xs, high)
+        return self if (start, end) == (0, len(self.xs)) else Curve(self.xs[start:end], self.ys[start:end])
+
+    def at(self, x: float) -> float:
+        """The value at ``x``, linear between two points; beyond its ends their value."""
+        index = bisect_right(self.xs, x)
+        if index == 0:
+            return self.ys[0]
+        x0, y0 = self.xs[index - 1], self.ys[index - 1]
+        if x0 == x or index == len(self.xs):
+            return y0
+        x1, y1 = self.xs[index], self.ys[index]
+        return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
 def curve(series: Series, run: Run, axis: Axis, *, r: int | None, samples_per_step: int | None) -> Curve:
-    """One series on ``axis``, NaN and infinite values among it.
+    """One series on ``axis``.
 
     ``r``: optimizer updates per veRL step. Trinity's step is one update, veRL's is r of them.
     Raises UserError where the run lacks what the axis needs.
@@ -48,7 +79,7 @@ def curve(series: Series, run: Run, axis: Axis, *, r: int | None, samples_per_st
                 hint="give --samples-per-step N (train_batch_size × rollout.n)",
             )
         scale *= samples_per_step
-    return [(step * scale, value) for step, value in ordered.points()]
+    return Curve([step * scale for step in ordered.steps], ordered.values.tolist())
 
 
 def _on_clock(series: Series, run: Run) -> Curve:
@@ -56,8 +87,8 @@ def _on_clock(series: Series, run: Run) -> Curve:
     if all(wall == wall for wall in series.walls):
         walls = (w for s in run.series.values() for w in s.walls if w == w)
         start = min(walls, default=0.0)
-        points = ((wall - start, value) for wall, value in zip(series.walls, series.values, strict=True))
-        return sorted(points, key=lambda point: point[0])  # a NaN among the values has no order
+        order = sorted(range(len(series)), key=series.walls.__getitem__)
+        return Curve([series.walls[i] - start for i in order], [series.values[i] for i in order])
     seconds = next((run.series[name].sorted() for name in _STEP_SECONDS if name in run.series), None)
     if seconds is None:
         raise UserError(f"{run.source}: axis 'time' needs a clock or a timing_s/step series")
@@ -73,25 +104,17 @@ def _on_tokens(series: Series, run: Run) -> Curve:
 def _cumulative(series: Series, amounts: Series) -> Curve:
     """x at a step is the sum of ``amounts`` up to it; steps before the first amount are at 0."""
     totals = list(accumulate(amounts.values, initial=0.0))
-    return [(totals[bisect_right(amounts.steps, step)], value) for step, value in series.points()]
+    xs = [totals[bisect_right(amounts.steps, step)] for step in series.steps]
+    return Curve(xs, series.values.tolist())
 
 
-def align(curves: list[Curve]) -> tuple[list[float], list[list[float]]]:
+def align(curves: Sequence[Curve]) -> tuple[list[float], list[list[float]]]:
     """The x of the first curve inside the range that all share, and every curve there (linear between
     its points). Empty when the ranges don't overlap."""
-    if not all(curves):
+    if not all(c.xs for c in curves):
         return [], [[] for _ in curves]
-    low, high = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
-    xs = [x for x, _ in curves[0] if low <= x <= high]
-    return xs, [[_at(c, x) for x in xs] for c in curves]
-
-
-def _at(points: Curve, x: float) -> float:
-    index = bisect_right(points, (x, math.inf))
-    if index == 0:
-        return points[0][1]
-    x0, y0 = points[index - 1]
-    if x0 == x or index == len(points):
-        return y0
-    x1, y1 = points[index]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    if all(c.xs == curves[0].xs for c in curves):
+        return list(curves[0].xs), [list(c.ys) for c in curves]
+    low, high = max(c.xs[0] for c in curves), min(c.xs[-1] for c in curves)
+    xs = list(curves[0].inside(low, high).xs)
+    return xs, [[c.at(x) for x in xs] for c in curves]

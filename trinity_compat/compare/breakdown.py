@@ -8,6 +8,7 @@ from typing import Any
 
 from trinity_compat.compare import names
 from trinity_compat.compare.model import Run, Side
+from trinity_compat.gpus import shares, trainer_gpus
 
 # What a veRL step consists of, in order; timing_s/step is their sum and more (ray_trainer.py: fit).
 _INSIDE = (
@@ -115,25 +116,21 @@ def _decoupled(side: Side) -> bool:
 
 def _split(run: Run) -> tuple[int, int] | None:
     """(GPUs of the trainer, GPUs of the rollout beside it), None where the source doesn't say."""
-    verl = run.meta.get("verl") or {}
-    trainer = verl.get("trainer") or {}
-    if not trainer:
+    verl, mode = run.meta.get("verl") or {}, run.meta.get("mode", "both")
+    explorers = int(run.meta.get("explorers") or 1)
+    try:
+        if run.kind != "job":
+            return trainer_gpus(verl), 0
+        found = shares(verl, device=_device(run), mode=mode, explorers=explorers)
+    except (KeyError, TypeError, ValueError):  # a file that is not as a run writes it
         return None
-    count = int(trainer.get("nnodes") or 1) * int(trainer.get("n_gpus_per_node") or 1)
-    if run.kind != "job" or run.meta.get("mode") == "colocate":
-        return count, 0
-    rollout = (verl.get("actor_rollout_ref") or {}).get("rollout") or {}
-    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-    engine = 1
-    for size in sizes:
-        engine *= int(rollout.get(size) or 1)
-    return count, engine * int(run.meta.get("explorers") or 1)
+    return found["trainer"], found.get("explorer", 0)
 
 
 def _split_text(run: Run, split: tuple[int, int] | None) -> str:
     if split is None:
         return "unknown: the source doesn't say"
-    word = "CPU process" if run.meta.get("device", _device(run)) == "cpu" else "GPU"
+    word = "CPU process" if _device(run) == "cpu" else "GPU"
     count, beside = split
     plural = f"{word}{'es' if word.endswith('s') else 's'}"
     own = f"{count} {word if count == 1 else plural}"
@@ -141,4 +138,5 @@ def _split_text(run: Run, split: tuple[int, int] | None) -> str:
 
 
 def _device(run: Run) -> str:
-    return str(((run.meta.get("verl") or {}).get("trainer") or {}).get("device", "cuda"))
+    trainer = (run.meta.get("verl") or {}).get("trainer") or {}
+    return str(run.meta.get("device", trainer.get("device", "cuda")))

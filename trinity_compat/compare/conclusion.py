@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from trinity_compat.compare.missing import divergence, shortened
-from trinity_compat.compare.verdict import (
-    ALPHA,
-    DIFFERS,
-    IDENTICAL,
-    SAME,
-    UNCLEAR,
-    Comparison,
-    MetricVerdict,
-)
+from trinity_compat.compare import inference
+from trinity_compat.compare.judgement import ALPHA, DIFFERS, IDENTICAL, SAME, UNCLEAR
+from trinity_compat.compare.missing import UNITS, divergence, number, shortened
+from trinity_compat.compare.names import LEARNING, OUTCOME
+from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 VERDICTS = (DIFFERS, UNCLEAR, SAME, IDENTICAL)
 # The metrics that a person looks at first, in this order.
@@ -34,8 +30,6 @@ KEY_METRICS = (
 )
 _SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
 _FEWEST = 3  # points in common, below which nothing is called the same
-_OUTCOME = ("reward", "evaluation")
-_LEARNING = (*_OUTCOME, "length", "policy", "critic")
 
 
 def headline(comparison: Comparison) -> list[str]:
@@ -44,7 +38,8 @@ def headline(comparison: Comparison) -> list[str]:
     lines = _first(comparison)
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
-    return [*lines, _counts(comparison), *_methods(comparison), *_power(comparison)]
+    lines += [*partings(comparison), *_takes(comparison), _counts(comparison), *_untested(comparison)]
+    return [*lines, *_methods(comparison), *_unknown_seeds(comparison)]
 
 
 def _first(comparison: Comparison) -> list[str]:
@@ -52,9 +47,9 @@ def _first(comparison: Comparison) -> list[str]:
     axis = comparison.options.axis
     broken = [m for m in _by_weight(comparison.metrics) if m.a.broken or m.b.broken]
     one_sided = [m for m in broken if not (m.a.broken and m.b.broken)]
-    learning = [divergence(m, axis) for m in one_sided if m.group in _LEARNING]
+    learning = [divergence(m, axis) for m in one_sided if m.group in LEARNING]
     both = [divergence(m, axis) for m in broken if m.a.broken and m.b.broken]
-    rest = [divergence(m, axis) for m in one_sided if m.group not in _LEARNING]
+    rest = [divergence(m, axis) for m in one_sided if m.group not in LEARNING]
     verdict = f"It does not train the same: {_listed(learning, 3)}." if learning else _training(comparison)
     notes = [f"Not finite: {_listed(found)}." for found in (both, rest) if found]
     ends = shortened(comparison)
@@ -64,7 +59,7 @@ def _first(comparison: Comparison) -> list[str]:
 def _by_weight(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
     """The metrics to look at first before the others."""
     place = {name: index for index, name in enumerate(KEY_METRICS)}
-    return sorted(metrics, key=lambda m: (place.get(m.name, len(place)), m.group not in _OUTCOME, m.name))
+    return sorted(metrics, key=lambda m: (place.get(m.name, len(place)), m.group not in OUTCOME, m.name))
 
 
 def key_metrics(comparison: Comparison) -> list[str]:
@@ -97,12 +92,15 @@ def group_rows(comparison: Comparison) -> list[tuple[str, dict[str, int], list[s
 
 
 def _training(comparison: Comparison) -> str:
-    learning = [m for m in comparison.metrics if m.group in _LEARNING and not _twin(m.name, comparison)]
+    learning = [m for m in comparison.metrics if m.group in LEARNING and not _twin(m.name, comparison)]
     if not learning:
         return "Whether it trains the same cannot be said: the sides share no metric of learning."
-    outcome = [_moved(m) for m in learning if m.verdict == DIFFERS and m.group in _OUTCOME]
-    inside = [m.name for m in learning if m.verdict == DIFFERS and m.group not in _OUTCOME]
-    tested = sum(m.verdict != IDENTICAL and m.group not in _OUTCOME for m in learning)
+    most = max(m.a.summary.points for m in learning)
+    tested = sum(m.verdict != IDENTICAL for m in learning)
+    if not tested and most >= _FEWEST:
+        return f"It trains the same: {_all_of_learning(len(learning))} equal at every point."
+    outcome = [_moved(m) for m in learning if m.verdict == DIFFERS and m.group in OUTCOME]
+    inside = [m.name for m in learning if m.verdict == DIFFERS and m.group not in OUTCOME]
     if outcome and not _seeds(comparison):
         known = "beyond the noise inside the runs, but one run a side can't tell it from the seed"
         return f"{_listed(outcome)}: {known}."
@@ -110,26 +108,44 @@ def _training(comparison: Comparison) -> str:
         return f"It does not train the same: {_listed(outcome)}."
     if inside:
         verb = "differs" if len(inside) == 1 else "differ"
-        share = f"Of {tested} other metrics of learning {len(inside)} {verb}"
-        chance = f"about {ALPHA * tested:.0f} would by chance"
-        return f"No reward or validation score differs. {share} ({chance}): {_listed(inside)}."
+        share = f"Of {tested} metrics of learning that are not equal {len(inside)} {verb}"
+        return f"No reward or validation score differs. {share}: {_listed(inside)}."
+    parted = [m.name for m in learning if m.parting and m.group in OUTCOME]
+    if parted:
+        return f"The levels don't differ, but the curves part: {_listed(parted)}."
+    return _cannot_be_said(learning) or _nothing_differs(comparison, learning)
+
+
+def _cannot_be_said(learning: Sequence[MetricVerdict]) -> str:
+    """Why no test could be made of any metric of learning, "" where one could."""
     most = max(m.a.summary.points for m in learning)
     if most < _FEWEST:
-        return f"Whether it trains the same cannot be said: the sides have only {_points(most)} in common."
+        why = f"the sides have only {_points(most)} in common"
+    else:
+        lacks = [m.evidence.lacks for m in learning if m.verdict != IDENTICAL]
+        why = lacks[0] if all(lacks) else ""
+    return f"Whether it trains the same cannot be said: {why}." if why else ""
+
+
+def _nothing_differs(comparison: Comparison, learning: Sequence[MetricVerdict]) -> str:
     noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
-    open_ends = [m.name for m in learning if m.verdict == UNCLEAR and m.name in key_metrics(comparison)[:2]]
+    first = key_metrics(comparison)[:2]
+    tested = [m for m in learning if m.verdict == UNCLEAR and m.evidence.least is not None]
+    open_ends = [m.name for m in tested if m.name in first]
     if open_ends:
         return f"Nothing is beyond {noise}, but that is too large to say 'the same' of {_listed(open_ends)}."
     unclear = sum(m.verdict == UNCLEAR for m in learning)
-    if _too_few_seeds(comparison):
-        return (
-            f"So few seeds can call nothing different: of {len(learning)} metrics of learning "
-            f"{len(learning) - unclear} are the same, {unclear} too noisy to call so."
-        )
-    tail = f" ({unclear} are too noisy to call the same)" if unclear else ""
-    return (
-        f"No sign that it trains differently: {len(learning)} metrics of learning, none beyond {noise}{tail}."
-    )
+    tail = f" ({unclear} {'is' if unclear == 1 else 'are'} unclear)" if unclear else ""
+    count = f"{_metrics(len(learning))} of learning, none beyond {noise}"
+    return f"No sign that it trains differently: {count}{tail}."
+
+
+def _all_of_learning(count: int) -> str:
+    return "the one metric of learning is" if count == 1 else f"all {count} metrics of learning are"
+
+
+def _metrics(count: int) -> str:
+    return "1 metric" if count == 1 else f"{count} metrics"
 
 
 def _points(count: int) -> str:
@@ -147,18 +163,87 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
+def partings(comparison: Comparison) -> list[str]:
+    """From which step the curves differ: of the metrics to look at first, the others counted."""
+    parted = [m for m in _by_weight(comparison.metrics) if m.parting and m.group in LEARNING]
+    first = key_metrics(comparison)
+    shown = [parting(m, comparison) for m in parted if m.name in first]
+    more = len(parted) - len(shown)
+    noun = "metric of learning parts" if more == 1 else "metrics of learning part"
+    return [*shown, *([f"{more} more {noun}: see the curves in the HTML report."] if more else [])]
+
+
+def parting(metric: MetricVerdict, comparison: Comparison) -> str:
+    """``critic/score/mean parts at step 81: …``. Its band must leave 0."""
+    band = metric.parting
+    assert band is not None and band.first is not None
+    unit = UNITS[comparison.options.axis]
+    start, end = band.starts[band.first], band.ends[band.first]
+    where = f"{unit} {number(start)}" if start == end else f"{unit}s {number(start)} to {number(end)}"
+    windows = f"outside it in {band.outside} of {len(band.starts)} windows"
+    level = "" if metric.verdict == DIFFERS else ", though the levels don't differ"
+    return f"{metric.name} parts at {where} (simultaneous 95 % band over the seeds; {windows}){level}."
+
+
+def _takes(comparison: Comparison) -> Iterator[str]:
+    """What it would take to know of the outcome, where it is unclear."""
+    for metric in comparison.metrics:
+        first = metric.name in key_metrics(comparison)[:2] or metric.name.startswith("val-core/")
+        if metric.verdict == UNCLEAR and first and (said := takes(metric)):
+            yield f"{metric.name} is unclear: {metric.why}; {said}."
+
+
+def takes(metric: MetricVerdict) -> str:
+    """What data like these could have shown, and how many seeds would show the margin; "" where nothing was
+    tested."""
+    evidence = metric.evidence
+    if evidence.least is None:
+        return ""
+    seen = f"a difference of {evidence.least:.2g} would have been seen (80 % power)"
+    if not metric.over_seeds:
+        return f"{seen}; how many seeds it takes is known from two seeds a side on"
+    return f"{seen}; {needed(metric)} seeds a side would tell {_margin(metric)}, apart"
+
+
+def needed(metric: MetricVerdict) -> str:
+    """How many seeds a side tell the margin apart: a number, ``> 10000``, – where seed noise is unknown."""
+    if not metric.over_seeds or metric.evidence.least is None:
+        return "–"
+    from trinity_compat.compare.inference.power import MOST_SEEDS
+
+    return f"> {MOST_SEEDS}" if metric.evidence.seeds is None else str(metric.evidence.seeds)
+
+
 def _counts(comparison: Comparison) -> str:
     metrics = comparison.metrics
     counts = {verdict: sum(m.verdict == verdict for m in metrics) for verdict in VERDICTS}
-    tested = len(metrics) - counts[IDENTICAL]
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    chance = f" (about {ALPHA * tested:.0f} would differ by chance alone at 5 %)"
-    return f"{len(metrics)} metrics compared: {listed}{'' if _too_few_seeds(comparison) else chance}."
+    compared = f"{_metrics(len(metrics))} compared: {listed}."
+    learning = [m for m in metrics if m.group in LEARNING and m.difference.q is not None]
+    if not learning:
+        return compared
+    found = sum(m.difference.q is not None and m.difference.q <= ALPHA for m in learning)
+    tested = f"Of {_metrics(len(learning))} of learning tested"
+    if not found:
+        return f"{compared} {tested} none has q ≤ {ALPHA}."
+    return f"{compared} {tested} {found} {'has' if found == 1 else 'have'} q ≤ {ALPHA}: {_CHANCE}."
+
+
+_CHANCE = "of metrics called different so, at most one in twenty is so by chance"
+
+
+def _untested(comparison: Comparison) -> list[str]:
+    """Why metrics were not tested, once for all that have the same reason."""
+    lacks = (m.evidence.lacks for m in comparison.metrics if m.verdict == UNCLEAR)
+    reasons = Counter(why for why in lacks if why and why != inference.MISSING)
+    return [f"{_metrics(count)} not tested: {why}." for why, count in reasons.most_common()]
 
 
 def _methods(comparison: Comparison) -> list[str]:
     """How the intervals were made, once for all metrics."""
-    methods = {m.difference.method for m in comparison.metrics if not math.isnan(m.difference.low)}
+    methods = {m.difference.method for m in comparison.metrics if m.difference.method}
+    if not inference.available():
+        return [f"No intervals, p or verdicts: {inference.MISSING}."]
     return [f"Intervals and p: {method}." for method in sorted(methods)]
 
 
@@ -166,45 +251,31 @@ def _seeds(comparison: Comparison) -> bool:
     return min(len(comparison.a.runs), len(comparison.b.runs)) >= 2
 
 
-def _power(comparison: Comparison) -> Iterator[str]:
-    """What this many seeds cannot say."""
+def _unknown_seeds(comparison: Comparison) -> Iterator[str]:
     if not _seeds(comparison):
         yield "One run on a side: seed noise is unknown, so 'differs' may be the seed. Add seeds."
-    elif _too_few_seeds(comparison):
-        a, b = len(comparison.a.runs), len(comparison.b.runs)
-        least, enough = _least_p(comparison), 6 if comparison.options.paired else 4
-        yield (
-            f"With {a} and {b} seeds p cannot go below {least:.2g}, so 'differs' cannot be said: "
-            f"read the intervals, or add seeds ({enough} a side)."
-        )
-
-
-def _too_few_seeds(comparison: Comparison) -> bool:
-    """Whether no metric can be called different, however far the sides are apart."""
-    return _seeds(comparison) and _least_p(comparison) > ALPHA
-
-
-def _least_p(comparison: Comparison) -> float:
-    a, b = len(comparison.a.runs), len(comparison.b.runs)
-    return 2 / 2**a if comparison.options.paired else least_p(a, b)
-
-
-def least_p(a: int, b: int) -> float:
-    """The smallest p of a two-sided permutation test with ``a`` and ``b`` runs: where the sides are equally
-    large, the split and its mirror image are equally far."""
-    return (2 if a == b else 1) / math.comb(a + b, a)
 
 
 def sentence(metric: MetricVerdict) -> str:
     """One metric's verdict in words."""
     d = metric.difference
     interval = "" if math.isnan(d.low) else f", 95 % interval {d.low:+.4g} … {d.high:+.4g}"
-    p = "" if d.p is None else f", p = {d.p:.3g}, Hedges' g = {d.effect:+.2f}"
+    p = "" if d.p is None else f", p = {d.p:.3g}"
+    q = "" if d.q is None else f", q = {d.q:.3g}"
+    effect = f", Hedges' g = {d.effect:+.2f}" if metric.over_seeds and not math.isnan(d.effect) else ""
     side = f"; {metric.better_side} is better" if metric.better_side else ""
+    same = f" within {_margin(metric)}" if metric.verdict == SAME else ""
+    why = f"; {metric.why}" if metric.verdict == SAME and metric.why else ""
     return (
-        f"{metric.name}: {metric.verdict} (A {metric.a.summary.level:.4g}, B {metric.b.summary.level:.4g}, "
-        f"B − A {d.value:+.4g}{interval}{p}){side}{_left_out(metric)}"
+        f"{metric.name}: {metric.verdict}{same} (A {metric.a.summary.level:.4g}, "
+        f"B {metric.b.summary.level:.4g}, B − A {d.value:+.4g}{interval}{p}{q}{effect}){side}{why}"
+        f"{_left_out(metric)}"
     )
+
+
+def _margin(metric: MetricVerdict) -> str:
+    margin = metric.evidence.margin
+    return f"±{margin.size:.3g}, {margin.origin}"
 
 
 def _left_out(metric: MetricVerdict) -> str:

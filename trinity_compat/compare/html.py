@@ -11,7 +11,7 @@ from typing import Any
 
 from trinity_compat.compare import breakdown
 from trinity_compat.compare.conclusion import key_metrics
-from trinity_compat.compare.report import as_dict
+from trinity_compat.compare.report import as_dict, open_ends
 from trinity_compat.compare.verdict import Comparison
 
 _MOST = 400  # points of a drawn curve: more than a screen shows, and a page of 10 000 steps stays small
@@ -30,6 +30,7 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None 
     data["timing"] = [breakdown.timing(side) for side in sides]
     data["resources"] = [breakdown.resources(side) for side in sides]
     data["config"] = config_diff
+    data["open"] = open_ends(comparison)
     page = resources.files("trinity_compat.compare").joinpath("report.html").read_text(encoding="utf-8")
     title = html.escape(f"{comparison.a.label} against {comparison.b.label}")
     return page.replace("__TITLE__", title).replace("__DATA__", json.dumps(data).replace("<", "\\u003c"))

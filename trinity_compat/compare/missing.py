@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from trinity_compat.compare.axes import Axis
-from trinity_compat.compare.verdict import Broken, Comparison, MetricVerdict
+from trinity_compat.compare.curves import Broken
+from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
-_UNITS: dict[Axis, str] = {
+UNITS: dict[Axis, str] = {
     "step": "step",
     "update": "update",
     "samples": "sample",
@@ -28,7 +29,7 @@ def divergence(metric: MetricVerdict, axis: Axis) -> str:
 
 def _where(broken: Broken, axis: Axis) -> str:
     """``NaN from step 51 on``, ``infinite at step 7``, ``NaN at 3 points, first at step 7``."""
-    at = f"{_UNITS[axis]} {number(broken.first)}"
+    at = f"{UNITS[axis]} {number(broken.first)}"
     if broken.to_the_end:
         return f"{broken.kind} from {at} on"
     return f"{broken.kind} at {at if broken.count == 1 else f'{broken.count} points, first at {at}'}"
@@ -40,7 +41,7 @@ def shortened(comparison: Comparison) -> str | None:
     ranges = Counter((*m.a.ranges, *m.b.ranges) for m in comparison.metrics)
     points = {(*m.a.ranges, *m.b.ranges): m.a.summary.points for m in comparison.metrics}
     common = max(ranges, key=lambda found: (ranges[found], points[found]))
-    unit, spacing = _UNITS[comparison.options.axis], _spacing(common, comparison)
+    unit, spacing = UNITS[comparison.options.axis], _spacing(common, comparison)
     starts, ends = ([found[end] for found in common] for end in (0, 1))
     low, high = max(starts), min(ends)
     said = []

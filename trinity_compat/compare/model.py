@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import lt
 from typing import Any
 
 
@@ -25,11 +26,16 @@ class Series:
         self.walls.append(wall)
 
     def latest(self) -> Series:
-        """Ordered by step, one point a step (the last written wins), NaN and infinite values among them."""
+        """Ordered by step, one point a step (the last written wins), NaN and infinite values among them; the
+        series itself where it is so already."""
+        if all(map(lt, self.steps, self.steps[1:])):
+            return self
         return self._at({step: index for index, step in enumerate(self.steps)})
 
     def sorted(self) -> Series:
         """``latest`` without its NaN and infinite values."""
+        if all(map(math.isfinite, self.values)):
+            return self.latest()
         newest = {step: index for index, step in enumerate(self.steps)}
         return self._at({step: i for step, i in newest.items() if math.isfinite(self.values[i])})
 

@@ -12,6 +12,9 @@ import yaml
 from trinity_compat.compare.model import Run, Series
 from trinity_compat.data import data_path
 
+OUTCOME = ("reward", "evaluation")
+LEARNING = (*OUTCOME, "length", "policy", "critic")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -67,6 +70,11 @@ def rename(run: Run, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[
     return renamed, differs
 
 
+def groups() -> tuple[str, ...]:
+    """The groups of the report, in its order."""
+    return (*table().groups, "other")
+
+
 def group_of(name: str) -> str:
     """The verdict's group of a metric: that of the table's longest prefix that fits, else ``other``."""
     fits = [
@@ -76,6 +84,11 @@ def group_of(name: str) -> str:
         if name.startswith(prefix)
     ]
     return max(fits)[1] if fits else "other"
+
+
+def is_of_learning(group: str) -> bool:
+    """Whether a group's metrics say how training went; the others count seconds, memory and staleness."""
+    return group in LEARNING
 
 
 def better(name: str) -> str:

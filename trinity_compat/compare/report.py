@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trinity_compat.compare.conclusion import VERDICTS, group_rows, headline
+from trinity_compat.compare.conclusion import VERDICTS, group_rows, headline, needed
+from trinity_compat.compare.curves import SideCurves
+from trinity_compat.compare.judgement import IDENTICAL, UNCLEAR
 from trinity_compat.compare.model import Side
-from trinity_compat.compare.verdict import IDENTICAL, Comparison, MetricVerdict, SideCurves
+from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 _STYLES = {"differs": "bold red", "unclear": "yellow", "same": "green", "identical": "dim green"}
 _COLUMNS = (
@@ -23,10 +25,14 @@ _COLUMNS = (
     "B level",
     "B − A",
     "95 % interval",
+    "p",
+    "q",
+    "same within",
     "A last",
     "B last",
     "distance",
 )
+_OPEN_COLUMNS = ("unclear", "why", "same within", "would have been seen", "seeds a side for it")
 
 
 def _cells(metric: MetricVerdict) -> list[str]:
@@ -39,9 +45,31 @@ def _cells(metric: MetricVerdict) -> list[str]:
         f"{metric.b.summary.level:.4g}",
         f"{d.value:+.3g}",
         interval,
+        _number(d.p),
+        _number(d.q),
+        f"±{metric.evidence.margin.size:.2g}",
         f"{metric.a.summary.last:.4g}",
         f"{metric.b.summary.last:.4g}",
         f"{metric.area:.3g}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}"
+
+
+def open_ends(comparison: Comparison) -> list[list[str]]:
+    """Of each metric that was tested and is unclear: why, and what it would take to know."""
+    return [
+        [
+            metric.name,
+            metric.why,
+            f"±{metric.evidence.margin.size:.2g}",
+            _number(metric.evidence.least),
+            needed(metric),
+        ]
+        for metric in comparison.metrics
+        if metric.verdict == UNCLEAR and metric.evidence.least is not None
     ]
 
 
@@ -67,9 +95,22 @@ def print_text(comparison: Comparison, console: Console) -> None:
         console.print(Text(line))
     for group, metrics in comparison.groups.items():
         _print_group(group, metrics, console)
+    _print_open_ends(comparison, console)
     for note in _footnotes(comparison):
         console.print(Text(note))
     console.print(Text(f"\n{conclusion[0]}", style="bold"))
+
+
+def _print_open_ends(comparison: Comparison, console: Console) -> None:
+    rows = open_ends(comparison)
+    if rows:
+        table = Table(box=None, pad_edge=False)
+        for index, column in enumerate(_OPEN_COLUMNS):
+            table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        console.print()
 
 
 def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> None:
@@ -97,10 +138,17 @@ def as_markdown(comparison: Comparison) -> str:
     for group, counts, names in group_rows(comparison):
         lines.append(f"| {group} | {' | '.join(map(str, counts.values()))} | {', '.join(names)} |")
     for group, metrics in comparison.groups.items():
-        lines += ["", f"### {group}", "", "| " + " | ".join(_COLUMNS) + " |", "|---" * len(_COLUMNS) + "|"]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(m)) + " |" for m in metrics]
+        lines += ["", f"### {group}", "", *_markdown(_COLUMNS, map(_cells, metrics))]
+    if unclear := open_ends(comparison):
+        lines += ["", "### What it would take", "", *_markdown(_OPEN_COLUMNS, unclear)]
     notes = _footnotes(comparison)
     return "\n".join([*lines, *(["", *(f"- {note}" for note in notes)] if notes else [])]) + "\n"
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [columns, *rows]
+    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines]
+    return [head, "|---" * len(columns) + "|", *body]
 
 
 def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
@@ -134,6 +182,7 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
         "name": metric.name,
         "group": metric.group,
         "verdict": metric.verdict,
+        "why": metric.why or None,
         "better": metric.better_side or None,
         "a": _summary_dict(metric.a),
         "b": _summary_dict(metric.b),
@@ -144,12 +193,44 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
             "high": _finite(d.high),
             "effect": _finite(d.effect),
             "p": d.p,
+            "q": d.q,
             "method": d.method,
         },
+        "same": _same_dict(metric),
+        "takes": {"least_seen": _known(metric.evidence.least), "seeds": metric.evidence.seeds},
+        "parts": _parting_dict(metric),
         "distance": _finite(metric.area),
         "differs_in_meaning": metric.differs_in_meaning or None,
         **({"x": metric.xs, "a_seeds": metric.a.seeds, "b_seeds": metric.b.seeds} if curves else {}),
     }
+
+
+def _same_dict(metric: MetricVerdict) -> dict[str, Any]:
+    """The equivalence test: against what margin, and p of B − A not being inside it."""
+    margin = metric.evidence.margin
+    return {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same}
+
+
+def _parting_dict(metric: MetricVerdict) -> dict[str, Any] | None:
+    """The band of B − A over windows of x; ``at``: where it first leaves 0, None where that isn't shown."""
+    band = metric.evidence.band
+    if band is None:
+        return None
+    at = metric.parting
+    return {
+        "at": None if at is None or at.first is None else [at.starts[at.first], at.ends[at.first]],
+        "outside": band.outside,
+        "p": band.p,
+        "q": metric.parting_q,
+        "from": band.starts,
+        "to": band.ends,
+        "low": [_finite(value) for value in band.low],
+        "high": [_finite(value) for value in band.high],
+    }
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None else _finite(value)
 
 
 def _summary_dict(side: SideCurves) -> dict[str, Any]:

@@ -2,86 +2,57 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-import statistics as stdlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trinity_compat.compare import names
-from trinity_compat.compare.axes import AXES, Axis, Curve, align, curve
-from trinity_compat.compare.model import Run, Series, Side
-from trinity_compat.compare.statistics import (
-    Difference,
-    Summary,
-    area_between,
-    between_seeds,
-    summarise,
-    within_runs,
-)
+from trinity_compat.compare.axes import AXES
+from trinity_compat.compare.curves import Renamed, SideCurves, both_sides, curve_of, updates_of
+from trinity_compat.compare.evidence import Difference, Evidence, gather
+from trinity_compat.compare.judgement import ALPHA, DIFFERS, UNCLEAR, equal, judge
+from trinity_compat.compare.model import Run, Side
+from trinity_compat.compare.options import Options
+from trinity_compat.compare.statistics import area_between
 from trinity_compat.errors import UserError
 from trinity_compat.verl_config.suggest import did_you_mean
 
-SAME, DIFFERS, UNCLEAR, IDENTICAL = "same", "differs", "unclear", "identical"
-ALPHA = 0.05
-# An interval inside this share of the level is close enough to zero to call two sides the same.
-_NARROW = 0.1
-# TensorBoard keeps float32: two points this close (relative) may be one number, written twice.
-_FLOAT32 = 2e-7
+if TYPE_CHECKING:
+    from trinity_compat.compare.inference.parting import Band
 
-# A difference below this share of the level is rounding, wherever it was done.
-_ROUNDED = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to compare. ``pairs`` renames metrics (theirs → canonical) before anything else."""
-
-    axis: Axis = "step"
-    updates_per_step: int | None = None
-    samples_per_step: int | None = None
-    paired: bool = False
-    metrics: Sequence[str] = ()  # prefixes to keep; empty: all
-    pairs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """What a side's curves have of NaN and infinite values where both sides have points.
-
-    ``count`` over all seeds, ``first`` x, ``to_the_end`` where no finite value follows in that seed.
-    """
-
-    kind: str  # NaN | infinite | NaN or infinite
-    count: int
-    first: float
-    to_the_end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SideCurves:
-    """One side of one metric on the common x: its mean over seeds, and each seed's values."""
-
-    mean: list[float]
-    seeds: list[list[float]]
-    summary: Summary
-    ranges: list[tuple[float, float]]  # each seed's first and last x, also outside the common range
-    counts: list[int]  # each seed's points, also those
-    broken: Broken | None = None
+__all__ = ["Comparison", "MetricVerdict", "Options", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """What became of one metric between A and B. ``area`` is the mean distance of the mean curves."""
+    """What became of one metric between A and B. ``area`` is the mean distance of the mean curves.
+
+    ``why``: what keeps an unclear metric so, and what a ``same`` one differs by all the same.
+    """
 
     name: str
     group: str
     xs: list[float]
     a: SideCurves
     b: SideCurves
-    difference: Difference
     area: float
+    evidence: Evidence
     verdict: str
+    why: str = ""
     differs_in_meaning: str = ""
+    parting_q: float | None = None
+
+    @property
+    def difference(self) -> Difference:
+        """B − A of the level."""
+        return self.evidence.difference
+
+    @property
+    def over_seeds(self) -> bool:
+        """Whether both sides have the two seeds that a spread between seeds needs."""
+        return min(len(self.a.seeds), len(self.b.seeds)) >= 2
 
     @property
     def better_side(self) -> str:
@@ -92,6 +63,15 @@ class MetricVerdict:
         if self.verdict != DIFFERS or not sign:
             return ""
         return "B" if (self.difference.value > 0) == (sign == "+") else "A"
+
+    @property
+    def parting(self) -> Band | None:
+        """The band of B − A where it leaves 0: of a metric that differs, or, counted among all the metrics'
+        bands, of one whose level does not. None elsewhere."""
+        band, q = self.evidence.band, self.parting_q
+        if band is None or band.first is None or q is None:
+            return None
+        return band if self.verdict == DIFFERS or q <= ALPHA else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +89,13 @@ class Comparison:
     @property
     def groups(self) -> dict[str, list[MetricVerdict]]:
         """Metrics by group, in the table's order."""
-        order = [*names.table().groups, "other"]
-        found: dict[str, list[MetricVerdict]] = {group: [] for group in order}
+        found: dict[str, list[MetricVerdict]] = {group: [] for group in names.groups()}
         for metric in self.metrics:
             found[metric.group].append(metric)
         return {group: metrics for group, metrics in found.items() if metrics}
 
     def metric(self, name: str) -> MetricVerdict:
         """One metric's verdict. Raises UserError with the nearest names."""
-        import difflib
-
         known = {m.name: m for m in self.metrics}
         if name in known:
             return known[name]
@@ -156,17 +133,23 @@ def compare(a: Side, b: Side, options: Options) -> Comparison:
             + (f" that begins with {', '.join(options.metrics)}" if options.metrics else ""),
             hint=f"{a.label} has e.g. {_some(in_a)}; {b.label} has e.g. {_some(in_b)}; see --pair",
         )
-    return Comparison(a, b, options, metrics, sorted(in_a - in_b), sorted(in_b - in_a), notes)
+    notes += _unheard(options, metrics)
+    return Comparison(a, b, options, _judged(metrics), sorted(in_a - in_b), sorted(in_b - in_a), notes)
 
 
 def _not_finite(run: Run) -> Iterator[str]:
     for name, series in run.series.items():
-        steps = [step for step, value in series.points() if not math.isfinite(value)]
-        if steps:
+        if not all(map(math.isfinite, series.values)):
+            steps = [step for step, value in series.points() if not math.isfinite(value)]
             yield (
                 f"{run.source}: {name} has {len(steps)} points that are NaN or infinite, the first at step "
                 f"{min(steps)}; they were left out"
             )
+
+
+def _unheard(options: Options, metrics: Sequence[MetricVerdict]) -> list[str]:
+    left = options.margins.unheard([m.name for m in metrics])
+    return [f"the margin of {name} fits no metric that both sides have" for name in left]
 
 
 def _some(found: set[str]) -> str:
@@ -201,11 +184,8 @@ def _check_pairs(runs: Sequence[Run], pairs: Mapping[str, str]) -> None:
             raise UserError(f"--pair {theirs}={ours}: {having[0].source} has {ours} itself")
 
 
-_Renamed = list[tuple[Run, dict[str, Series]]]
-
-
-def _renamed(side: Side, options: Options) -> tuple[_Renamed, dict[str, str]]:
-    runs: _Renamed = []
+def _renamed(side: Side, options: Options) -> tuple[Renamed, dict[str, str]]:
+    runs: Renamed = []
     differs: dict[str, str] = {}
     for run in side.runs:
         series, notes = names.rename(run, options.pairs)
@@ -214,141 +194,69 @@ def _renamed(side: Side, options: Options) -> tuple[_Renamed, dict[str, str]]:
     return runs, differs
 
 
-def _metric(name: str, a: _Renamed, b: _Renamed, options: Options, differs: str) -> MetricVerdict | None:
-    curves = [_curve(series[name], run, options) for run, series in (*a, *b)]
-    xs, values = align([_finite(points) for points in curves])
-    side_a = _side(xs, values[: len(a)], curves[: len(a)], _common(curves))
-    side_b = _side(xs, values[len(a) :], curves[len(a) :], _common(curves))
+def _metric(name: str, a: Renamed, b: Renamed, options: Options, differs: str) -> MetricVerdict | None:
+    """The metric with its evidence, not judged yet; None where the sides share no range."""
+    xs, side_a, side_b = both_sides(name, a, b, options)
     if not xs and not side_a.broken and not side_b.broken:
         return None
-    difference = _difference(side_a, side_b, options)
-    return MetricVerdict(
-        name,
-        names.group_of(name),
+    evidence = gather(
         xs,
         side_a,
         side_b,
-        difference,
-        area_between(xs, side_a.mean, side_b.mean),
-        _judge(side_a, side_b, difference, max(run.resolution for run, _ in (*a, *b))),
-        differs,
+        given=options.margins.of(name),
+        paired=options.paired,
+        resolution=max(run.resolution for run, _ in (*a, *b)),
     )
+    area = area_between(xs, side_a.mean, side_b.mean)
+    group = names.group_of(name)
+    return MetricVerdict(name, group, xs, side_a, side_b, area, evidence, UNCLEAR, differs_in_meaning=differs)
 
 
-def _curve(series: Series, run: Run, options: Options) -> Curve:
-    return curve(
-        series,
-        run,
-        options.axis,
-        r=updates_of(run) or options.updates_per_step,
-        samples_per_step=options.samples_per_step or samples_of(run),
-    )
+def _judged(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
+    """Each metric with its verdict. p counts among the metrics of its kind: those of learning, and the others
+    (seconds, memory, throughput), which nearly always differ and say nothing of learning."""
+    found = []
+    for learning in (True, False):
+        kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
+        qs = _discoveries({m.name: m.difference.p for m in kind if _is_tested(m)})
+        parting = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
+        found += [_with_verdict(m, qs.get(m.name), parting.get(m.name), len(qs)) for m in kind]
+    return sorted(found, key=lambda m: m.name)
 
 
-def updates_of(run: Run) -> int | None:
-    """r, mini-batches per veRL step: the source's own word, else from its configuration (veRL counts a
-    mini-batch in prompts: actor.ppo_mini_batch_size), None where neither is there. A mini-batch is one
-    step of Trinity's, however many ppo_epochs it is taken through."""
-    if run.updates_per_step:
-        return run.updates_per_step
-    verl = run.meta.get("verl") or {}
-    actor = verl.get("actor_rollout_ref", {}).get("actor", {})
-    batch, mini = verl.get("data", {}).get("train_batch_size"), actor.get("ppo_mini_batch_size")
-    return int(batch) // int(mini) if batch and mini else None
+def _is_tested(metric: MetricVerdict) -> bool:
+    """Whether its p counts: not where every point is equal, nor where one side diverged."""
+    a, b = metric.a, metric.b
+    return not equal(a.seeds, b.seeds) and bool(a.broken) == bool(b.broken)
 
 
-def samples_of(run: Run) -> int | None:
-    """Responses per veRL step as the job's own configuration says, None elsewhere."""
-    verl = run.meta.get("verl") or {}
-    batch = verl.get("data", {}).get("train_batch_size")
-    n = verl.get("actor_rollout_ref", {}).get("rollout", {}).get("n")
-    return int(batch) * int(n) if batch and n else None
+def _discoveries(ps: Mapping[str, float | None]) -> dict[str, float]:
+    known = {name: p for name, p in ps.items() if p is not None}
+    if not known:
+        return {}
+    from trinity_compat.compare.inference.multiple import discoveries
+
+    return dict(zip(known, discoveries(list(known.values())), strict=True))
 
 
-def _apart(a: Side, b: Side, names: list[str], in_a: _Renamed, in_b: _Renamed, options: Options) -> UserError:
+def _with_verdict(
+    metric: MetricVerdict, q: float | None, parting_q: float | None, tested: int
+) -> MetricVerdict:
+    difference = replace(metric.evidence.difference, q=q)
+    evidence = replace(metric.evidence, difference=difference)
+    verdict, why = judge(metric.a, metric.b, evidence, tested=tested, parting_q=parting_q)
+    return replace(metric, evidence=evidence, verdict=verdict, why=why, parting_q=parting_q)
+
+
+def _apart(a: Side, b: Side, names: list[str], in_a: Renamed, in_b: Renamed, options: Options) -> UserError:
     """The error of two sides whose ranges don't meet on the axis."""
     said = []
     for side, runs in ((a, in_a), (b, in_b)):
-        curves = [_curve(series[name], run, options) for run, series in runs for name in names]
-        xs = [x for points in curves for x, _ in points]
+        curves = [curve_of(series[name], run, options) for run, series in runs for name in names]
+        xs = [x for one in curves for x in one.xs]
         said.append(f"{side.label} has {min(xs):g} to {max(xs):g}" if xs else f"{side.label} has no point")
     others = ", ".join(axis for axis in reversed(AXES) if axis != options.axis)
     return UserError(
         f"the sides share no range on axis {options.axis!r}: {', '.join(said)}",
         hint=f"give another --axis ({others}): time and tokens count from each run's own beginning",
     )
-
-
-def _finite(points: Curve) -> Curve:
-    return [(x, value) for x, value in points if math.isfinite(value)]
-
-
-def _common(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of x in which every curve has points, finite or not; low > high where none is."""
-    if not all(curves):
-        return math.inf, -math.inf
-    return max(points[0][0] for points in curves), min(points[-1][0] for points in curves)
-
-
-def _side(
-    xs: list[float], seeds: list[list[float]], curves: list[Curve], common: tuple[float, float]
-) -> SideCurves:
-    mean = [stdlib.fmean(column) for column in zip(*seeds, strict=True)]
-    ranges = [(points[0][0], points[-1][0]) if points else (math.nan, math.nan) for points in curves]
-    inside = [[p for p in points if common[0] <= p[0] <= common[1]] for points in curves]
-    return SideCurves(mean, seeds, summarise(xs, mean), ranges, [*map(len, curves)], _broken(inside))
-
-
-def _broken(curves: list[Curve]) -> Broken | None:
-    lost = [(x, value) for points in curves for x, value in points if not math.isfinite(value)]
-    if not lost:
-        return None
-    kinds = {"NaN" if math.isnan(value) else "infinite" for _, value in lost}
-    first, _ = min(lost, key=lambda point: point[0])
-    tails = (points for points in curves if any(x == first and not math.isfinite(v) for x, v in points))
-    to_the_end = not any(x > first for points in tails for x, _ in _finite(points))
-    return Broken(" or ".join(sorted(kinds)), len(lost), first, to_the_end)
-
-
-def _difference(a: SideCurves, b: SideCurves, options: Options) -> Difference:
-    if not a.mean:
-        return Difference(math.nan, math.nan, math.nan, math.nan, None, "no finite point on both sides")
-    if len(a.seeds) >= 2 and len(b.seeds) >= 2:
-        levels_a = [stdlib.fmean(seed) for seed in a.seeds]
-        levels_b = [stdlib.fmean(seed) for seed in b.seeds]
-        return between_seeds(levels_a, levels_b, paired=options.paired)
-    return within_runs(a.mean, b.mean)
-
-
-def _equal(a: list[list[float]], b: list[list[float]]) -> bool:
-    """Every run of one side equals the run of the other at its place, as far as a float32 can tell."""
-    if len(a) != len(b):
-        return False
-    points = ((x, y) for p, q in zip(a, b, strict=True) for x, y in zip(p, q, strict=True))
-    return all(x == y or math.isclose(x, y, rel_tol=_FLOAT32) for x, y in points)
-
-
-def _judge(a: SideCurves, b: SideCurves, difference: Difference, resolution: float) -> str:
-    """What diverges on one side only differs, whatever its finite points say; on both sides these decide,
-    but call nothing the same where other points are lost."""
-    if bool(a.broken) != bool(b.broken):
-        return DIFFERS
-    verdict = _judge_finite(a, b, difference, resolution) if a.mean else UNCLEAR
-    return UNCLEAR if a.broken != b.broken and verdict in (SAME, IDENTICAL) else verdict
-
-
-def _judge_finite(a: SideCurves, b: SideCurves, difference: Difference, resolution: float) -> str:
-    """Identical; differs (the interval excludes 0, p ≤ 0.05 where there is one, and B − A is more than the
-    coarser source's rounding); same (the whole interval lies within a tenth of the level); else unclear."""
-    if _equal(a.seeds, b.seeds):
-        return IDENTICAL
-    if math.isnan(difference.low):
-        return UNCLEAR
-    excludes = difference.low > 0 or difference.high < 0
-    scale = max(abs(a.summary.level), abs(b.summary.level))
-    told = abs(difference.value) > max(resolution, _ROUNDED * scale)
-    if told and excludes and (difference.p is None or difference.p <= ALPHA):
-        return DIFFERS
-    if max(abs(difference.low), abs(difference.high)) <= _NARROW * scale:
-        return SAME
-    return UNCLEAR

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
 from verl.workers.rollout.replica import TokenOutput
 
@@ -64,7 +65,7 @@ class AgentLoops:
 
     def __init__(self, config: Any, engine: Engine) -> None:
         rollout = config.actor_rollout_ref.rollout
-        self._worker = _Worker(config, EngineClient(engine, rollout))
+        self._worker = _Worker(untraced(config), EngineClient(engine, rollout))
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: Job) -> list[Trajectory]:
@@ -78,6 +79,12 @@ class AgentLoops:
         about = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
         fields = {"agent_name": self._default, **job.task}
         return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))
+
+
+def untraced(config: DictConfig) -> DictConfig:
+    """``config`` without rollout.trace: a tracker would be opened for trajectories that nobody sends it."""
+    off = {"actor_rollout_ref": {"rollout": {"trace": {"backend": None, "token2text": False}}}}
+    return cast(DictConfig, OmegaConf.merge(config, off))
 
 
 def trajectory(output: AgentLoopOutput) -> Trajectory:

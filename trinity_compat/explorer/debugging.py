@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.jobs import make_job
 from trinity_compat.explorer.main import configuration
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker, Trajectory, make_engine
@@ -37,7 +38,7 @@ async def serve(spec: RunSpec, port: int, checkpoint: Path | None = None) -> Non
     """Serve ``actor_rollout_ref.model.path``, or the actor of a checkpoint, until cancelled."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    os.environ.update(worker_env(spec.device, spec.env))
+    os.environ.update(worker_env(spec.device, spec.env) | engine_environment(spec.verl, spec.device))
     config, _, _ = configuration(spec)
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     engine = make_engine(config, model, spec.device, 0)

@@ -8,13 +8,14 @@ doesn't know.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from trinity_compat.errors import RunError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 _EXTENSION = "trinity_compat.plugins.vllm_weights.WeightReceiver"
@@ -102,11 +103,9 @@ class InProcessEngine:
         self._engine = await self._call(self._build)
 
     def _build(self) -> Any:
-        from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        arguments = {**self._config.arguments, "distributed_executor_backend": "uni"}
-        engine = LLMEngine.from_engine_args(EngineArgs(worker_extension_cls=_EXTENSION, **arguments))
+        engine = LLMEngine.from_engine_args(engine_args(self._config.arguments, "uni"))
         engine.collective_rpc("mask_vocabulary", args=(self._config.vocabulary, self._config.banned))
         return engine
 
@@ -173,12 +172,9 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """Start vLLM's processes and load the model's own weights."""
-        from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments = {"distributed_executor_backend": "mp", **self._config.arguments}
-        engine_args = AsyncEngineArgs(worker_extension_cls=_EXTENSION, **arguments)
-        self._engine = AsyncLLM.from_engine_args(engine_args)
+        self._engine = AsyncLLM.from_engine_args(engine_args(self._config.arguments, "mp"))
         await self._engine.collective_rpc(
             "mask_vocabulary", args=(self._config.vocabulary, self._config.banned)
         )
@@ -222,6 +218,28 @@ class AsyncEngine:
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+def engine_args(arguments: Mapping[str, Any], executor: str) -> Any:
+    """vLLM's AsyncEngineArgs, read as from the command line that veRL's server writes: texts, numbers and
+    JSON mean what they mean there. Raises UserError for a value that vLLM's parser refuses."""
+    from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config
+    from vllm import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(exit_on_error=False))
+    parser.error = _refuse
+    words = build_cli_args_from_config(
+        {**arguments, "distributed_executor_backend": executor, "worker_extension_cls": _EXTENSION}
+    )
+    try:
+        return AsyncEngineArgs.from_cli_args(parser.parse_args(words))
+    except argparse.ArgumentError as error:
+        raise UserError(f"vLLM does not take {error}") from error
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UserError(f"vLLM does not take its arguments: {message}")
 
 
 def check_loaded(answers: Sequence[Mapping[str, Any]]) -> None:

@@ -22,6 +22,7 @@ from trinity_compat.explorer.engine import (
     LocalEngine,
     Request,
 )
+from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.synchronizer.files import WeightFile
 
 SINGLE_TURN = "single_turn_agent"
@@ -246,43 +247,22 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
 def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
     """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
     can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
+    from omegaconf import OmegaConf
+    from verl.workers.rollout.utils import get_max_position_embeddings
+
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":
         raise UserError(
             f"actor_rollout_ref.rollout.name={rollout.name}: the explorer runs vllm only",
             hint="write rollout.name=vllm",
         )
-    arguments = engine_arguments(rollout, model, device, index)
-    if shared and device != "cpu":
-        arguments["enable_sleep_mode"] = True
+    arguments = engine_arguments(
+        OmegaConf.to_container(config, resolve=True),
+        model_path=model.local_path,
+        device=device,
+        index=index,
+        shared=shared,
+        positions=get_max_position_embeddings(model.hf_config),
+    )
     settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer))
     return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
-
-
-def engine_arguments(rollout: Any, model: Any, device: str, index: int) -> dict[str, Any]:
-    """vLLM's EngineArgs. Source: verl 0.9.1, vllm_async_server.py, launch_server.
-
-    Differences: weights are read from the model path instead of "dummy" (that is version 0); no sleep
-    mode, since nobody else wants the device; on a CPU no chunked prefill, because vLLM 0.28 cannot rewind
-    a request's own random generator there ("CPU Generator does not use offset").
-    """
-    length = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-    extra = {k: v for k, v in (rollout.engine_kwargs.get("vllm") or {}).items() if v is not None}
-    return {
-        "model": model.local_path,
-        "trust_remote_code": model.trust_remote_code,
-        "dtype": rollout.dtype,
-        "load_format": "auto" if rollout.load_format.startswith("dummy") else rollout.load_format,
-        "max_model_len": length,
-        "max_num_seqs": rollout.max_num_seqs,
-        "max_num_batched_tokens": max(rollout.max_num_batched_tokens, length),
-        "enable_chunked_prefill": rollout.enable_chunked_prefill and device != "cpu",
-        "enable_prefix_caching": rollout.enable_prefix_caching,
-        "logprobs_mode": rollout.logprobs_mode,
-        "enforce_eager": rollout.enforce_eager,
-        "gpu_memory_utilization": rollout.gpu_memory_utilization,
-        "disable_log_stats": rollout.disable_log_stats,
-        "tensor_parallel_size": rollout.tensor_model_parallel_size if device != "cpu" else 1,
-        "seed": rollout.get("seed", 42) + index,
-        **extra,
-    }

@@ -12,6 +12,7 @@ from trinity_compat import placement
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
+from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.spec import RunSpec
@@ -82,6 +83,7 @@ class Workers:
         env = worker_env(self._device, self._env)
         for index in range(count):
             own = _shared_env(index, self._width) if self._shared else {}
+            own |= engine_environment(self._verl, self._device, index)
             yield {"num_cpus": 0, "runtime_env": {"env_vars": env | own}, **self._gpus(index, count)}
 
     def _gpus(self, index: int, count: int) -> dict[str, Any]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 
 def register() -> None:
-    """On a CPU, keep linear layers loadable; elsewhere vLLM stays as it is."""
+    """On a CPU, keep linear layers loadable; deterministic kernels where the run asks for them, as in veRL's
+    own worker extension (vLLMColocateWorkerExtension, 0.9.1); else vLLM stays as it is."""
     from vllm.platforms import current_platform
 
+    if os.environ.get("VERL_FULL_DETERMINISM") == "1" and "VERL_SEED" in os.environ:
+        from verl.workers.engine.utils import enable_full_determinism
+
+        enable_full_determinism(int(os.environ["VERL_SEED"]))
     if current_platform.is_cpu():
         from trinity_compat.plugins import vllm_unpacked_linear
 

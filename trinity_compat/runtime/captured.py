@@ -106,10 +106,17 @@ def _record(launch: Launch, request: Request) -> dict[str, Any]:
 
 
 def _notes(translation: Translation) -> tuple[str, ...]:
-    """What became of the keys, counted."""
+    """What became of the keys, counted; those that the run does without by name."""
     counts = Counter(str(finding.status) for finding in translation.findings)
     told = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
-    return (f"{len(translation.findings)} keys: {told}; each one with its reason: config/audit.json",)
+    return (
+        f"{len(translation.findings)} keys: {told}; each one with its reason: config/audit.json",
+        *(
+            f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
+            for finding in translation.findings
+            if finding.status is Status.UNSUPPORTED and finding.where
+        ),
+    )
 
 
 def _audit(launch: Launch, environ: Mapping[str, str], script: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import traceback
 from collections.abc import Sequence
@@ -72,21 +71,16 @@ def preflight_port(port: int) -> None:
         )
 
 
-def run_task(spec: RunSpec, port: int, ask: Ask, *, plugins: Path | None, output: Path | None) -> Shown:
-    """One task through its workflow; ``output`` takes what it gave, as JSON. Raises UserError, and RunError
-    for what agent loop, tool or reward function raise, after printing its traceback."""
+def run_task(spec: RunSpec, port: int, ask: Ask, *, plugins: Path | None) -> Shown:
+    """One task through its workflow. Raises UserError, and RunError for what agent loop, tool or reward
+    function raise, after printing its traceback."""
     from trinity_compat.explorer import debugging
 
     try:
         if plugins:
             debugging.load_plugins(plugins)
-        shown = asyncio.run(debugging.run_task(spec, port, ask))
+        return asyncio.run(debugging.run_task(spec, port, ask))
     except UserError:
         raise
     except Exception as error:
         raise _told(error) from error
-    if output:
-        part = output.with_name(f"{output.name}.part")
-        part.write_text(json.dumps(shown.record(), indent=1) + "\n")
-        part.replace(output)
-    return shown

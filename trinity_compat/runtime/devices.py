@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from trinity_compat.errors import UserError
@@ -65,6 +66,7 @@ def of_cluster(resources: Mapping[str, float]) -> str:
     return "rocm" if kinds and all(kind.startswith("AMD") for kind in kinds) else "cuda"
 
 
+@cache
 def _cluster_resources(address: str) -> dict[str, float]:
     """Asked in a process of its own: one that has joined a cluster cannot join another."""
     try:

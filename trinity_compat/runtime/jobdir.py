@@ -19,6 +19,7 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.secret import without_passwords
 from trinity_compat.spec import RunSpec
+from trinity_compat.writing import write_text
 
 MARKER = "latest_checkpointed_iteration.txt"
 _SIDES = {"train": ("train",), "explore": ("explore",), "bench": ("bench",)}
@@ -67,14 +68,11 @@ class JobDir:
         return self.spec_path.exists() or (self.root / "buffer").exists()
 
     def write_config(self, texts: Mapping[str, str]) -> None:
-        """Write ``config/NAME`` for every entry, beside and renamed; a text with a password in a URL for
+        """Write ``config/NAME`` for every entry, each whole or not; a text with a password in a URL for
         this user's eyes only."""
         for name, text in texts.items():
-            part = self.root / "config" / f"{name}.part"
-            part.unlink(missing_ok=True)
-            part.touch(mode=0o666 if without_passwords(text) == text else 0o600)
-            part.write_text(text)
-            part.replace(part.with_suffix(""))
+            mode = None if without_passwords(text) == text else 0o600
+            write_text(self.root / "config" / name, text, mode=mode)
 
     def load_spec(self) -> RunSpec:
         """The spec of the run that lies here. Raises UserError when there is none."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.errors import UserError
+from trinity_compat.gpus import trainer_gpus
 from trinity_compat.runtime.refusals import place, value_of
 from trinity_compat.translate.sections.gpus import sharing
 from trinity_compat.verl_config import PINNED
@@ -62,8 +63,7 @@ def _ranks(verl: Mapping[str, Any], role: str) -> int:
     """Data-parallel ranks of ``role``."""
     megatron = value_of(verl, f"{_ACTOR}.strategy") == "megatron"
     shared = sharing(role, lambda key: int(value_of(verl, key) or 1), megatron=megatron)
-    trainer = verl["trainer"]
-    return max(1, int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"]) // shared)
+    return max(1, trainer_gpus(verl) // shared)
 
 
 def check(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:

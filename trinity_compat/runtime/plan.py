@@ -16,6 +16,7 @@ from typing import Any, cast, get_args
 
 from trinity_compat.addresses import outward_address
 from trinity_compat.errors import UserError
+from trinity_compat.gpus import engine_width
 from trinity_compat.runtime import attention, checkout, length, micro_batches, profiles
 from trinity_compat.runtime.devices import detect_device, usable
 from trinity_compat.runtime.jobdir import JobDir
@@ -28,6 +29,7 @@ from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
+from trinity_compat.vllm_arguments import changes, given_in, release_for
 
 _SHARED_MEMORY = Path("/dev/shm")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -47,6 +49,8 @@ class Options:
     explorer: int | None = None  # the one of them that this command starts; None: all
     restarts: int = 0
     dry_run: bool = False
+    device: str | None = None  # cpu or cuda; None: what this machine has
+    gpus: int | None = None  # of a dry run: how many the cluster has
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
 
     Raises UserError for values that cannot be run."""
-    device = usable(device or detect_device())
+    device = usable(device or options.device or detect_device())
     overlays = _overlays(options, device)
     config, read = watched(given := _with_trinity_sets(config, overlays))
     r, how = inverse.updates_per_step(config)
@@ -81,6 +85,7 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
     notes += [line for overlay in overlays for line in overlay.lines]
     notes += micro_batches.divide(verl)
+    notes += changes(given_in(verl), release_for(device))
     job = JobDir(_job_root(config, options, cwd))
     local_dir = verl["trainer"].get("default_local_dir")
     verl["trainer"]["default_local_dir"] = str(job.root)
@@ -234,6 +239,7 @@ def _check_colocated(spec: RunSpec) -> None:
     """One device, one explorer, weights through files: NCCL knows a device once in a group."""
     if spec.mode != "colocate":
         return
+    _check_one_device(spec)
     if spec.explorers > 1:
         raise UserError(
             "mode colocate shares one device between the trainer and one explorer",
@@ -248,6 +254,27 @@ def _check_colocated(spec: RunSpec) -> None:
         raise UserError(
             "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
             hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
+        )
+
+
+def _check_one_device(spec: RunSpec) -> None:
+    """A CPU is one however many processes train on it."""
+    trainer, width = (
+        spec.verl["trainer"],
+        engine_width(spec.verl["actor_rollout_ref"]["rollout"], spec.device),
+    )
+    devices = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
+    if spec.device != "cpu" and devices > 1:
+        raise UserError(
+            f"mode colocate: both sides take turns on one device, and the run has {devices}"
+            " (trainer.nnodes × trainer.n_gpus_per_node)",
+            hint="leave out --mode colocate: the devices are then split between the two sides; or write"
+            " --set trainer.nnodes=1 --set trainer.n_gpus_per_node=1",
+        )
+    if width > 1:
+        raise UserError(
+            f"mode colocate: actor_rollout_ref.rollout.tensor_model_parallel_size={width} on one device",
+            hint="write actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         )
 
 

@@ -6,21 +6,22 @@ Each check raises UserError with what is wrong and what to do. None imports torc
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import attention, loggers
 from trinity_compat.runtime.plan import Plan
 from trinity_compat.secret import without_passwords
+from trinity_compat.translate.ours import REWARD_MANAGERS
 
 _MIN_FREE = 256 * 2**20  # bytes
-_NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy")
+_NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
 
 
 def check(plan: Plan) -> None:
@@ -40,16 +41,19 @@ def check(plan: Plan) -> None:
     check_database(plan.spec.database_url)
 
 
-def check_packages() -> None:
-    """The packages of the run extra are there."""
-    for name in _NEEDED:
+def missing(plan: Plan) -> Iterator[str]:
+    """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
+    them; for a dry run, which may be made on another machine."""
+    for look in (check_models, check_data, check_reward_function):
         try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            raise UserError(
-                f"the package {name} is not installed here",
-                hint="pip install 'trinity-compat[run]', or make install",
-            ) from None
+            look(plan.spec.verl, cwd=plan.cwd)
+        except UserError as error:
+            yield str(error).partition("\n")[0]
+
+
+def check_packages() -> None:
+    """What every run imports is there."""
+    extras.need(*_NEEDED)
 
 
 def check_models(verl: Mapping[str, Any], *, cwd: Path) -> None:
@@ -109,6 +113,21 @@ def check_data(verl: Mapping[str, Any], *, cwd: Path) -> None:
         for text in _listed(data.get(key)):
             if "://" not in text:
                 _check_file(f"data.{key}", _local(text, cwd), data)
+    _check_rows([_local(text, cwd) for text in _listed(data.get("train_files"))], data)
+
+
+def _check_rows(files: Sequence[Path], data: Mapping[str, Any]) -> None:
+    """One batch at least, before veRL drops what is too long. Other formats are the explorer's to count."""
+    import pyarrow.parquet
+
+    if not all(path.suffix == ".parquet" and path.is_file() for path in files):
+        return
+    rows = sum(pyarrow.parquet.read_metadata(path).num_rows for path in files)
+    if rows < (batch := data["train_batch_size"]):
+        raise UserError(
+            f"data.train_batch_size={batch}, but data.train_files hold {rows} rows",
+            hint="lower data.train_batch_size (and ppo_mini_batch_size with it), or give more data",
+        )
 
 
 def _listed(value: Any) -> list[str]:
@@ -158,6 +177,22 @@ def check_reward_function(verl: Mapping[str, Any], *, cwd: Path) -> None:
         raise UserError(f"{file}:{error.lineno}: {error.msg}") from error
     if name not in set(_names(tree)):
         raise UserError(f"{file} defines no {name!r}", hint="set reward.custom_reward_function.name")
+    _check_manager(verl, tree, file)
+
+
+def _check_manager(verl: Mapping[str, Any], tree: ast.Module, file: Path) -> None:
+    """A reward manager that nothing but the function's file can register is registered there."""
+    manager = (verl.get("reward") or {}).get("reward_manager") or {}
+    name = manager.get("name")
+    if name in (None, *REWARD_MANAGERS) or manager.get("source") not in (None, "register"):
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    registered = {arg.value for call in calls for arg in call.args[:1] if isinstance(arg, ast.Constant)}
+    if name not in registered:
+        raise UserError(
+            f"reward.reward_manager.name={name}: neither veRL 0.9.1 nor {file} registers it",
+            hint=f"it may be {', '.join(REWARD_MANAGERS)}; or write @register({name!r}) over its class",
+        )
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
@@ -209,8 +244,10 @@ def is_free(port: int) -> bool:
 
 def holder(port: int) -> str:
     """Who listens on ``port``, as words to append; "" when that cannot be seen."""
-    import psutil
-
+    try:
+        import psutil
+    except ModuleNotFoundError:  # doctor says that it is missing
+        return ""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.pid:
@@ -229,9 +266,4 @@ def check_database(url: str) -> None:
             f"--database {without_passwords(url)}: no such kind of database",
             hint="sqlite:///FILE or postgresql://…",
         )
-    try:
-        importlib.metadata.version("psycopg")
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            "a PostgreSQL URL needs psycopg", hint="pip install 'trinity-compat[postgres]'"
-        ) from None
+    extras.need("psycopg")

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-import psutil
+from typing import IO, TYPE_CHECKING
 
 from trinity_compat.orphans import SUPERVISOR
+
+if TYPE_CHECKING:  # a dry run works without it
+    import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -116,6 +117,8 @@ def _reap_group(pid: int, *, limit_s: float = 5.0) -> None:
 
 def survivors(root: Path) -> list[int]:
     """Pids of the job's sides whose supervisor is gone; those that a user started by hand have none."""
+    import psutil
+
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
@@ -129,6 +132,8 @@ def _is_side(words: Sequence[str], root: str) -> bool:
 
 
 def _lost_its_supervisor(process: psutil.Process) -> bool:
+    import psutil
+
     try:
         if SUPERVISOR not in process.environ():
             return False
@@ -141,6 +146,8 @@ def _lost_its_supervisor(process: psutil.Process) -> bool:
 
 def sweep(*, grace_s: float = 5.0) -> list[psutil.Process]:
     """Kill every descendant that does not end by itself in time; returns what was killed."""
+    import psutil
+
     # Ray's processes take a moment to follow their raylet; killing them meanwhile only makes noise.
     _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=grace_s)
     for process in alive:

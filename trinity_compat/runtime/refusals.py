@@ -11,25 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.translate.ours import GONE, GONE_WHY, STOCK, refusals
+from trinity_compat.translate.ours import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
+from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
+_ACTOR = "actor_rollout_ref.actor"
 _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
 
 def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, explorers: int = 1) -> None:
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
     words and places, as config/launch.json holds them."""
-    for refusal in refusals(partial(value_of, verl), explorers):
+    for asked in refusals(partial(value_of, verl), explorers):
         raise UserError(
-            f"{refusal.key}={value_of(verl, refusal.key)} cannot be run decoupled: {refusal.why}",
-            where=place(record, (refusal.key, *refusal.also)),
-            hint=refusal.hint,
+            f"{asked.key}={value_of(verl, asked.key)} cannot be run decoupled: {asked.why}",
+            where=place(record, (asked.key, *asked.also)),
+            hint=asked.hint,
         )
-    for key in GONE:
+    for key, why in GONE.items():
         if value := _said(record, key):
             raise UserError(
-                f"{key}={value} cannot be run decoupled: {GONE_WHY}", where=place(record, (key,)), hint=STOCK
+                f"{key}={value} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
             )
+    _check_training_engine(verl, record)
+    _check_engine(verl, record)
     _check_media(verl, record, cwd)
 
 
@@ -63,6 +67,30 @@ def place(record: Mapping[str, Any], keys: Sequence[str]) -> Where | None:
 def _where(text: str) -> Where:
     file, _, line = text.rpartition(":")
     return Where(file, int(line)) if line.isdigit() else Where(text)
+
+
+def _check_training_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Megatron has no CPU, and the other engines are not among a run's. Known by the section's class and the
+    launch's word: on a CPU the profile has put FSDP's strategy into the section."""
+    target, named = value_of(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
+    where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
+    if verl["trainer"]["device"] == "cpu" and target.endswith(".McoreActorConfig"):
+        raise UserError(
+            f"{_ACTOR}.strategy=megatron: Megatron trains on GPUs only, this run is on a CPU",
+            where=where,
+            hint="start it on a machine with GPUs, or write model_engine=dp to train with FSDP",
+        )
+    if named not in ("dp", "megatron"):
+        raise UserError(f"model_engine={named}: {ENGINES}", where=where, hint=ENGINES_HINT)
+
+
+def _check_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Arguments that the device's vLLM does not take."""
+    release = release_for(verl["trainer"]["device"])
+    for name, value in given_in(verl).items():
+        found = fate(name, value, release)
+        if found.refused:
+            raise refusal(name, value, release, found, place(record, (f"{SECTION}.{name}",)))
 
 
 def _check_media(verl: Mapping[str, Any], record: Mapping[str, Any], cwd: Path) -> None:

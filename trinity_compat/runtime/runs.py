@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ from trinity_compat.placement import cpus_for
 from trinity_compat.runtime import (
     bench,
     checkout,
+    configs,
     hydra_flags,
     jobdir,
     micro_batches,
@@ -26,6 +26,8 @@ from trinity_compat.runtime import (
     refusals,
     unread,
 )
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.cluster import Cluster, local_ray
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import JobDir
@@ -36,7 +38,6 @@ from trinity_compat.runtime.progress import Progress, say
 from trinity_compat.runtime.session import Ended, Request
 from trinity_compat.runtime.source import Source
 from trinity_compat.runtime.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
-from trinity_compat.secret import hidden
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import turns
 
@@ -73,13 +74,23 @@ def run_source(source: Source, options: Options) -> Ended:
     for line in (*source.notes, *made.notes, *plan.describe(made)):
         say(line)
     preflight.check(made)
-    with catch_signals() as stop, _begun(made, source, options):
+    report = _checked(made, source)
+    with catch_signals() as stop, _begun(made, source, options, report):
         outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
     return _tell(made, outcome)
 
 
+def _checked(made: Plan, source: Source) -> Report:
+    """veRL and vLLM have taken the configuration. Raises UserError."""
+    say("checks the configuration on veRL's and vLLM's own objects …")
+    report = start.check(made, source.record, execute=True)
+    for line in start.lines(report, native=made.spec.device == plan.detect_device()):
+        say(line)
+    return report
+
+
 @contextlib.contextmanager
-def _begun(made: Plan, source: Source, options: Options) -> Iterator[None]:
+def _begun(made: Plan, source: Source, options: Options, report: Report) -> Iterator[None]:
     """Hold the job, made ready or joined. One start at a time: of two sides that start at once the second
     finds what the first one wrote."""
     with contextlib.ExitStack() as held:
@@ -87,7 +98,7 @@ def _begun(made: Plan, source: Source, options: Options) -> Iterator[None]:
             joined = held.enter_context(jobdir.locked(made.job, made.spec.mode, made.explorer))
             if not joined:
                 _await_survivors(made.job)
-            _prepare(made, source, options, joined=joined)
+            _prepare(made, source, options, report, joined=joined)
             if not joined:
                 _forget_participants(made)
         try:
@@ -118,6 +129,7 @@ def _bench(made: Plan, source: Source) -> Ended:
     for line in (*source.notes, *made.notes, f"bench     {made.job.root}, checkpoints of step {steps}"):
         say(line)
     preflight.check(made)
+    _checked(made, source)
     with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
         made.job.create()
         made.spec.save(made.job.spec_path.with_name("bench.json"))
@@ -161,7 +173,7 @@ def _forget_weights(made: Plan) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> None:
+def _prepare(made: Plan, source: Source, options: Options, report: Report, *, joined: bool) -> None:
     """Make the job directory, or join the one whose other side is running."""
     job = made.job
     if joined:
@@ -177,20 +189,7 @@ def _prepare(made: Plan, source: Source, options: Options, *, joined: bool) -> N
             + (f"from step {step}" if step else "from the start: it has no checkpoint")
         )
     job.create()
-    job.write_config(_config_files(made, source, options))
-
-
-def _config_files(made: Plan, source: Source, options: Options) -> dict[str, str]:
-    import yaml
-
-    made.spec.save(made.job.spec_path)
-    record = {**source.record, **plan.as_record(made, options)}
-    files = {
-        "launch.json": json.dumps(record, indent=1, default=str) + "\n",
-        "trinity.yaml": source.yaml_text,
-        "verl.yaml": yaml.safe_dump(hidden("", made.spec.verl), sort_keys=True, allow_unicode=True),
-    }
-    return {**files, "audit.json": source.audit} if source.audit else files
+    configs.write(made, source, options, report)
 
 
 def _must_agree(job: JobDir, made: Plan) -> None:

@@ -2,8 +2,8 @@
 
 veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
 ``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
-``cluster`` the trainer's. A launch whose rollout has GPUs of its own already (``rollout.nnodes``) keeps them,
-and a CPU has none to split.
+``cluster`` the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its own (``rollout.nnodes``),
+they stay beside the trainer's; and a CPU has none to split.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import engine_width
+from trinity_compat.gpus import ENGINES, give_engines, trainer_gpus
 from trinity_compat.runtime.refusals import value_of
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
-
-_ENGINES = "explorer.rollout_model.engine_num"
 
 
 def split_gpus(
@@ -35,40 +33,56 @@ def split_gpus(
     Raises UserError where no split can run, or the YAML's own can't.
     """
     trainer, rollout = verl["trainer"], verl["actor_rollout_ref"]["rollout"]
-    total = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
-    if rollout.get("nnodes") or mode == "colocate":
+    total = trainer_gpus(verl)
+    if rollout.get("nnodes"):
         return []
+    lines = list(_on_one(verl, mode)) if device != "cpu" and total == 1 else []
+    if mode == "colocate":
+        return lines
     if device == "cpu" or total == 1:
-        return _by_hand(rollout, config, sets, explorers, engine_width(rollout, device))
+        return [*lines, *_by_hand(rollout, config, sets, explorers, device)]
     machine, tensor_parallel, explorer = _split(verl, _asked(config, total))
     engines = explorer // tensor_parallel
-    if engines < explorers:
-        raise UserError(
-            f"--explorers {explorers}: the explorers' {explorer} GPUs hold {engines} engine(s) of"
-            f" {tensor_parallel}",
-            hint=f"write --explorers {engines} or fewer, or --set {_ENGINES}=N",
-        )
+    each = _of_each(engines, explorers, f"the explorers' {explorer} GPUs hold {engines} of {tensor_parallel}")
     lines = list(_lowered(verl, tensor_parallel, machine.sequence))
     share = total - explorer
     trainer["nnodes"], trainer["n_gpus_per_node"] = _nodes(share, machine.per_node)
     used = f"{engines} engine(s) of {tensor_parallel}"
     lines.append(
-        f"{total} GPUs = {explorer} for generation ({used}) + {share} for training; --set {_ENGINES}=N"
+        f"{total} GPUs = {explorer} for generation ({used}) + {share} for training; --set {ENGINES}=N"
     )
-    rollout["nnodes"], rollout["n_gpus_per_node"] = 1, engines // explorers * tensor_parallel
+    give_engines(rollout, each, device)
     return lines
 
 
+def _on_one(verl: dict[str, Any], mode: str) -> Iterator[str]:
+    """A launch with one GPU trains on it alone; in mode colocate its engine has no other either."""
+    width = verl["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]
+    return _lowered(verl, 1 if mode == "colocate" else width, 1)
+
+
+def _of_each(engines: int, explorers: int, why: str) -> int:
+    """Engines of each explorer. Raises UserError where that leaves some over: they would stand idle, on GPUs
+    that the trainer could use."""
+    if engines % explorers:
+        fits = " or ".join(str(number) for number in range(1, engines + 1) if engines % number == 0)
+        raise UserError(
+            f"--explorers {explorers}: they cannot share {engines} engine(s) evenly; {why}",
+            hint=f"write --explorers {fits}, or --set {ENGINES}=N, a multiple of {explorers}",
+        )
+    return engines // explorers
+
+
 def _by_hand(
-    rollout: dict[str, Any], config: Mapping[str, Any], sets: Sequence[str], explorers: int, width: int
+    rollout: dict[str, Any], config: Mapping[str, Any], sets: Sequence[str], explorers: int, device: str
 ) -> list[str]:
     """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
-    if not any(text.partition("=")[0] == _ENGINES for text in sets):
+    if not any(text.partition("=")[0] == ENGINES for text in sets):
         return []
-    engines = Reading(config).get(_ENGINES)
+    engines = Reading(config).get(ENGINES)
     if type(engines) is not int or engines < explorers:
-        raise UserError(f"--set {_ENGINES}={engines}: each of --explorers {explorers} needs one at least")
-    rollout["nnodes"], rollout["n_gpus_per_node"] = 1, engines // explorers * width
+        raise UserError(f"--set {ENGINES}={engines}: each of --explorers {explorers} needs one at least")
+    give_engines(rollout, _of_each(engines, explorers, f"--set {ENGINES}={engines}"), device)
     return [f"{engines} engine(s) for generation"]
 
 
@@ -106,10 +120,9 @@ def _impossible(machine: Machine, asked: int | None) -> UserError:
     able = [count // machine.engine for count in machine.choices()]
     return UserError(
         f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
-        hint=f"--set {_ENGINES}=N, where N may be {', '.join(map(str, able))}"
+        hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
         if able
-        else "give the run more GPUs, smaller parallel sizes, or rollout.nnodes and rollout.n_gpus_per_node"
-        " beside the trainer's",
+        else "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
     )
 
 

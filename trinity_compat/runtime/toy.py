@@ -22,6 +22,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from trinity_compat.writing import replacing, write_text
+
 DIGITS = 4
 DATA_SOURCE = "toy/sort"
 CHAT_TEMPLATE = (
@@ -58,7 +60,7 @@ def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
     _write_rows(train, directory / "data" / "train.parquet")
     _write_rows(val, directory / "data" / "val.parquet")
     _write_model(spec, directory / "model")
-    marker.write_text(wanted)
+    write_text(marker, wanted)
     return directory
 
 
@@ -98,9 +100,8 @@ def _row(digits: str, index: int, split: str) -> dict[str, Any]:
 
 def _write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    pq.write_table(pa.Table.from_pylist(list(rows)), part)
-    part.replace(path)
+    with replacing(path) as file:
+        pq.write_table(pa.Table.from_pylist(list(rows)), file)
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

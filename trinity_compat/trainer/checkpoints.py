@@ -12,6 +12,8 @@ from typing import IO, Any, Self
 
 from omegaconf import DictConfig, open_dict
 
+from trinity_compat.writing import write_text
+
 STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"
 _LAST = "data.pt"  # of a checkpoint's files, the last that veRL writes
@@ -48,9 +50,7 @@ def _name_youngest(marker: Path) -> None:
     if not ages:
         marker.unlink()
         return
-    part = marker.with_suffix(".part")
-    part.write_text(str(max(ages, key=lambda step: (ages[step], step))))
-    part.replace(marker)
+    write_text(marker, str(max(ages, key=lambda step: (ages[step], step))))
 
 
 class HeldMarker:
@@ -80,9 +80,7 @@ def _folders(directory: Path) -> dict[int, Path]:
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
     """Keep ``state`` beside the checkpoint that will be written in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{STATE}.part"
-    part.write_text(json.dumps(state) + "\n")
-    part.replace(folder / STATE)
+    write_text(folder / STATE, json.dumps(state) + "\n")
 
 
 def read_state(folder: Path) -> dict[str, Any]:

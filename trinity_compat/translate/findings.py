@@ -122,7 +122,7 @@ class Judge:
             at = verdict.target or (None if verdict.status is Status.NO_EFFECT else target)
             return verdict.status, verdict.reason, verdict.code or row.code, at
         passes = row.passes(self.view.options.trinity)
-        if row.how == "keep" and not passes and self._like_upstream(row, key):
+        if row.how in ("keep", "unsupported") and not passes and self._like_upstream(row, key):
             return Status.NO_EFFECT, f"as upstream has it anyway: {row.why}", row.code, None
         if passes and target is None:
             return self._not_passed(row, key)

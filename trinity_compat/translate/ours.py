@@ -9,14 +9,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat.vllm_arguments import SECTION
+
 _ROLLOUT = "actor_rollout_ref.rollout"
 STOCK = "leave it out, or run on stock veRL"
+ENGINES, ENGINES_HINT = "the trainer has FSDP and Megatron", "write model_engine=dp or model_engine=megatron"
 ESTIMATOR = "algorithm.adv_estimator"
-# Keys of older releases that 0.9.1 has no more: their values stand in the launch only.
-GONE = ("data.sampler.class_path", "data.datagen.path")
-GONE_WHY = (
+_ORDER = (
     "the explorer draws the dataset's rows in veRL's default order, and veRL 0.9.1 has no such key any more"
 )
+_TURNS = (
+    "veRL 0.9.1 has no such classes any more; an agent loop of one's own (rollout.agent.*) takes their place"
+)
+# Keys of older releases that 0.9.1 has no more, with the reason: their values stand in the launch only.
+GONE = {
+    "data.sampler.class_path": _ORDER,
+    "data.datagen.path": _ORDER,
+    f"{_ROLLOUT}.multi_turn.interaction_config_path": _TURNS,
+    f"{_ROLLOUT}.multi_turn.completion_callback": _TURNS,
+    f"{_ROLLOUT}.chat_scheduler": _TURNS,
+}
+# veRL 0.9.1's (experimental/reward_loop/reward_manager), and what explorer/reward_managers.py adds.
+REWARD_MANAGERS = ("naive", "dapo", "gdpo", "rate_limited", "remote", "prime", "batch")
+_OLD_MANAGERS = ("collabllm",)  # of veRL's own recipes, on the interface of 0.6 and older
+_MANAGER = "reward.reward_manager.name"
 
 Value = Callable[[str], Any]  # the value of a key of the pinned veRL, None where it has none
 
@@ -34,6 +50,25 @@ class Refusal:
     below: str = ""
 
 
+# Arguments of vLLM that the explorer gives itself.
+_ENGINE_OWN = (
+    (("model", "tokenizer"), "the engine has the policy's model", "write actor_rollout_ref.model.path"),
+    (
+        ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes"),
+        "the GPUs are shared out before the engine starts",
+        f"write {_ROLLOUT}.tensor_model_parallel_size",
+    ),
+    (
+        ("worker_cls", "worker_extension_cls", "distributed_executor_backend"),
+        "weights are taken over by a worker of the explorer's",
+        STOCK,
+    ),
+    (
+        ("enable_lora", "quantization"),
+        "the explorer's weights come merged, in the trainer's precision",
+        STOCK,
+    ),
+)
 _ALWAYS = (
     Refusal(
         "reward.reward_model.enable",
@@ -54,6 +89,23 @@ _ALWAYS = (
     ),
     Refusal(f"{_ROLLOUT}.over_sample_rate", "every group is waited for: none is cut short"),
     Refusal("actor_rollout_ref.model.mtp.enable_rollout", "the explorer's engines don't speculate"),
+    Refusal(
+        f"{_ROLLOUT}.mtp.enable_rollout", "the explorer's engines don't speculate", below=f"{_ROLLOUT}.mtp."
+    ),
+    *(
+        Refusal(f"{section}.qat.enable", "the explorer's engines quantize nothing", below=f"{section}.qat.")
+        for section in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.actor.megatron", _ROLLOUT)
+    ),
+    Refusal(f"{_ROLLOUT}.agent.agent_loop_manager_class", "the trainer takes its rollouts out of the buffer"),
+    Refusal(f"{_ROLLOUT}.checkpoint_manager_class", "the trainer publishes weights to the explorer itself"),
+    Refusal(
+        "actor_rollout_ref.actor.strategy",
+        ENGINES,
+        ENGINES_HINT,
+        off=(None, "fsdp", "fsdp2", "megatron"),
+        also=("model_engine",),
+    ),
+    *(Refusal(f"{SECTION}.{name}", why, hint) for names, why, hint in _ENGINE_OWN for name in names),
     Refusal("skip.rollout.enable", "rollouts come out of the buffer", below="skip.rollout."),
     *(
         Refusal(
@@ -82,6 +134,10 @@ def _conditional(value: Value, explorers: int) -> Iterator[Refusal]:
     if value(ESTIMATOR) == "remax":
         why = "it needs a greedy answer beside each group, which the explorer does not make"
         yield Refusal(ESTIMATOR, why, "write algorithm.adv_estimator=rloo or grpo, or run on stock veRL")
+    if _unknown_manager(value):
+        why = "veRL 0.9.1's reward loop has no reward manager of that name"
+        hint = f"it may be {', '.join(REWARD_MANAGERS)}; source=importlib loads one of your own"
+        yield Refusal(_MANAGER, why, hint, off=(None,), also=("reward_model.reward_manager",))
     metric = "algorithm.filter_groups.metric"
     if value("algorithm.filter_groups.enable"):
         if explorers > 1:
@@ -94,3 +150,11 @@ def _conditional(value: Value, explorers: int) -> Iterator[Refusal]:
         why = "without algorithm.filter_groups a step generates exactly data.train_batch_size prompts"
         same = (None, value("data.train_batch_size"))
         yield Refusal("data.gen_batch_size", why, "write the number as data.train_batch_size", off=same)
+
+
+def _unknown_manager(value: Value) -> bool:
+    """A manager that nothing registers; the custom reward function's file may (preflight reads it)."""
+    name = value(_MANAGER)
+    if name in (None, *REWARD_MANAGERS) or value("reward.reward_manager.source") not in (None, "register"):
+        return False
+    return name in _OLD_MANAGERS or not value("reward.custom_reward_function.path")

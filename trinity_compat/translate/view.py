@@ -18,6 +18,9 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting
 ARR = "actor_rollout_ref"
 MINI = f"{ARR}.actor.ppo_mini_batch_size"
 BATCH = "data.train_batch_size"
+NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
+_GPUS_OF_A_NODE = 8  # veRL's default
+_MOST_GPUS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,19 @@ class View:
     def critic(self) -> bool:
         """Whether Trinity's algorithm for this launch trains a critic."""
         return str(self.value("algorithm.adv_estimator", "gae")) == "gae"
+
+    @cached_property
+    def cluster(self) -> tuple[int, int]:
+        """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
+        nodes, per_node = self.size(NODES), _GPUS_OF_A_NODE
+        if self.value(PER_NODE) is not None:
+            per_node = self.size(PER_NODE)
+        if nodes * per_node > _MOST_GPUS:
+            raise UserError(
+                f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs",
+                where=self.where(NODES) or self.where(PER_NODE),
+            )
+        return nodes, per_node
 
     @cached_property
     def r(self) -> int:

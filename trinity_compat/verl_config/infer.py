@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
 from trinity_compat.verl_config.model import VersionChoice
 from trinity_compat.verl_config.releases import VERSIONS, key_index
 
+# The release since which a key has no default ("???") but has to be given (translators/verl/releases).
+MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How well the releases fit: per release the overrides that its Hydra would refuse."""
+    """How well the releases fit: per release the overrides that its Hydra would refuse. ``lacking``: per
+    release the values that it demands and nobody gave."""
 
     misfits: Mapping[str, tuple[str, ...]]
+    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The releases with the fewest refused overrides, oldest first."""
+        """The releases with the fewest refused overrides, oldest first. Where the newest is not among them,
+        the launch is an older one's, and no release that demands more than it gives."""
         fewest = min(len(keys) for keys in self.misfits.values())
-        return tuple(version for version, keys in self.misfits.items() if len(keys) == fewest)
+        best = tuple(version for version, keys in self.misfits.items() if len(keys) == fewest)
+        whole = tuple(version for version in best if not self.lacking.get(version))
+        return whole if whole and best[-1] != tuple(self.misfits)[-1] else best
 
 
 def fit(
@@ -32,11 +40,18 @@ def fit(
 ) -> Fit:
     """Count what each release refuses. ``known`` are the keys of the user's own config files."""
     masks = [(override.key, _accepting(override, flavour, known)) for override in overrides]
-    misfits = {}
+    given = {key for key, _ in masks} | set(known)
+    misfits, lacking = {}, {}
     for version in candidates:
         bit = 1 << VERSIONS.index(version)
         misfits[version] = tuple(dict.fromkeys(key for key, mask in masks if not mask & bit))
-    return Fit(misfits)
+        lacking[version] = tuple(_demanded(version) - given)
+    return Fit(misfits, lacking)
+
+
+def _demanded(version: str) -> set[str]:
+    place = VERSIONS.index
+    return {key for key, since in MANDATORY.items() if place(version) >= place(since)}
 
 
 def choose(found: Fit) -> VersionChoice:
@@ -70,6 +85,9 @@ def _why(version: str, found: Fit) -> str:
     older = [v for v in found.misfits if VERSIONS.index(v) < VERSIONS.index(version) and v not in found.best]
     newer = [v for v in found.misfits if VERSIONS.index(v) > VERSIONS.index(version)]
     reasons = []
+    demanding = [v for v in found.misfits if v not in found.best and len(found.misfits[v]) == len(left)]
+    if demanding:
+        reasons.append(f"{_name(found.lacking[demanding[0]])} has to be given since {demanding[0]}")
     if older:
         reasons.append(
             f"{_name(_only(found, older[-1], version))} {_verb(found, older[-1], version)} {older[-1]}"

@@ -15,6 +15,7 @@ from trinity_compat.errors import UserError, Where
 
 _STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "Step")
 _WALL_NAMES = ("_timestamp", "wall_time", "timestamp")
+_NOT_METRICS = frozenset((*_STEP_NAMES, *_WALL_NAMES))
 # pprint writes numpy scalars as np.float64(0.5)
 _NUMBER = re.compile(
     r"^(?:np\.\w+\()?([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf(?:inity)?))\)?$", re.I
@@ -80,14 +81,24 @@ def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
         if abs(step) >= 2**63:
             continue  # no step of a run
         has_step |= found
-        for name, value in flat.items():
-            number = number_of(value)
-            if number is not None and name not in _STEP_NAMES and name not in _WALL_NAMES:
-                series.setdefault(name, Series()).add(int(step) if found else index, number, wall)
+        _add_row(flat, int(step) if found else index, wall, series)
     if not series:
         raise UserError("no numeric metric in this file", where=Where(str(path)))
     notes = [] if has_step else ["no step column: rows were numbered from 0"]
     return Run(path.stem, str(path), "table", series, notes=notes)
+
+
+def _add_row(row: Mapping[str, Any], step: int, wall: float, series: dict[str, Series]) -> None:
+    """Note every number of the row; what a million values pass through has no call for each."""
+    for name, value in row.items():
+        number = value if type(value) is float else number_of(value)
+        if number is None or name in _NOT_METRICS:
+            continue
+        if (known := series.get(name)) is None:
+            known = series[name] = Series()
+        known.steps.append(step)
+        known.values.append(number)
+        known.walls.append(wall)
 
 
 def _first(row: Mapping[str, Any], names: Iterable[str]) -> tuple[float, bool]:
@@ -123,7 +134,7 @@ def number_of(value: Any) -> float | None:
     """A number, also as text and as numpy's repr; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return float(value)
     match = _NUMBER.match(value.strip()) if isinstance(value, str) else None
     return float(match[1]) if match else None

@@ -37,8 +37,7 @@ def batch(view: View) -> Iterator[Put | Verdict | Caution]:
 def _sync_method(view: View) -> str:
     if view.value(f"{ARR}.model.lora_rank", 0):
         return "checkpoint"
-    gpus = view.value("trainer.nnodes", 1), view.value("trainer.n_gpus_per_node", 8)
-    return "memory" if gpus == (1, 1) else "nccl"
+    return "memory" if view.cluster == (1, 1) else "nccl"
 
 
 def _offset(view: View) -> tuple[int, tuple[str, ...], str]:

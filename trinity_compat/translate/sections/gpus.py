@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from trinity_compat.errors import UserError
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.sections.reward import reward_model_gpus
-from trinity_compat.translate.view import ARR, MINI, Put, Verdict, View
+from trinity_compat.translate.view import ARR, MINI, NODES, PER_NODE, Put, Verdict, View
 
-NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
 N = f"{ROLLOUT}.n"
@@ -19,9 +18,6 @@ SEQUENCE = "ulysses_sequence_parallel_size"
 SP = f"{ARR}.actor.{SEQUENCE}"
 MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 ENGINE = "explorer.rollout_model"
-
-
-_MOST_GPUS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class Machine:
 
 def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
-    nodes, per_node = _cluster(view)
+    nodes, per_node = view.cluster
     yield Put("cluster.node_num", nodes, (NODES,))
     yield Put("cluster.gpu_per_node", per_node, (PER_NODE,))
     if nodes * per_node <= 1:
@@ -96,7 +92,7 @@ def split(view: View) -> tuple[Machine, int, int]:
     Where no split can run, the engine's and then the sequence's parallel size are halved: neither
     changes what is computed.
     """
-    nodes, per_node = _cluster(view)
+    nodes, per_node = view.cluster
     given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
     sequence = sharing(f"{ARR}.actor", view.size, megatron=view.megatron)
     for sp in [sequence] if view.megatron else halvings(sequence):
@@ -110,7 +106,7 @@ def split(view: View) -> tuple[Machine, int, int]:
 
 def ranks_of(view: View, role: str) -> int:
     """Data-parallel ranks of ``role`` (actor_rollout_ref.actor, …ref, critic) where veRL runs the launch."""
-    return max(1, math.prod(_cluster(view)) // sharing(role, view.size, megatron=view.megatron))
+    return max(1, math.prod(view.cluster) // sharing(role, view.size, megatron=view.megatron))
 
 
 def sharing(role: str, size_of: Callable[[str], int], *, megatron: bool) -> int:
@@ -118,17 +114,6 @@ def sharing(role: str, size_of: Callable[[str], int], *, megatron: bool) -> int:
     of a key of ``role``."""
     sizes = tuple(f"megatron.{size}" for size in MODEL_SIZES) if megatron else (SEQUENCE,)
     return math.prod(size_of(f"{role}.{size}") for size in sizes)
-
-
-def _cluster(view: View) -> tuple[int, int]:
-    """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
-    nodes, per_node = view.size(NODES), view.size(PER_NODE) if view.value(PER_NODE) is not None else 8
-    if nodes * per_node > _MOST_GPUS:
-        raise UserError(
-            f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs",
-            where=view.where(NODES) or view.where(PER_NODE),
-        )
-    return nodes, per_node
 
 
 def halvings(size: int) -> list[int]:

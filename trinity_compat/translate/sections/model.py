@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.vllm_arguments import GPU, SECTION, fate
 
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
 FILTER, TRUNCATION = "data.filter_overlong_prompts", "data.truncation"
@@ -105,6 +106,7 @@ def engine(view: View) -> Iterator[Put | Verdict | Caution]:
     elif known != name:
         reason = f"Trinity has no engine {name!r}; the YAML says vllm"
         yield Verdict(key, Status.APPROXIMATED, reason)
+    yield from _own_arguments(view, name)
     experts = f"{ROLLOUT}.expert_parallel_size"
     if view.integer(experts, 1) > 1:
         yield Put(f"{ENGINE}.enable_expert_parallel", True, (experts,))
@@ -116,3 +118,23 @@ def engine(view: View) -> Iterator[Put | Verdict | Caution]:
             yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, reason)
         elif value is not None:
             yield Put(f"{ENGINE}.extra_engine_args.{name}", value, (source,))
+
+
+def _own_arguments(view: View, engine: str) -> Iterator[Verdict]:
+    """What our explorer's vLLM, on a GPU, makes of the arguments that the launch hands to it by name."""
+    for key in view.below(SECTION):
+        name, value = key.partition(".")[0], view.value(f"{SECTION}.{key}")
+        if engine not in ("vllm", "???"):
+            yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, f"the engine is {engine}")
+            continue
+        found = fate(name, value, GPU)
+        if found.refused:
+            why = f" ({found.why})" if found.why else ""
+            reason = f"vLLM {GPU}, our explorer's, has no argument {name}{why}: {found.refused}"
+            yield Verdict(f"{SECTION}.{key}", Status.UNSUPPORTED, reason)
+        elif not found.written:
+            yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, f"vLLM {GPU} has no use for it: {found.why}")
+        elif name not in found.written:
+            ((became, said),) = found.written.items()
+            reason = f"our explorer's vLLM {GPU} gets {became}={said}: {found.why}"
+            yield Verdict(f"{SECTION}.{key}", Status.UNSUPPORTED_UPSTREAM, reason)

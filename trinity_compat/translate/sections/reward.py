@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,7 +74,7 @@ def reward_model_gpus(view: View) -> int:
     """GPUs that the reward model takes from the explorer's side."""
     if not view.flag(f"{MODEL}.enable"):
         return 0
-    total = view.integer("trainer.nnodes", 1) * view.integer("trainer.n_gpus_per_node", 8)
+    total = math.prod(view.cluster)
     size = _tensor_parallel(view)
     return max(size, total // 4 // size * size) if total > 1 else 0
 

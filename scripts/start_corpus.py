@@ -1,0 +1,231 @@
+"""Which public launches start: under veRL, and decoupled here.
+
+    .venv/bin/python scripts/start_corpus.py ../shared/corpus/public.json --device cuda|cpu
+        [--vllm FOLDER] [--sample N] [--only TEXT] [--main MODULE] [--json FILE] [-v]
+
+Each launch of veRL's main_ppo is planned for ``--device`` and put through the start check of ``run``, with
+stand-ins for the models and nothing said of its data. What is refused only once data are there (images)
+counts as not started. A launch that is not started is also composed as stock veRL would run it: what veRL
+refuses as well is counted apart. ``--vllm``: the unpacked package vllm of the GPU release
+(scripts/unpack_vllm.sh), for ``--device cuda`` on a machine without a GPU. ``--sample N``: N launches by a
+fixed seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STARTS, NOT_UNDER_VERL, REFUSED = "starts", "does not start under veRL either", "refused by us"
+# What stands for a path or name that the user has to fill in.
+_PLACEHOLDER = re.compile(r"^$|[<>]|YOUR_|^/?path/to|^(ref_)?model_path$|^null$", re.IGNORECASE)
+
+_SEES = re.compile(r"-vl-|minicpm-o|glm-4\.1v|vision", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one launch."""
+
+    name: str
+    state: str
+    why: str = ""
+
+
+def launches(corpus: Path, main: str) -> list[tuple[str, list[str]]]:
+    """(name, argv) of every launch of ``main``."""
+    found = []
+    for script in json.loads(corpus.read_text())["scripts"]:
+        for number, launch in enumerate(script.get("launches", [])):
+            if launch["module"] == main:
+                name = f"{script['tag']}:{script['path']}#{number}"
+                found.append((name, ["python3", "-m", launch["module"], *launch["args"]]))
+    return found
+
+
+def judged(name: str, argv: Sequence[str], device: str, folder: Path) -> Outcome:
+    """The outcome of one launch. Changes this process: call it in a fork."""
+    from trinity_compat.errors import UserError
+
+    try:
+        why = _refused_here(argv, device, folder)
+    except UserError as error:
+        why = error.message
+    if not why:
+        return Outcome(name, STARTS)
+    if stock := _refused_by_verl(argv, folder):
+        return Outcome(name, NOT_UNDER_VERL, stock)
+    return Outcome(name, REFUSED, why)
+
+
+def _refused_here(argv: Sequence[str], device: str, folder: Path) -> str:
+    """Why the run would not start, "" where it would. Raises UserError."""
+    import yaml
+
+    from trinity_compat.launch import read_argv
+    from trinity_compat.runtime import checks, micro_batches, refusals
+    from trinity_compat.runtime.checks.objects import examine
+    from trinity_compat.runtime.plan import Options, make_plan
+    from trinity_compat.translate import Options as TranslateOptions
+    from trinity_compat.translate import translate_launch
+
+    assert checks
+    (launch,) = read_argv(list(argv)).launches
+    _, text = translate_launch(launch, TranslateOptions(), root=ROOT / "translators")
+    made = make_plan(yaml.safe_load(text), Options(job=str(folder / "job")), cwd=folder, device=device)
+    refusals.check(made.spec.verl, {}, cwd=folder)
+    micro_batches.check(made.spec.verl, {})
+    _check_images(made.spec.verl)
+    report = examine(made.spec, cwd=folder, folder=folder / "models", execute=False, native=device == "cpu")
+    return "; ".join(f"{found.key}: {found.by}: {found.why}" for found in report.refused)
+
+
+def _check_images(verl: Mapping[str, Any]) -> None:
+    """A launch that names a model of images has images in its data, which are not here to be seen."""
+    from trinity_compat.errors import UserError
+    from trinity_compat.runtime.checks.models import stand_in
+
+    path = str(verl["actor_rollout_ref"]["model"].get("path"))
+    if "vision_config" in stand_in(path).config or _SEES.search(path):
+        raise UserError("images in the data: the buffer holds text only")
+
+
+def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
+    """Why stock veRL 0.9.1 does not start the launch, "" where it does."""
+    from omegaconf import OmegaConf
+
+    from trinity_compat.errors import UserError
+    from trinity_compat.explorer.reward_managers import register_legacy
+    from trinity_compat.launch import read_argv
+    from trinity_compat.runtime import micro_batches
+    from trinity_compat.runtime.checks import blame, models, trainer_side
+    from trinity_compat.translate.pipeline import refuse_errors
+    from trinity_compat.verl_config import as_tree, effective_config, upgrade
+
+    (launch,) = read_argv(list(argv)).launches
+    try:
+        effective = effective_config(launch, root=folder)
+        refuse_errors(effective)
+        tree = as_tree(upgrade(effective).config)
+        path = str(tree["actor_rollout_ref"]["model"].get("path"))
+        if _PLACEHOLDER.search(path):
+            return f"actor_rollout_ref.model.path={path}: to be filled in"
+        micro_batches.divide(tree)
+        micro_batches.check(tree, {})
+        critic = tree["algorithm"]["adv_estimator"] == "gae"
+        list(models.localise(tree, folder / "models", cwd=folder, execute=False, critic=critic))
+        tree["actor_rollout_ref"]["model"]["external_lib"] = None
+        register_legacy()
+        config = OmegaConf.create(tree)
+        for _, stage in list(trainer_side.stages(config))[:4]:
+            stage()
+    except UserError as error:
+        return error.message
+    except Exception as error:
+        return blame.words_of(error)
+    return ""
+
+
+def forked(name: str, argv: Sequence[str], device: str, folder: Path) -> Outcome:
+    """``judged`` in a child of this process, which keeps what it imported and nothing of the launch."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        with os.fdopen(writing, "w") as out, contextlib.redirect_stdout(io.StringIO()):
+            sys.stderr = io.StringIO()
+            try:
+                outcome = judged(name, argv, device, folder)
+            except BaseException:
+                outcome = Outcome(name, REFUSED, f"fault of the check: {traceback.format_exc()}")
+            json.dump(asdict(outcome), out)
+            out.flush()
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return Outcome(**json.loads(text)) if text else Outcome(name, REFUSED, "the check died")
+
+
+def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[Outcome]:
+    """One after the other, from a process that has imported everything."""
+    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: F401
+
+    from trinity_compat.runtime.checks import objects  # noqa: F401
+    from trinity_compat.translate import translate_launch  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as name:
+        for launch, argv in chosen:
+            yield forked(launch, argv, device, Path(name))
+
+
+def table(found: Sequence[Outcome]) -> Iterator[str]:
+    """Counts, then the reasons, most frequent first."""
+    states = Counter(outcome.state for outcome in found)
+    could = len(found) - states[NOT_UNDER_VERL]
+    share = f"{states[STARTS] / could:.0%}" if could else "-"
+    starting = f"of these {states[STARTS]} start here ({share})"
+    yield f"{len(found)} launches; {could} can start under veRL; {starting}"
+    for state in (NOT_UNDER_VERL, REFUSED):
+        reasons = Counter(_short(outcome.why) for outcome in found if outcome.state == state)
+        yield f"{state}: {states[state]}"
+        for why, count in reasons.most_common():
+            yield f"  {count:4}  {why}"
+
+
+def _short(why: str) -> str:
+    """A reason without its numbers, so that like counts with like."""
+    return re.sub(r"\d+", "N", " ".join(why.split()))[:200]
+
+
+def main() -> int:
+    cli = argparse.ArgumentParser()
+    cli.add_argument("corpus", type=Path)
+    cli.add_argument("--device", choices=["cuda", "cpu"], required=True)
+    cli.add_argument("--vllm", type=Path)
+    cli.add_argument("--sample", type=int)
+    cli.add_argument("--only", default="", metavar="TEXT", help="launches whose name holds it")
+    cli.add_argument("--main", default="verl.trainer.main_ppo")
+    cli.add_argument("--json", type=Path, metavar="FILE", help="write every outcome there")
+    cli.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="exit 1 below it")
+    cli.add_argument("-v", "--verbose", action="store_true")
+    options = cli.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    if options.device == "cuda":
+        os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
+    if options.vllm:
+        sys.path.insert(0, str(options.vllm))
+    chosen = [each for each in launches(options.corpus, options.main) if options.only in each[0]]
+    if options.sample:
+        chosen = random.Random(0).sample(chosen, min(options.sample, len(chosen)))
+    begun, found = time.monotonic(), []
+    for outcome in outcomes(chosen, options.device):
+        found.append(outcome)
+        if options.verbose:
+            print(f"{outcome.state:8} {outcome.name}  {' '.join(outcome.why.split())}", flush=True)
+    print("\n".join(table(found)))
+    print(f"{time.monotonic() - begun:.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1) + "\n")
+    could = [outcome for outcome in found if outcome.state != NOT_UNDER_VERL]
+    return int(sum(outcome.state == STARTS for outcome in could) < options.at_least * len(could))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""What the report says beside the verdict: q, where curves part, what it would take, and without numpy."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+from builders import SCORE, run_of, seeds_at, seeds_with, with_metrics
+from click.testing import CliRunner
+
+from trinity_compat.cli.compare import command
+from trinity_compat.compare import inference
+from trinity_compat.compare.conclusion import headline
+from trinity_compat.compare.html import as_html
+from trinity_compat.compare.margins import Amount, Margins
+from trinity_compat.compare.model import Side
+from trinity_compat.compare.report import as_dict, as_markdown
+from trinity_compat.compare.verdict import Options, compare
+
+
+def noisy(g, level, points=60, spread=0.02):
+    return [level + g.gauss(0, spread) for _ in range(points)]
+
+
+def curves(seed, shift=lambda step: 0.0, count=5):
+    """Seeds of one side: a level each, noise at each step, and ``shift`` by step."""
+    g = random.Random(seed)
+    return [[y + shift(i) for i, y in enumerate(noisy(g, 0.5 + g.gauss(0, 0.005)), 1)] for _ in range(count)]
+
+
+def sides(shift=lambda step: 0.0, name=SCORE):
+    return seeds_with("a", name, curves(1)), seeds_with("b", name, curves(2, shift))
+
+
+def many(g, seeds, shifted=()):
+    """A side whose runs have 30 metrics of learning, those at ``shifted`` higher."""
+    runs = []
+    for seed in range(seeds):
+        levels = {f"actor/m{k}": 1 + g.gauss(0, 0.05) + (0.2 if k in shifted else 0) for k in range(30)}
+        levels["timing_s/step"] = 3 + g.gauss(0, 0.01) + (1 if shifted else 0)
+        runs.append(run_of({name: [level] * 4 for name, level in levels.items()}, str(seed)))
+    return Side("x", runs)
+
+
+def test_among_many_metrics_chance_is_not_called_a_difference_and_the_summary_counts_by_q():
+    g = random.Random(3)
+    found = compare(many(g, 5), many(g, 5, shifted=(3, 7)), Options())
+    low = [m for m in found.metrics if m.difference.p <= 0.05 and m.group == "policy"]
+    called = [m.name for m in found.metrics if m.verdict == "differs" and m.group == "policy"]
+    assert len(low) > len(called) and called == ["actor/m3", "actor/m7"]
+    assert any("Of 30 metrics of learning tested 2 have q ≤ 0.05" in line for line in headline(found))
+    spared = next(m for m in low if m.name not in called)
+    assert spared.difference.q > 0.05
+    assert spared.verdict == "same" or re.search(r"of 30 metrics one may fall so low by chance", spared.why)
+
+
+def test_what_is_equal_at_every_point_was_not_tested_and_does_not_count():
+    a, b = {SCORE: [0.5, 0.51, 0.52, 0.53]}, {SCORE: [0.55, 0.57, 0.58, 0.6]}
+    equal = {f"actor/equal{k}": [1.0] * 4 for k in range(50)}
+    few, many_more = (
+        compare(
+            *(
+                Side(label, [run_of({**more, SCORE: [level] * 4}, str(level)) for level in side[SCORE]])
+                for label, side in (("a", a), ("b", b))
+            ),
+            Options(),
+        ).metric(SCORE)
+        for more in ({}, equal)
+    )
+    assert few.difference.q == many_more.difference.q == few.difference.p
+
+
+def test_a_band_that_leaves_0_by_chance_among_many_is_not_called_a_parting():
+    g = random.Random(8)
+    names = [f"actor/m{k}" for k in range(40)]
+    runs = [[run_of({name: noisy(g, 0.5) for name in names}, str(k)) for k in range(4)] for _ in range(2)]
+    found = compare(Side("a", runs[0]), Side("b", runs[1]), Options())
+    left = [m for m in found.metrics if m.evidence.band.first is not None]
+    assert left and all(m.evidence.band.p <= 0.05 for m in left)
+    assert not any(m.parting for m in left)
+
+
+def test_seconds_count_among_themselves():
+    g = random.Random(3)
+    timing = compare(many(g, 5), many(g, 5, shifted=(3,)), Options()).metric("timing_s/step")
+    assert timing.difference.q == timing.difference.p < 0.05
+
+
+def test_curves_that_part_are_said_with_the_step_and_drawn():
+    found = compare(*sides(lambda step: -0.2 if step > 30 else 0.0), Options())
+    metric = found.metric(SCORE)
+    assert metric.verdict == "differs"
+    band = metric.parting
+    assert 28 <= band.starts[band.first] <= 31 <= band.ends[band.first] + 3
+    assert any(line.startswith(f"{SCORE} parts at steps") for line in headline(found))
+    parts = as_dict(found)["metrics"][0]["parts"]
+    assert parts["at"][0] == band.starts[band.first] and len(parts["low"]) == 16
+    assert f"{SCORE} parts at steps" in as_markdown(found)
+    assert '"parts": {"at": [' in as_html(found)
+
+
+def test_curves_that_part_and_meet_again_at_the_same_level_are_not_passed_over():
+    found = compare(*sides(lambda step: 0.1 if step <= 30 else -0.1), Options())
+    assert found.metric(SCORE).difference.q > 0.05
+    assert headline(found)[0] == f"The levels don't differ, but the curves part: {SCORE}."
+    assert "though the levels don't differ" in " ".join(headline(found))
+
+
+def test_a_level_within_the_margin_does_not_make_curves_the_same_that_part():
+    crossing = sides(lambda step: 0.05 if step <= 30 else -0.05)
+    metric = compare(*crossing, Options()).metric(SCORE)
+    assert metric.evidence.p_same < 0.05
+    assert (metric.verdict, metric.why) == ("unclear", "the levels are the same, but the curves part")
+    given = Options(margins=Margins({SCORE: Amount(0.1)}))
+    assert compare(*crossing, given).metric(SCORE).verdict == "same"
+
+
+def test_curves_that_agree_part_nowhere():
+    found = compare(*sides(), Options())
+    assert found.metric(SCORE).parting is None
+    assert found.metric(SCORE).verdict == "same"
+    assert as_dict(found)["metrics"][0]["parts"]["at"] is None
+
+
+def test_pairs_part_by_the_differences_of_the_pairs():
+    tasks = [0.1, 0.3, 0.5, 0.7, 0.9]
+    g = random.Random(5)
+    a = seeds_with("a", SCORE, [noisy(g, task) for task in tasks])
+    b = seeds_with("b", SCORE, [noisy(g, task + 0.05) for task in tasks])
+    assert compare(a, b, Options()).metric(SCORE).verdict == "unclear"
+    paired = compare(a, b, Options(paired=True)).metric(SCORE)
+    assert (paired.verdict, paired.parting.first) == ("differs", 0)
+
+
+def test_what_is_unclear_says_what_would_have_been_seen_and_how_many_seeds_it_takes():
+    found = compare(seeds_at("a", [0.3, 0.5, 0.7]), seeds_at("b", [0.35, 0.5, 0.75]), Options())
+    metric = found.metric(SCORE)
+    assert metric.verdict == "unclear" and metric.evidence.seeds > 100
+    said = next(line for line in headline(found) if "is unclear" in line)
+    assert f"{metric.evidence.seeds} seeds a side would tell ±0.05, a tenth of A's level, apart" in said
+    assert "would have been seen (80 % power)" in said
+    assert "### What it would take" in as_markdown(found)
+    data = as_dict(found)["metrics"][0]
+    assert data["takes"] == {"least_seen": metric.evidence.least, "seeds": metric.evidence.seeds}
+    assert data["same"]["margin"] == pytest.approx(0.05)
+
+
+def test_one_run_whose_steps_are_alike_says_so():
+    g = random.Random(6)
+    walk = [0.0]
+    for _ in range(99):
+        walk.append(walk[-1] + g.gauss(0, 0.01))
+    flat = noisy(g, 0.5, 100, 0.001)
+    found = compare(
+        with_metrics("a", {SCORE: flat}),
+        with_metrics("b", {SCORE: [x + y for x, y in zip(flat, walk, strict=True)]}),
+        Options(),
+    )
+    metric = found.metric(SCORE)
+    assert metric.verdict == "unclear"
+    assert re.match(r"neighbouring steps are so alike that the 100 points are worth [\d.]+", metric.why)
+    assert any("how many seeds it takes is known from two seeds a side on" in s for s in headline(found))
+
+
+def test_all_equal_is_said_first():
+    a = {SCORE: [0.1, 0.2, 0.3], "actor/entropy": [1.0, 1.0, 1.0]}
+    found = compare(with_metrics("a", a), with_metrics("b", a), Options())
+    assert headline(found)[0] == "It trains the same: all 2 metrics of learning are equal at every point."
+
+
+def call(*args):
+    return CliRunner().invoke(command, [str(a) for a in args], standalone_mode=False)
+
+
+def test_margins_from_the_command_line_and_from_a_file(tmp_path, seeds):
+    a, b = seeds("a"), seeds("b", first_seed=50, shift=0.05)
+    file = tmp_path / "margins.yaml"
+    file.write_text("reward: 0.2\n")
+
+    def verdict(*args):
+        metrics = json.loads(call(a, b, "--format", "json", *args).output)["metrics"]
+        return next(m["verdict"] for m in metrics if m["name"] == SCORE)
+
+    assert verdict() == "differs"
+    assert verdict("--margin", f"{SCORE}=0.2") == verdict("--margins", file) == "same"
+    assert verdict("--margins", file, "--margin", f"{SCORE}=0.01") == "differs"
+    assert verdict("--margins", file, "--margin", "reward=0.01") == "differs"
+
+
+def test_a_plan_names_the_seeds_for_the_score(seeds):
+    result = call(seeds("stock"), "--plan", "0.005")
+    assert result.return_value == 0
+    lines = result.output.splitlines()
+    assert lines[0] == (
+        "Seeds a side that tell 0.005 apart with 80 % power at p ≤ 0.05, with the noise of stock (5 runs):"
+    )
+    assert lines[3].startswith(SCORE)
+    data = json.loads(call(seeds("stock"), "--plan", "0.005", "--format", "json").output)
+    [row] = data["plan"]
+    assert row["metric"] == SCORE and 2 <= row["seeds"] <= row["seeds_to_be_safe"]
+    assert lines[3].split()[-3:-1] == [str(row["seeds"]), str(row["seeds_to_be_safe"])]
+
+
+def test_a_plan_in_percent_takes_every_key_metric_and_a_named_one(seeds):
+    names = [row["metric"] for row in plan_of(seeds("stock"), "5%")]
+    assert names == [SCORE, "timing_s/step"]
+    assert [row["metric"] for row in plan_of(seeds("stock"), "1", "--metric", "timing_s/")] == [
+        "timing_s/step"
+    ]
+
+
+def plan_of(side, asked, *args):
+    return json.loads(call(side, "--plan", asked, "--format", "json", *args).output)["plan"]
+
+
+def test_a_plan_from_two_sides_takes_the_noise_of_both(seeds):
+    a, b = seeds("a", count=3), seeds("b", count=3, first_seed=70, shift=0.3)
+    [apart] = (plan_of(side, "0.005")[0]["spread"] for side in (a,))
+    both = json.loads(call(a, b, "--plan", "0.005", "--format", "json").output)["plan"][0]["spread"]
+    other = plan_of(b, "0.005")[0]["spread"]
+    assert both == pytest.approx(((apart**2 + other**2) / 2) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--plan", "x"], "--plan: 'x' is not a positive number"),
+        (["--plan", "0.02", "--assert", "1 < 2"], "--assert is about runs, --plan plans alone"),
+        (["--plan", "0.02", "--format", "html"], "--plan has no HTML"),
+        (["--plan", "0.02", "--metric", "nope/"], "no metric that begins with nope/"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused(seeds, args, says):
+    assert says in str(call(seeds("a"), *args).exception)
+
+
+def test_a_plan_needs_two_runs(seeds):
+    assert "--plan needs two runs of a side" in str(call(seeds("a", count=1), "--plan", "0.02").exception)
+
+
+def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(monkeypatch, seeds):
+    monkeypatch.setattr(inference, "available", lambda: False)
+    a, b = seeds("a"), seeds("b", first_seed=50, shift=-0.1)
+    result = call(a, b, "--assert", f'mean(delta("{SCORE}")) < 0')
+    assert result.return_value == 0
+    lines = result.output.splitlines()
+    assert lines[3].startswith("Whether it trains the same cannot be said: numpy and scipy are not installed")
+    assert "pip install 'trinity-compat[compare]'" in lines[3]
+    assert any(line.startswith(f"{SCORE}: unclear (A 0.7") for line in lines)
+    assert call(a, b, "--assert", f'mean(delta("{SCORE}")) > 0').return_value == 1
+    data = json.loads(call(a, b, "--format", "json").output)
+    metric = next(m for m in data["metrics"] if m["name"] == SCORE)
+    assert metric["difference"]["low"] is None and metric["difference"]["value"] < -0.05
+    assert call(a, b, "--format", "html").return_value == 0
+    assert "numpy and scipy are not installed" in str(call(a, "--plan", "0.02").exception)
+
+
+def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):
+    monkeypatch.setattr(inference, "available", lambda: False)
+    a, b = [0.1] * 20, [0.1] * 10 + [float("nan")] * 10
+    found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), Options())
+    assert found.metric(SCORE).verdict == "differs"
+    assert headline(found)[0].startswith("It does not train the same")
+
+
+def test_numpy_is_imported_by_nothing_but_a_comparison():
+    code = (
+        "import sys; import trinity_compat.cli as c; import trinity_compat.cli.compare, "
+        "trinity_compat.compare.conclusion, trinity_compat.compare.report, trinity_compat.compare.html, "
+        "trinity_compat.compare.plan; sys.exit('numpy' in sys.modules or 'scipy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

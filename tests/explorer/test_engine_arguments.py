@@ -1,0 +1,198 @@
+"""What vLLM is given: as stock veRL gives it, apart from what is listed here."""
+
+import asyncio
+import dataclasses
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.engine_arguments import engine_arguments, engine_environment
+from trinity_compat.verl_config.pinned import compose_pinned
+from trinity_compat.vllm_arguments import SECTION
+
+ROLLOUT = "actor_rollout_ref.rollout"
+MEANT = {  # as the docstring of engine_arguments.py says
+    "load_format": ("dummy", "auto"),
+    "enable_sleep_mode": (True, False),
+    "max_model_len": (512, 56),  # all that the toy model can; prompt + response
+    "worker_extension_cls": (
+        "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension",
+        "trinity_compat.plugins.vllm_weights.WeightReceiver",
+    ),
+}
+
+
+def arguments(device="cuda", *, shared=False, positions=None, index=0, **changed):
+    """Arguments for a model at /m, with keys of the rollout section changed."""
+    given = {f"{ROLLOUT}.{name.replace('__', '.')}": value for name, value in changed.items()}
+    verl = compose_pinned({f"{ROLLOUT}.name": "vllm"} | given)
+    made = engine_arguments(
+        verl, model_path="/m", device=device, index=index, shared=shared, positions=positions
+    )
+    assert json.loads(json.dumps(made)) == made, "plain, so that it can be shown"
+    return made
+
+
+def test_no_heavy_package_is_imported():
+    code = "import sys, trinity_compat.explorer.engine_arguments; print(*sys.modules)"
+    modules = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert not {"torch", "vllm", "verl", "ray"} & set(modules)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "expected"),
+    [
+        ({"scheduling_policy": "priority"}, "scheduling_policy", "priority"),
+        ({"logprobs_mode": None}, "logprobs_mode", None),
+        ({"cudagraph_capture_sizes": [1, 2]}, "compilation_config", ("FULL_AND_PIECEWISE", [1, 2])),
+        ({"limit_images": 2}, "limit_mm_per_prompt", {"image": 2}),
+        ({"load_format": "safetensors"}, "load_format", "safetensors"),
+        ({"load_format": "dummy_dtensor"}, "load_format", "auto"),
+        ({"max_model_len": 9000}, "max_model_len", 9000),
+        ({"engine_kwargs__vllm__seed": 7}, "seed", 7),
+        ({"engine_kwargs__vllm__swap_space": 4}, "swap_space", None),
+        (
+            {"engine_kwargs__vllm__compilation_config": '{"level": 3}'},
+            "compilation_config",
+            ("FULL_AND_PIECEWISE", None),
+        ),
+        (
+            {"engine_kwargs__vllm__compilation_config__cudagraph_mode": "NONE"},
+            "compilation_config",
+            ("NONE", None),
+        ),
+        (
+            {"engine_kwargs__vllm__decode_context_parallel_size": 2},
+            "compilation_config",
+            ("PIECEWISE", None),
+        ),
+    ],
+)
+def test_a_setting_reaches_the_engine(given, name, expected):
+    found = arguments(**given).get(name)
+    if name == "compilation_config":
+        found = (found["cudagraph_mode"], found.get("cudagraph_capture_sizes"))
+    assert found == expected
+
+
+def test_the_length_is_prompt_and_response_but_no_more_than_the_model_can():
+    lengths = {"prompt_length": 1000, "response_length": 30000}
+    assert arguments(**lengths)["max_model_len"] == 31000
+    assert arguments(**lengths, positions=40960)["max_model_len"] == 31000
+    assert arguments(**lengths, positions=4096)["max_model_len"] == 4096
+
+
+def test_a_prompt_fits_a_batch_of_tokens_where_it_is_not_cut_into_chunks():
+    lengths = {"prompt_length": 1000, "response_length": 30000}
+    assert arguments(**lengths)["max_num_batched_tokens"] == 8192
+    assert arguments(**lengths, enable_chunked_prefill=False)["max_num_batched_tokens"] == 31000
+    assert arguments("cpu", **lengths)["max_num_batched_tokens"] == 31000
+
+
+def test_a_cpu_has_one_place_and_no_chunks():
+    made = arguments("cpu", enable_chunked_prefill=True)
+    assert (made["tensor_parallel_size"], made["enable_chunked_prefill"]) == (1, False)
+
+
+def test_an_engine_sleeps_only_beside_the_trainer():
+    assert "enable_sleep_mode" not in arguments()
+    assert arguments(shared=True)["enable_sleep_mode"] is True
+    assert "enable_sleep_mode" not in arguments("cpu", shared=True)
+
+
+def test_each_engine_has_its_own_seed():
+    assert [arguments(index=index)["seed"] for index in (0, 1)] == [42, 43]
+
+
+@pytest.mark.parametrize("text", ["{level: 3}", "[1]"])
+def test_a_compilation_config_that_is_no_json_object_is_named(text):
+    with pytest.raises(UserError, match=rf"{SECTION}.compilation_config="):
+        arguments(engine_kwargs__vllm__compilation_config=text)
+
+
+@pytest.mark.parametrize(("device", "invariant"), [("cuda", {"VLLM_BATCH_INVARIANT": "1"}), ("cpu", {})])
+def test_full_determinism_is_the_engine_process_s_environment(device, invariant):
+    verl = compose_pinned({f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.full_determinism": True})
+    seeds = {"VERL_FULL_DETERMINISM": "1", "VERL_SEED": "44", "PYTHONHASHSEED": "44"}
+    assert engine_environment(verl, device, 2) == seeds | invariant
+    verl["actor_rollout_ref"]["rollout"]["full_determinism"] = False
+    assert engine_environment(verl, device) == {}
+
+
+# -- against veRL's own server --------------------------------------------------------------------
+
+
+def of_stock(verl):
+    """(vLLM's arguments, the model's configuration) as veRL's server makes them for its second engine."""
+    from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
+    from vllm import AsyncEngineArgs
+
+    section = OmegaConf.create(verl).actor_rollout_ref
+    server = object.__new__(vLLMHttpServer)
+    server.config, server.model_config = map(omega_conf_to_dataclass, (section.rollout, section.model))
+    server.replica_rank, server.node_rank, server.nnodes, server.gpus_per_node = 1, 0, 1, 1
+    server.workers, server._disaggregation_role = [], "null"
+    server.profiler_controller = SimpleNamespace(check_enable=lambda: False)
+    caught = []
+
+    async def run_server(given):
+        caught.append(AsyncEngineArgs.from_cli_args(given))
+
+    server.run_server = run_server
+    server._validate_configs()
+    asyncio.run(server.launch_server())
+    return caught[0], server.model_config
+
+
+@pytest.mark.runtime
+def test_vllm_gets_what_stock_verl_gives_it(toy):
+    from explorer_job import verl_config
+
+    from trinity_compat.explorer.engine import engine_args
+
+    verl = verl_config(
+        toy,
+        *("data.max_prompt_length=48", "data.max_response_length=8"),
+        f"{ROLLOUT}.enable_chunked_prefill=True",
+        f"{ROLLOUT}.enable_sleep_mode=True",  # back to what the CPU's profile has changed
+        f"{ROLLOUT}.load_format=dummy",
+        f"{ROLLOUT}.cudagraph_capture_sizes=[1,2]",
+        f"{ROLLOUT}.scheduling_policy=priority",
+        f"{ROLLOUT}.disable_log_stats=False",
+        f"{ROLLOUT}.enable_prefix_caching=False",
+        f"+{ROLLOUT}.limit_images=2",
+        f"+{SECTION}.block_size=32",
+        f"+{SECTION}.hf_overrides.a=3",
+        f"+{SECTION}.compilation_config.max_cudagraph_capture_size=2",
+        f"+{SECTION}.structured_outputs_config.backend=xgrammar",
+    )
+    stock, model = of_stock(verl)
+    made = engine_arguments(verl, model_path=model.local_path, device="cuda", index=1, positions=512)
+    ours = engine_args(made, "mp")
+    differ = {
+        field.name: (getattr(stock, field.name), getattr(ours, field.name))
+        for field in dataclasses.fields(stock)
+        if str(getattr(stock, field.name)) != str(getattr(ours, field.name))
+    }
+    assert differ == MEANT
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"scheduling_policy": "lifo"}, "--scheduling-policy: invalid choice: 'lifo'"),
+        ({"max_num_seqs": "many"}, "--max-num-seqs: invalid int value: 'many'"),
+    ],
+)
+def test_a_value_that_vllm_refuses_is_named(given, said):
+    from trinity_compat.explorer.engine import engine_args
+
+    with pytest.raises(UserError, match=said):
+        engine_args(arguments() | given, "uni")

@@ -1,0 +1,132 @@
+"""What veRL and vLLM would refuse in their first seconds is found on their own objects, with its key."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.launch import read_argv
+from trinity_compat.runtime.checks.report import Report
+from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.translate import Options as TranslateOptions
+from trinity_compat.translate import translate_launch
+
+pytestmark = pytest.mark.runtime
+
+ARR = "actor_rollout_ref"
+PLAIN = [
+    "algorithm.adv_estimator=grpo",
+    "data.train_batch_size=64",
+    "data.max_prompt_length=512",
+    "data.max_response_length=512",
+    f"{ARR}.actor.ppo_mini_batch_size=32",
+    f"{ARR}.actor.ppo_micro_batch_size_per_gpu=4",
+    f"{ARR}.rollout.log_prob_micro_batch_size_per_gpu=4",
+    f"{ARR}.rollout.n=4",
+    f"{ARR}.rollout.name=vllm",
+    f"{ARR}.model.path=Qwen/Qwen2.5-7B-Instruct",
+    "trainer.n_gpus_per_node=8",
+    "trainer.nnodes=1",
+    "trainer.total_training_steps=4",
+]
+# name → (words beside the plain ones, the key at fault, a piece of the message); None: it starts
+CASES = {
+    "a plain launch": ([], None, None),
+    "PPO with a critic": (
+        [
+            "algorithm.adv_estimator=gae",
+            "critic.ppo_micro_batch_size_per_gpu=4",
+            "critic.model.path=Qwen/Qwen3-8B",
+        ],
+        None,
+        None,
+    ),
+    "LoRA": ([f"{ARR}.model.lora_rank=8"], None, None),
+    "an estimator nobody registered": (
+        ["algorithm.adv_estimator=grop"],
+        "algorithm.adv_estimator",
+        "grop",
+    ),
+    "a loss nobody registered": (
+        [f"{ARR}.actor.policy_loss.loss_mode=gsop"],
+        f"{ARR}.actor.policy_loss.loss_mode",
+        "gsop",
+    ),
+    "a schedule that the optimizer lacks": (
+        [f"{ARR}.actor.optim.lr_scheduler_type=linear"],
+        f"{ARR}.actor.optim.lr_scheduler_type",
+        "lr_scheduler_type",
+    ),
+    "an optimizer that torch lacks": ([f"{ARR}.actor.optim.optimizer=Adamm"], f"{ARR}.actor.optim", "Adamm"),
+    "a reward manager nobody registered": (
+        ["reward.reward_manager.name=mine"],
+        "reward.reward_manager.name",
+        "mine",
+    ),
+    "an agent loop nobody registered": (
+        [f"{ARR}.rollout.agent.default_agent_loop=mine"],
+        f"{ARR}.rollout.agent.default_agent_loop",
+        "mine",
+    ),
+    "more tokens than the model has positions": (
+        [f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B", "data.max_response_length=8192"],
+        f"{ARR}.rollout.max_model_len",
+        "4096",
+    ),
+    "heads that Ulysses cannot share": (
+        [f"{ARR}.actor.ulysses_sequence_parallel_size=2", f"{ARR}.model.path=Qwen/Qwen3-8B", "data.seed=3"],
+        None,
+        None,
+    ),
+}
+
+
+def request(words, device):
+    (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *PLAIN, *words]).launches
+    _, text = translate_launch(launch, TranslateOptions())
+    made = make_plan(yaml.safe_load(text), Options(job="/nowhere"), cwd=Path.cwd(), device=device)
+    return {"spec": asdict(made.spec), "native": device == "cpu"}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Reports by (case, device), all from one process a device: verl chooses its platform once."""
+    out = {}
+    for device in ("cuda", "cpu"):
+        path = tmp_path_factory.mktemp(device) / "requests.json"
+        path.write_text(json.dumps([request(words, device) for words, _, _ in CASES.values()], default=str))
+        elsewhere = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"} if device == "cuda" else {}
+        env = {**os.environ, **elsewhere, "HF_HUB_OFFLINE": "1"}
+        helper = Path(__file__).with_name("start_reports.py")
+        done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        answers = json.loads(done.stdout.splitlines()[-1])
+        out |= {
+            (case, device): Report.loads(json.dumps(found))
+            for case, found in zip(CASES, answers, strict=True)
+        }
+    return out
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_refused_and_by_which_key(reports, case, device):
+    report, (_, key, words) = reports[case, device], CASES[case]
+    if key is None:
+        assert report.refused == []
+        return
+    assert [found.key for found in report.refused] == [key]
+    assert words in report.refused[0].why
+
+
+def test_stand_ins_and_the_engine_s_arguments_are_told(reports):
+    report = reports["a plain launch", "cuda"]
+    assert report.stand_ins == {f"{ARR}.model.path": "Qwen2.5-7B"}
+    assert report.engine["model"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert report.engine["max_model_len"] == 1024
+    assert report.versions["verl"] == "0.9.1"

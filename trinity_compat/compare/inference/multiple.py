@@ -1,0 +1,17 @@
+"""Many metrics at once: of those called different, at most a twentieth falsely (Benjamini, Hochberg 1995)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def discoveries(ps: Sequence[float]) -> list[float]:
+    """q of each p: the least share of false ones among the called, at which this one is called."""
+    order = np.argsort(ps)[::-1]
+    ranks = np.arange(len(ps), 0, -1)
+    scaled = np.minimum.accumulate(np.asarray(ps)[order] * len(ps) / ranks)
+    found = np.empty(len(ps))
+    found[order] = np.minimum(scaled, 1.0)
+    return [float(q) for q in found]

@@ -1,0 +1,109 @@
+"""How far apart two sides may be and still be the same: ``--margin NAME=VALUE`` and files of margins."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trinity_compat.compare import names
+from trinity_compat.errors import UserError, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number of the metric's own unit, or (``is_share``) a share of A's level."""
+
+    value: float
+    is_share: bool = False
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:g} %" if self.is_share else f"{self.value:g}"
+
+
+# A tenth of A's level, where nothing is given.
+DEFAULT = Amount(0.1, is_share=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Amounts by the name of a metric, a pattern (``val-core/*``) or a group of the report, as given.
+
+    ``asked``: those of the command line, where a name that fits nothing is a typing error; a file may serve
+    several comparisons.
+    """
+
+    given: Mapping[str, Amount] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
+
+    def of(self, metric: str) -> Amount | None:
+        """Given for the metric by name, else by the longest pattern, else by group; None: nothing."""
+        patterns = (key for key in self.given if fnmatch.fnmatchcase(metric, key))
+        for key in (metric, *sorted(patterns, key=len, reverse=True), names.group_of(metric)):
+            if key in self.given:
+                return self.given[key]
+        return None
+
+    def unheard(self, metrics: Sequence[str]) -> list[str]:
+        """The names of a file that are not a group's and fit no metric. Raises UserError where one of the
+        command line is so."""
+        groups = names.groups()
+        left = [key for key in self.given if key not in groups and not fnmatch.filter(metrics, key)]
+        for key in left:
+            if key in self.asked:
+                near = difflib.get_close_matches(key, (*metrics, *groups), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"a metric, or a group: {', '.join(groups)}"
+                raise UserError(f"--margin {key}: no metric that both sides have", hint=hint)
+        return left
+
+
+def amount(option: str, text: str) -> Amount:
+    """``0.02`` or ``5%``. Raises UserError that names the option."""
+    number = text.strip()
+    is_share = number.endswith("%")
+    try:
+        value = float(number.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UserError(f"{option}: {text!r} is not a positive number", hint="0.02, or 5% of A's level")
+    return Amount(value / 100 if is_share else value, is_share)
+
+
+def read(path: Path) -> dict[str, Amount]:
+    """A YAML mapping of metrics, patterns and groups to amounts. Raises UserError with the line."""
+    import yaml
+
+    from trinity_compat.verl_config.yaml_files import key_lines, load_yaml
+
+    where = Where(str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = load_yaml(text)
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=where) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"is not a YAML file: {str(error).splitlines()[0]}", where=where) from None
+    if not isinstance(data, dict):
+        raise UserError("is not a mapping of metrics to margins", where=where, hint="reward: 0.02")
+    lines = key_lines(text)
+    found = {}
+    for key, value in data.items():
+        try:
+            found[str(key)] = amount(str(key), "" if isinstance(value, bool) else str(value))
+            _check_group(str(key))
+        except UserError as error:
+            raise UserError(error.message, where=Where(str(path), lines[str(key)]), hint=error.hint) from None
+    return found
+
+
+def _check_group(name: str) -> None:
+    """A word without a slash or a star names a group of the report."""
+    groups = names.groups()
+    if name not in groups and not set(name) & set("/*?["):
+        near = difflib.get_close_matches(name, groups, n=1)
+        said = f"did you mean {near[0]}?" if near else f"groups: {', '.join(groups)}"
+        raise UserError(f"{name}: neither a metric nor a group of the report", hint=said)

@@ -1,0 +1,141 @@
+"""What a run gives to vLLM, as a pure function of veRL's configuration: no vLLM, torch or veRL is imported.
+
+Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py (``__init__``, ``_validate_configs``,
+``launch_server``). Differences from what stock veRL gives:
+
+- ``load_format``: the engine reads the model path, where stock's starts with random weights ("dummy") and
+  waits for the trainer's: the model path is version 0 here.
+- ``enable_sleep_mode`` only where the trainer uses the same device.
+- ``max_model_len``, where the launch gives none: prompt + response instead of all that the model can; veRL
+  asks for no more tokens than those.
+- no LoRA arguments: the engine's weights come merged.
+- on a CPU no chunked prefill (vLLM 0.28 cannot rewind a request's own random generator there: "CPU Generator
+  does not use offset"), no tensor parallelism, and no batch-invariant kernels, which are Triton's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.vllm_arguments import SECTION, carried, given_in, release_for
+
+# As they are, under the same name; a key that is not there or null is vLLM's default, as on its command line.
+_SAME = (
+    "dtype",
+    "max_num_seqs",
+    "enable_prefix_caching",
+    "logprobs_mode",
+    "enforce_eager",
+    "gpu_memory_utilization",
+    "disable_log_stats",
+    "scheduling_policy",
+)
+
+
+def engine_arguments(
+    verl: Mapping[str, Any],
+    *,
+    model_path: str,
+    device: str,
+    index: int = 0,
+    shared: bool = False,
+    positions: int | None = None,
+) -> dict[str, Any]:
+    """Arguments of vLLM's AsyncEngineArgs for engine ``index``, plain containers only.
+
+    ``model_path``: the model's folder; ``shared``: the trainer uses the same device in turns; ``positions``:
+    the model's max_position_embeddings where they are known. Raises UserError for an argument of
+    ``engine_kwargs.vllm`` that the device's vLLM lacks.
+    """
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    length = _length(rollout, positions)
+    chunked = bool(rollout.get("enable_chunked_prefill", True)) and device != "cpu"
+    arguments: dict[str, Any] = {
+        "model": model_path,
+        "trust_remote_code": bool(verl["actor_rollout_ref"]["model"].get("trust_remote_code", False)),
+        **{name: rollout[name] for name in _SAME if rollout.get(name) is not None},
+        "load_format": _load_format(rollout),
+        "max_model_len": length,
+        "max_num_batched_tokens": _batched_tokens(rollout, length, chunked),
+        "enable_chunked_prefill": chunked,
+        "tensor_parallel_size": 1 if device == "cpu" else rollout["tensor_model_parallel_size"],
+        "seed": (rollout.get("seed") or 0) + index,
+        "override_generation_config": _generation(rollout),
+        **({"enable_sleep_mode": True} if shared and device != "cpu" else {}),
+    }
+    own = carried(_own(verl), release_for(device))
+    arguments["compilation_config"] = _compilation(rollout, own)
+    return arguments | own
+
+
+def engine_environment(verl: Mapping[str, Any], device: str, index: int = 0) -> dict[str, str]:
+    """Variables of engine ``index``'s processes that the configuration asks for. ``full_determinism``: our
+    vLLM plugin reads the two of veRL's (plugins/vllm_entry.py), vLLM itself the third."""
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    if not rollout.get("full_determinism"):
+        return {}
+    seed = str((rollout.get("seed") or 0) + index)
+    invariant = {} if device == "cpu" else {"VLLM_BATCH_INVARIANT": "1"}
+    return {"VERL_FULL_DETERMINISM": "1", "VERL_SEED": seed, "PYTHONHASHSEED": seed, **invariant}
+
+
+def _length(rollout: Mapping[str, Any], positions: int | None) -> int:
+    given = rollout.get("max_model_len")
+    needed = int(rollout["prompt_length"]) + int(rollout["response_length"])
+    return int(given) if given else min(needed, positions or needed)
+
+
+def _load_format(rollout: Mapping[str, Any]) -> str:
+    name = str(rollout.get("load_format") or "auto")
+    return "auto" if name.startswith("dummy") else name
+
+
+def _batched_tokens(rollout: Mapping[str, Any], length: int, chunked: bool) -> int:
+    """Without chunks a prompt has to fit as a whole."""
+    given = int(rollout["max_num_batched_tokens"])
+    return given if chunked else max(given, length)
+
+
+def _generation(rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request that says nothing samples with, instead of the model's generation_config.json."""
+    return {
+        "temperature": rollout["temperature"],
+        "top_k": rollout["top_k"],
+        "top_p": rollout["top_p"],
+        "repetition_penalty": 1.0,
+        "max_new_tokens": rollout["response_length"],
+    }
+
+
+def _own(verl: Mapping[str, Any]) -> dict[str, Any]:
+    """The launch's own arguments, engine_kwargs.vllm and limit_images."""
+    images = verl["actor_rollout_ref"]["rollout"].get("limit_images")
+    return {**given_in(verl), **({"limit_mm_per_prompt": {"image": images}} if images else {})}
+
+
+def _compilation(rollout: Mapping[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """compilation_config, taken out of ``own``: full CUDA graphs unless it says otherwise, or the context is
+    split for decoding, which has none."""
+    given = own.pop("compilation_config", None) or {}
+    if isinstance(given, str):
+        given = _from_json(given)
+    split = int(own.get("decode_context_parallel_size") or 1) > 1
+    out = {"cudagraph_mode": "FULL_AND_PIECEWISE", **given}
+    if split and out["cudagraph_mode"] == "FULL_AND_PIECEWISE":
+        out["cudagraph_mode"] = "PIECEWISE"
+    if sizes := rollout.get("cudagraph_capture_sizes"):
+        out["cudagraph_capture_sizes"] = list(sizes)
+    return out
+
+
+def _from_json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{SECTION}.compilation_config={text}: is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{SECTION}.compilation_config={text}: is not a JSON object")
+    return found

@@ -1,0 +1,83 @@
+"""The explorer's first seconds: vLLM's configuration, agent loops, tool parsers, reward managers.
+
+Nothing of the user's runs: their agent loops, tools and reward functions are looked for, not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from trinity_compat.explorer.rollout import engine_arguments
+from trinity_compat.runtime.checks.trainer_side import Stage
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def arguments(config: DictConfig, model: Any, device: str) -> dict[str, Any]:
+    """What vLLM's first engine is given, as plain values."""
+    given = engine_arguments(config.actor_rollout_ref.rollout, model, device, 0)
+    plain = OmegaConf.to_container(OmegaConf.create(given, flags={"allow_objects": True}))
+    return dict(plain)
+
+
+def engine_config(given: Mapping[str, Any]) -> None:
+    """Raises what vLLM raises for arguments that it does not know or take."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    AsyncEngineArgs(**given).create_engine_config()
+
+
+def stages(config: DictConfig, model: Any, cwd: Path) -> Iterator[Stage]:
+    """As ``trainer_side.stages``. ``model``: veRL's HFModelConfig."""
+    yield "reward.reward_manager", lambda: _reward_manager(config, model)
+    yield f"{_ROLLOUT}.agent", lambda: _agent_loop(config, cwd)
+    yield f"{_ROLLOUT}.multi_turn", lambda: _tool_parser(config)
+
+
+def _reward_manager(config: DictConfig, model: Any) -> None:
+    """As verl/trainer/ppo/reward.py, load_reward_manager. A function of the user's may register a manager,
+    and a module of theirs may hold one: those are not known before they run."""
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
+
+    manager, reward = config.reward.reward_manager, config.reward
+    if manager.source != "register":
+        return
+    if manager.name not in REWARD_MANAGER and not reward.custom_reward_function.path:
+        raise ValueError(f"reward_manager.name={manager.name} is not among {', '.join(REWARD_MANAGER)}")
+    if manager.name in REWARD_MANAGER:
+        made = resolve_reward_manager_cls(config)
+        made(config=config, tokenizer=model.tokenizer, compute_score=lambda **_: 0.0)
+
+
+def _agent_loop(config: DictConfig, cwd: Path) -> None:
+    from verl.experimental.agent_loop import agent_loop
+
+    agent = config.actor_rollout_ref.rollout.agent
+    known = set(agent_loop._agent_loop_registry)
+    if agent.agent_loop_config_path:
+        known |= _named_in(cwd / Path(agent.agent_loop_config_path).expanduser())
+    if agent.default_agent_loop not in known:
+        raise ValueError(
+            f"default_agent_loop={agent.default_agent_loop} is not among {', '.join(sorted(known))}"
+        )
+
+
+def _named_in(path: Path) -> set[str]:
+    """The loops of agent_loop_config_path; a file that is not there is the preflight's."""
+    if not path.is_file():
+        return set()
+    return {str(each["name"]) for each in OmegaConf.to_container(OmegaConf.load(path))}
+
+
+def _tool_parser(config: DictConfig) -> None:
+    from verl.experimental.agent_loop.tool_parser import ToolParser
+
+    rollout = config.actor_rollout_ref.rollout
+    known = ToolParser._registry
+    if rollout.agent.default_agent_loop == "tool_agent" and rollout.multi_turn.format not in known:
+        raise ValueError(f"multi_turn.format={rollout.multi_turn.format} is not among {', '.join(known)}")

