@@ -30,6 +30,7 @@ KEY_METRICS = (
 )
 _SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
 _FEWEST = 3  # points in common, below which nothing is called the same
+_CHANCE = "of metrics called different so, at most one in twenty is so by chance"
 
 
 def headline(comparison: Comparison) -> list[str]:
@@ -227,9 +228,6 @@ def _counts(comparison: Comparison) -> str:
     if not found:
         return f"{compared} {tested} none has q ≤ {ALPHA}."
     return f"{compared} {tested} {found} {'has' if found == 1 else 'have'} q ≤ {ALPHA}: {_CHANCE}."
-
-
-_CHANCE = "of metrics called different so, at most one in twenty is so by chance"
 
 
 def _untested(comparison: Comparison) -> list[str]:

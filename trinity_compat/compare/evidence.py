@@ -54,8 +54,8 @@ class Evidence:
 
     ``p_same``: of the equivalence test (two one-sided tests against the margin). ``least``: the difference
     that data like these show with 80 % power. ``seeds``: how many a side would show the margin so, None where
-    seed noise is unknown or there are not enough in the world. ``lacks``: why nothing can be tested;
-    ``doubt``: why the points are worth less than their number. ``told``: B − A is more than rounding.
+    seed noise is unknown or it would take more than ``power.MOST_SEEDS``. ``lacks``: why nothing can be
+    tested; ``doubt``: why the points are worth less than their number. ``told``: B − A is more than rounding.
     """
 
     difference: Difference
