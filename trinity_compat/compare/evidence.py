@@ -130,10 +130,8 @@ def _within_runs(a: SideCurves, b: SideCurves, margin: Margin) -> Evidence:
 def _lacks(a: SideCurves, over_seeds: bool) -> str:
     if not a.mean:
         return "no finite point on both sides"
-    if not inference.available():
-        return inference.MISSING
-    if over_seeds:
-        return ""
+    if (missing := inference.missing()) or over_seeds:
+        return missing
     from trinity_compat.compare.inference.within import FEWEST
 
     points = len(a.mean)

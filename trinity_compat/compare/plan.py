@@ -56,8 +56,8 @@ class Plan:
 def make_plan(sides: Sequence[Side], asked: Amount, options: Options) -> Plan:
     """From the spread inside each side, all sides together. Raises UserError where no side has two runs, or
     none of the metrics."""
-    if not inference.available():
-        raise UserError(f"--plan: {inference.MISSING}")
+    if missing := inference.missing():
+        raise UserError(f"--plan: {missing}")
     if all(len(side.runs) < 2 for side in sides):
         raise UserError(
             "--plan needs two runs of a side: one run doesn't tell the noise between seeds",
