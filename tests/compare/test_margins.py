@@ -152,4 +152,4 @@ def test_the_margin_of_a_single_run_is_a_tenth_of_its_level_too():
         with_metrics("b", {SCORE: [x - 1 for x in b]}),
         Options(),
     ).metric(SCORE)
-    assert loss.evidence.margin.origin == "a tenth of the spread of A's points"
+    assert loss.evidence.margin.origin == "a tenth of the spread of the points"
