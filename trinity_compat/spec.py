@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trinity_compat.secret import referred, resolved
 from trinity_compat.writing import write_text
 
 Mode = Literal["both", "train", "explore", "bench", "colocate"]
-_PASSWORD = re.compile(r"(://[^:@/\s]*):\S*@")
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 
@@ -59,26 +59,35 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
 
+    def as_saved(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """As JSON, with references to the environment for what looks like a secret; and the variables that a
+        process needs to resolve them."""
+        plain = json.loads(json.dumps(asdict(self)))
+        saved, variables = referred({name: plain.pop(name) for name in ("verl", "env")}, named="path")
+        return {**plain, **saved}, variables
+
     def save(self, path: Path) -> None:
         """For this user's eyes: the database's URL may hold a password."""
-        write_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", mode=0o600)
+        write_text(path, json.dumps(self.as_saved()[0], indent=1, sort_keys=True) + "\n", mode=0o600)
 
     @classmethod
     def load(cls, path: Path) -> RunSpec:
-        """Read what ``save`` wrote, as ``JOB/config/NAME``. A job that was renamed or copied since names its
-        own database and folders, not those of whatever lies at its old place."""
+        """Read what ``save`` wrote, as ``JOB/config/NAME``, with the secrets that the environment has. A job
+        that was renamed or copied since names its own database and folders, not those of whatever lies at its
+        old place."""
         return cls.of_json(_moved(json.loads(path.read_text()), str(path.absolute().parent.parent)))
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
-        """What ``asdict`` of a spec gives, read from JSON."""
+        """What ``asdict`` of a spec gives, or ``as_saved``, read from JSON."""
         replay = data.get("replay")
         sections = {
             "sync": SyncSpec(**data["sync"]),
             "checkpoints": tuple(data.get("checkpoints", ())),
             "replay": replay and ReplaySpec(**replay),
         }
-        return cls(**{**data, **sections})
+        secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
+        return cls(**{**data, **secrets, **sections})
 
 
 def _moved(data: Any, here: str) -> Any:
@@ -98,8 +107,3 @@ def _moved(data: Any, here: str) -> Any:
         return f"{scheme}{here}{place.removeprefix(before)}" if inside else value
 
     return data if before == here else follow(data)
-
-
-def without_passwords(text: str) -> str:
-    """``text`` with ``***`` in place of the password of every URL in it."""
-    return _PASSWORD.sub(r"\1:***@", text)

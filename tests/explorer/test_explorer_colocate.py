@@ -86,6 +86,7 @@ def train(spec, buffer, device, *, first=1, validate=()):
         def send(version, meeting=None, check=None):
             return write_file(spec.sync.directory, version, [("w", torch.zeros(1))])
 
+        exchange.before_leaving(lambda: device.done.append("emptied"))
         exchange.wait_for_device()
         exchange.publish(first - 1, send)
         for step in range(first, STEPS + 1):
@@ -116,14 +117,23 @@ def run(tmp_path, toy, **more):
 def test_on_policy_steps_alternate_and_the_engines_sleep_while_the_trainer_works(tmp_path, toy):
     device = run(tmp_path, toy)
     steps = [[f"train {step}", "asleep", f"trained {step}"] for step in range(1, STEPS + 1)]
-    assert device.done[: 3 * STEPS] == [what for step in steps for what in step]
+    done = [what for what in device.done if what != "emptied"]
+    assert done[: 3 * STEPS] == [what for step in steps for what in step]
     assert not device.clash
+
+
+def test_the_trainer_empties_its_cache_before_the_engines_wake(tmp_path, toy):
+    done = run(tmp_path, toy).done
+    for step in range(1, STEPS):
+        between = done[done.index(f"trained {step}") : done.index(f"train {step + 1}")]
+        assert "emptied" in between
 
 
 def test_an_evaluation_is_a_turn_of_the_explorers(tmp_path, toy):
     device = run(tmp_path, toy, validate=(2,))
     assert not device.clash
-    after = device.done[device.done.index("trained 2") :]
+    done = [what for what in device.done if what != "emptied"]
+    after = done[done.index("trained 2") :]
     assert after[:1] == ["trained 2"]
     assert after.index("eval 2") < after.index("validated 2") < after.index("trained 3")
 

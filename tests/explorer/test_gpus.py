@@ -84,6 +84,12 @@ class FakeRay:
         module = SimpleNamespace(init=lambda **_: None, remote=lambda _: self, kill=None, **resources)
         monkeypatch.setitem(sys.modules, "ray", module)
         monkeypatch.setenv("RAY_ADDRESS", "somewhere")
+        for name, answer in (
+            ("gpus_by_node", ({"a": 1.0}, False)),
+            ("place_engine", "group"),
+            ("waiting", "waits for Ray to place 1 × (1 GPU)"),
+        ):
+            monkeypatch.setattr(workers.placement, name, lambda *_, answer=answer: answer)
 
     def options(self, **_):
         return self
@@ -133,7 +139,7 @@ def start(given, check=lambda: None):
 def test_engines_that_find_no_place_are_an_error_in_time(monkeypatch):
     FakeRay(monkeypatch)
     monkeypatch.setattr(workers, "START_S", 0.0)
-    with pytest.raises(RunError, match="not started in 0 s: they want 2 GPUs, and of Ray's 1 are 0 free now"):
+    with pytest.raises(RunError, match=r"not started in 0 s: they want 2 GPUs.* 0 free now .*place 1"):
         start(spec("explore", rollout=(1, 2, 1)))
 
 
@@ -150,3 +156,21 @@ def test_an_explorer_notices_while_its_engines_start_that_the_trainer_is_gone(mo
 def test_engines_that_start_are_awaited_and_no_more(monkeypatch):
     FakeRay(monkeypatch)
     start(spec("explore"))
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "width", "seen"),
+    [
+        (None, 0, 1, "0"),
+        (None, 0, 2, "0,1"),
+        (None, 1, 2, "2,3"),
+        ("4,5,6,7", 0, 2, "4,5"),
+        ("4,5,6,7", 1, 2, "6,7"),
+        ("GPU-a,GPU-b", 0, 1, "GPU-a"),
+    ],
+)
+def test_an_engine_on_shared_devices_sees_as_many_as_it_is_wide(monkeypatch, visible, index, width, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert workers._shared_env(index, width)["CUDA_VISIBLE_DEVICES"] == seen

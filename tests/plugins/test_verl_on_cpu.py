@@ -141,7 +141,7 @@ def test_value_head_takes_an_attention_that_a_cpu_has(tmp_path, asked, given):
     import torch
     from transformers import AutoConfig, Qwen2Config, Qwen2ForCausalLM
 
-    from trinity_compat.plugins.cpu_value_head import load_valuehead_model
+    from trinity_compat.plugins.value_head import load_valuehead_model
 
     size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
     Qwen2ForCausalLM(Qwen2Config(vocab_size=16, num_key_value_heads=1, **size)).save_pretrained(tmp_path)
@@ -150,6 +150,22 @@ def test_value_head_takes_an_attention_that_a_cpu_has(tmp_path, asked, given):
     critic = load_valuehead_model(str(tmp_path), torch.float32, config, False)
     assert critic.config._attn_implementation == given
     assert critic(torch.ones(2, 3, dtype=torch.long)).logits.shape == (2, 3, 1)
+
+
+def test_without_flash_attn_every_device_loads_its_critic_so(tmp_path):
+    code = """
+import json, verl, verl.utils.model as model
+print(json.dumps(model.load_valuehead_model.__module__))
+"""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexit 0\n")
+    smi.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert answer(code, tmp_path, PATH=path) == "trinity_compat.plugins.value_head"
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").touch()
+    have = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    assert answer(code, tmp_path, PATH=path, PYTHONPATH=have) == "verl.utils.model"
 
 
 VERSION = """

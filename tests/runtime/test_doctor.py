@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.doctor import command
-from trinity_compat.runtime import doctor
+from trinity_compat.runtime import attention, doctor
 from trinity_compat.runtime.doctor import Check
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_installed_is_not_tried(monkeypatch):
 
 
 def test_broken_flash_attention_shows_python_s_own_words(monkeypatch):
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(attention, "installed", lambda: True)
     check = doctor._flash_attention("cuda")
     assert check.state == "problem"
     assert "flash_attn_2_cuda" in check.found
@@ -71,20 +71,20 @@ def test_broken_flash_attention_shows_python_s_own_words(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "installed", "state", "found"),
+    ("device", "state", "found"),
     [
-        ("cuda", [], "problem", "actors ask for it by default, critics always"),
-        ("cuda", ["kernels"], "note", "tries the hub's kernel in its place"),
-        ("cpu", [], "ok", "not needed on cpu"),
-        ("npu", [], "ok", "not needed on npu"),
+        ("cuda", "note", "runs get sdpa in its place (profile no_flash_attn), Ulysses is refused"),
+        ("cpu", "ok", "not needed on cpu"),
+        ("npu", "ok", "not needed on npu"),
     ],
 )
-def test_models_have_no_substitute_for_flash_attention(monkeypatch, device, installed, state, found):
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(doctor, "version", lambda name: "1" if name in installed else None)
+def test_a_run_does_without_flash_attention_and_doctor_says_what_installs_it(
+    monkeypatch, device, state, found
+):
+    monkeypatch.setattr(attention, "installed", lambda: False)
     check = doctor._flash_attention(device)
     assert (check.state, found in check.found) == (state, True)
-    assert device != "cuda" or "flash-attn --no-build-isolation" in check.mend
+    assert device != "cuda" or check.mend == attention.INSTALL
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("note", 0), ("problem", 1)])

@@ -10,7 +10,7 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import plan
+from trinity_compat.runtime import devices, plan
 from trinity_compat.runtime.captured import launch_of, source_of
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options, describe, make_plan
@@ -333,7 +333,7 @@ def test_each_process_of_several_explorers_has_a_log_and_curves_of_its_own():
 
 def test_an_rl_run_without_a_device_is_a_cpu_run(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert plan.detect_device() == "cpu"
+    assert devices.detect_device() == "cpu"
 
 
 @pytest.mark.parametrize("password", ["secret", "sec@ret", "sec/ret:"])

@@ -1,17 +1,21 @@
 """Handovers between real processes over Gloo: what arrives, and what happens when somebody doesn't."""
 
 import multiprocessing
+import os
+import signal
 import threading
 import time
 from dataclasses import asdict, replace
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
 from trinity_compat.synchronizer import collective
-from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
+from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
 from trinity_compat.synchronizer.files import WeightsDamaged
+from trinity_compat.trainer.handover import store_at
 
 pytestmark = pytest.mark.timeout(180)
 CPU = torch.device("cpu")
@@ -39,10 +43,16 @@ def rank(number, meetings, answers, fault=""):
         try:
             group = WeightGroup(where, number, CPU) if group is None else group
             spoil(group, fault)
-            file = group.receive(where, lambda named, got=got: got.update((n, t.clone()) for n, t in named))
+            file = group.receive(where, lambda named, got=got: keep(named, got, fault))
             answers.put((number, file.digest, file.nbytes, got))
-        except (HandoverFailed, WeightsDamaged) as error:
+        except (HandoverFailed, LoadFailed, WeightsDamaged) as error:
             answers.put((number, type(error).__name__, str(error), time.monotonic() - began))
+
+
+def keep(named, got, fault):
+    if fault == "has no room" and got:
+        raise torch.OutOfMemoryError("tried to allocate 2.00 GiB")
+    got.update((name, tensor.clone()) for name, tensor in named)
 
 
 def spoil(group, fault):
@@ -51,7 +61,7 @@ def spoil(group, fault):
     def spoiled(bucket, until):
         seen.append(1)
         if fault == "dies" and len(seen) == 2:
-            multiprocessing.current_process().kill()
+            os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
         if fault == "hangs" and len(seen) == 2:
             time.sleep(60)
@@ -171,6 +181,62 @@ def test_a_rank_that_dies_is_noticed_at_once_and_another_group_forms(company):
     company.call(again)
     WeightGroup(again, 0, CPU).send(again, weights(1).items(), 128)
     assert {company.answer()[0], company.answer()[0]} == {1, 2}
+
+
+def test_a_rank_that_cannot_load_is_named_at_once_with_what_to_lower(company):
+    company.start(1)
+    company.start(2, "has no room")
+    meeting = company.meeting(1)
+    company.call(meeting)
+    group = WeightGroup(meeting, 0, CPU)  # Gloo's end waits for what is on its way
+    began = time.monotonic()
+    with pytest.raises(LoadFailed, match=r"rank 2: no room .* 2.00 GiB.*: lower .*gpu_memory_utilization"):
+        group.send(meeting, weights(1).items(), 128)
+    ended = dict([company.answer()[:2], company.answer()[:2]])
+    assert ended == {1: "HandoverFailed", 2: "LoadFailed"}
+    assert time.monotonic() - began < meeting.timeout_s / 2
+
+
+def test_a_bucket_is_no_larger_than_the_fullest_device_has_room_for(company, monkeypatch):
+    monkeypatch.setattr(collective, "_LEAST_ROOM", 64)
+    company.start(1)
+    meeting = company.meeting(1)
+    company.call(meeting)
+    group, sizes = WeightGroup(meeting, 0, CPU), []
+    broadcast = group._broadcast
+    monkeypatch.setattr(group, "_room", lambda until: 64)
+    monkeypatch.setattr(group, "_broadcast", lambda *a: (sizes.append(a[0].numel()), broadcast(*a)))
+    group.send(meeting, weights(1).items(), 1 << 20)
+    alone = 640  # one tensor is larger
+    assert max(size for size in sizes if size != alone) <= 112
+    assert company.answer()[0] == 1
+
+
+def test_a_word_of_somebody_else_s_ends_the_handover(company):
+    company.start(1)
+    meeting = company.meeting(1, secret="known to the run")
+    company.call(meeting)
+    group = WeightGroup(meeting, 0, CPU)
+    stranger = dist.PrefixStore(
+        meeting.group, dist.TCPStore("127.0.0.1", company.store.port, is_master=False)
+    )
+    stranger.set(f"{meeting.handover}/0", '{"layout": [], "nbytes": 16, "checksum": ""}')
+    number, kind, why, _ = company.answer()
+    assert (number, kind) == (1, "HandoverFailed")
+    assert "not written by this run" in why
+    group.close()
+
+
+def test_the_secret_is_in_no_text_about_a_meeting(company):
+    assert "hush" not in repr(company.meeting(1, secret="hush"))
+
+
+def test_the_store_listens_at_its_address_alone():
+    store = store_at("127.0.0.1")
+    heard = {c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.laddr.port == store.port}
+    assert heard <= {"127.0.0.1"}
+    assert heard
+    store.set("a", "b")
 
 
 @pytest.mark.parametrize("fault", ["hangs", "never comes"])

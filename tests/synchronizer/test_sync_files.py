@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.errors import RunError
+from trinity_compat.synchronizer import files
 from trinity_compat.synchronizer.files import WeightsDamaged, versions_in
 from trinity_compat.synchronizer.store import prune, read_version, write_version
 
@@ -94,3 +96,53 @@ def test_prune_takes_away_what_a_killed_writer_had_begun(tmp_path):
     write_version(tmp_path, 4, weights().items())
     assert prune(tmp_path, before=3) == []
     assert [path.name for path in tmp_path.iterdir()] == ["v00000004.safetensors"]
+
+
+@pytest.fixture
+def open_place(tmp_path):
+    """As /dev/shm is: everybody may write there."""
+    place = tmp_path / "shm"
+    place.mkdir()
+    place.chmod(0o1777)
+    return place
+
+
+def test_a_folder_where_everybody_may_write_is_this_user_s_alone(open_place):
+    write_version(open_place / "job", 1, weights().items())
+    assert (open_place / "job").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_an_older_run_of_this_user_left_is_closed(open_place):
+    (open_place / "job").mkdir(mode=0o755)
+    write_version(open_place / "job", 1, weights().items())
+    assert (open_place / "job").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_into_which_others_may_write_is_refused(open_place):
+    (open_place / "job").mkdir()
+    (open_place / "job").chmod(0o777)
+    with pytest.raises(RunError, match="others may write there: no weights are put into it"):
+        write_version(open_place / "job", 1, weights().items())
+    assert list((open_place / "job").iterdir()) == []
+
+
+def test_somebody_else_s_folder_is_refused(open_place, monkeypatch):
+    (open_place / "job").mkdir(mode=0o700)
+    monkeypatch.setattr(files.os, "geteuid", lambda: 12345)
+    with pytest.raises(RunError, match="belongs to somebody else"):
+        write_version(open_place / "job", 1, weights().items())
+
+
+def test_a_link_that_somebody_laid_there_is_refused(open_place, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (open_place / "job").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="belongs to somebody else"):
+        write_version(open_place / "job", 1, weights().items())
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_folder_of_the_job_s_own_keeps_its_mode(tmp_path):
+    (tmp_path / "shared").mkdir(mode=0o775)
+    (tmp_path / "shared").chmod(0o775)
+    write_version(tmp_path / "shared", 1, weights().items())
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o775

@@ -17,7 +17,7 @@ def plain():
     return verl_config(Path("/nowhere/toy"), HERE)
 
 
-def config(plain, *, resume=True, **values):
+def config(plain, *, resume=True, mode="both", device="cpu", **values):
     from omegaconf import OmegaConf
 
     from trinity_compat.trainer.config import trainer_config
@@ -27,7 +27,7 @@ def config(plain, *, resume=True, **values):
         OmegaConf.update(verl, key.replace("__", "."), value, force_add=True)
     sync = SyncSpec(directory="/dev/shm/x")
     verl = OmegaConf.to_container(verl)
-    return trainer_config(RunSpec("", "", verl, 1, None, sync, resume=resume))
+    return trainer_config(RunSpec("", "", verl, 1, None, sync, device, mode, resume=resume))
 
 
 def test_versions_hold_the_rollouts_own_dtype(plain):
@@ -69,3 +69,16 @@ def test_what_needs_verls_own_rollout_is_refused(plain, key, value, said):
     with pytest.raises(UserError, match=said) as refused:
         config(plain, **{key: value})
     assert refused.value.hint
+
+
+def test_colocate_offloads_whatever_engine_trains(plain):
+    offload = {"param_offload": False, "optimizer_offload": False}
+    shared = config(plain, mode="colocate", device="cuda", actor_rollout_ref__actor__megatron=offload)
+    for section in (
+        shared.actor_rollout_ref.actor.megatron,
+        shared.actor_rollout_ref.actor.fsdp_config,
+        shared.actor_rollout_ref.ref.fsdp_config,
+        shared.critic.fsdp,
+    ):
+        assert section.param_offload
+        assert section.optimizer_offload

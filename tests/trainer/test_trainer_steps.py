@@ -72,3 +72,46 @@ def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(
         ("older than 4 go", "4"),
         ("metrics of 5", "4"),
     ]
+
+
+class Planted:
+    """Pickled, it runs code when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
+
+
+def loading(cls, tmp_path):
+    """A trainer as far as loading looks at it, and a checkpoint of step 4 whose data.pt holds code."""
+    import torch
+
+    trainer = saving(cls, tmp_path, 4)
+    trainer.config.trainer.update({"resume_mode": "auto", "del_local_ckpt_after_load": False})
+    trainer.actor_rollout_wg = SimpleNamespace(load_checkpoint=lambda *_, **__: None)
+    trainer.train_dataloader = type("Loader", (), {"__len__": lambda self: 100, "load_state_dict": None})()
+    trainer.train_dataloader.load_state_dict = lambda state: None
+    (tmp_path / "global_step_4" / "actor").mkdir(parents=True)
+    torch.save(Planted(tmp_path / "ran"), tmp_path / "global_step_4" / "data.pt")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
+    return trainer
+
+
+def test_stock_verl_unpickles_whatever_lies_in_data_pt(tmp_path):
+    from trinity_compat.trainer import verl_v0
+
+    loading(verl_v0.ray_trainer.RayPPOTrainer, tmp_path)._load_checkpoint()
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_resume_does_not_open_it(tmp_path):
+    from trinity_compat.trainer import verl_v0
+
+    trainer, resumed = loading(verl_v0.TrinityRayPPOTrainer, tmp_path), []
+    trainer._directory = tmp_path
+    trainer.exchange = SimpleNamespace(resumed=lambda step, *_, **__: resumed.append(step))
+    trainer._load_checkpoint()
+    assert resumed == [4]
+    assert not (tmp_path / "ran").exists()

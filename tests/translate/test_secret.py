@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from trinity_compat.secret import is_secret, masked
 from trinity_compat.translate import Options, translate_launch
-from trinity_compat.translate.secret import is_secret, masked
 
 from .helpers import script
 from .test_symbols import SCRIPT

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from trinity_compat.buffer.errors import BufferError, BufferFull
 from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
 from trinity_compat.errors import UserError
-from trinity_compat.spec import without_passwords
+from trinity_compat.secret import without_passwords
 
 T = TypeVar("T")
 

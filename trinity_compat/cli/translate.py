@@ -15,8 +15,8 @@ import click
 from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
+from trinity_compat.secret import masked
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
-from trinity_compat.translate.secret import masked
 from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.verl_config import VERSIONS, config_from_yaml

@@ -37,11 +37,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """``token_ids`` int [R] and ``logprobs`` float [R] of one response; ``reason``: stop, length or abort."""
+    """``token_ids`` int [R] and ``logprobs`` float [R] of one response; ``reason``: stop, length or abort.
+    ``prompt_logprobs`` float [P - 1], of every prompt token after the first, where they were asked for."""
 
     token_ids: list[int]
     logprobs: list[float]
     reason: str
+    prompt_logprobs: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,14 @@ def completions(output: Any) -> list[Completion]:
             token_ids=list(part.token_ids),
             logprobs=[part.logprobs.logprobs[start] for start in part.logprobs.start_indices],
             reason=part.finish_reason or "abort",
+            prompt_logprobs=_of_prompt(output.prompt_logprobs),
         )
         for part in sorted(output.outputs, key=lambda part: part.index)
     ]
+
+
+def _of_prompt(found: Any) -> list[float]:
+    """Of vLLM's FlatLogprobs each token's own; the first token has none."""
+    if found is None:
+        return []
+    return [found.logprobs[start] for start in found.start_indices[1:]]

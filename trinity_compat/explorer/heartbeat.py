@@ -51,6 +51,13 @@ class Heartbeat:
         if self._trouble:
             raise self._trouble
 
+    def note(self, text: str) -> None:
+        """Something that the user should hear; "" when it is over."""
+        if text:
+            print(text, flush=True)
+        self.detail = {key: value for key, value in self.detail.items() if key != "note"}
+        self.detail |= {"note": text} if text else {}
+
     def stop(self, state: str, **detail: Any) -> None:
         """Report a last state and end the thread."""
         self.state = state

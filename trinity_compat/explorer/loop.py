@@ -22,6 +22,7 @@ from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report, StepTimes
+from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.synchronizer.offers import Offer
 from trinity_compat.synchronizer.waiting import is_there
 
@@ -61,11 +62,13 @@ class Explorer:
         heart: Heartbeat,
         receiver: Receives | None = None,
         device: SharedDevice | None = None,
+        test: HandoverTest | None = None,
     ) -> None:
-        """``receiver``: where versions have no files; ``device``: where the trainer uses it too."""
+        """``receiver``: where versions have no files; ``device``: where the trainer uses it too; ``test``:
+        what each version that was put in place goes through."""
         self._buffer, self._plan, self._maker = buffer, plan, maker
         self._report, self._heart, self._receiver = report, heart, receiver
-        self._device = device
+        self._device, self._test = device, test
         self._loaded: WeightVersion | None = INITIAL
         self._history = 0
         self._waiting_since = time.monotonic()
@@ -146,6 +149,7 @@ class Explorer:
         assert self._receiver is not None
         self._loaded = None
         self._loaded = await self._receiver.take(offer)
+        await self._tested()
 
     async def _evaluate(self, request: EvalRequest, version: WeightVersion, history: int) -> None:
         if not await self._load(version):
@@ -168,7 +172,12 @@ class Explorer:
                     raise
                 return False
             self._loaded = version
+            await self._tested()
         return True
+
+    async def _tested(self) -> None:
+        if self._test and self._loaded:
+            await self._test.check(self._loaded.version)
 
     async def _make(self, work: Work, version: WeightVersion, history: int) -> list[Group]:
         self._heart.state = "running"

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trinity_compat import placement
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.errors import RunError, UserError
@@ -26,13 +28,15 @@ from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.scoring import make_scorer
+from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.explorer.workers import Workers
+from trinity_compat.explorer.workers import Place, Workers
 from trinity_compat.gpus import check_gpus
 from trinity_compat.making import sign
 from trinity_compat.orphans import end_with_parent
 from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.offers import Offered
 from trinity_compat.synchronizer.turns import Turn
 
@@ -107,16 +111,18 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     sign(buffer, spec.verl)
     report = Report(buffer, name, Trackers(spec.verl, name))
     shared = spec.mode == "colocate"
-    workers = Workers(spec.verl, spec.device, spec.env, shared=shared)
+    workers = Workers(spec.verl, spec.device, spec.env, shared=shared, place=Place.of(spec, index))
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
         if device:
             await device.wait(heart.check)
-        await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
+        with placement.told_when_pending(placement.ENGINES, heart.note):
+            await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         maker = GroupMaker(workers, make_scorer(config), tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
-        await Explorer(buffer, plan, maker, report, heart, receiver, device).explore()
+        test = HandoverTest(buffer, workers, probe.bound())
+        await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
     finally:
         workers.close()
         report.close()
@@ -184,5 +190,11 @@ def _join_ray(spec: RunSpec) -> None:
         ray.init(address=address, log_to_driver=True)
     else:
         folder = tempfile.mkdtemp(prefix="tc-ray-")
-        ray.init(address="local", include_dashboard=False, log_to_driver=True, _temp_dir=folder)
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=True,
+            _temp_dir=folder,
+            _node_ip_address=LOOPBACK,
+        )
     check_gpus(spec, "explorer", ray.cluster_resources().get("GPU", 0.0))

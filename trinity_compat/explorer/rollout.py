@@ -105,6 +105,14 @@ class RolloutWorker:
         self._version = int(meeting["version"])
         return answers
 
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probability of every token after the first, by the weights in place, at temperature 1."""
+        self._count += 1
+        asked = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+        request = Request(f"score-{self._count}", list(token_ids), asked)
+        (answer,) = await self._engine.submit([request])
+        return (await answer)[0].prompt_logprobs
+
     async def sleep(self) -> None:
         """Free the device; nothing may be in flight."""
         await cast(LocalEngine, self._engine).sleep()

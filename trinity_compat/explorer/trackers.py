@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from trinity_compat.secret import hidden
+
 
 class Trackers:
     """Every logger of ``trainer.logger`` at once."""
@@ -21,7 +23,7 @@ class Trackers:
             from verl.utils.tracking import Tracking
 
             name = f"{trainer['experiment_name']}_{suffix}"
-            self._tracking = Tracking(trainer["project_name"], name, backends, config=dict(verl))
+            self._tracking = Tracking(trainer["project_name"], name, backends, config=hidden("", verl))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One step's metrics, to all of them."""

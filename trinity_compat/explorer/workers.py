@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
+from trinity_compat import placement
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
 from trinity_compat.gpus import engine_count, engine_width
+from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
@@ -27,33 +29,81 @@ _CPU_ENV = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``trainer``: its nodes and the GPUs of each, (0, 0) for none on this Ray; of ``explorers`` that place
+    as many engines each this is number ``index``."""
+
+    trainer: tuple[int, int] = (0, 0)
+    explorers: int = 1
+    index: int = 0
+
+    @classmethod
+    def of(cls, spec: RunSpec, index: int) -> Self:
+        """Of an explorer of a run: each command of a split one has a Ray of its own."""
+        if spec.mode != "both":
+            return cls()
+        trainer = spec.verl["trainer"]
+        return cls((int(trainer["nnodes"]), int(trainer["n_gpus_per_node"])), spec.explorers, index)
+
+
 class Workers:
     """As many rollout workers as the configuration has room for, each with one engine."""
 
     def __init__(
-        self, verl: Mapping[str, Any], device: str, env: Mapping[str, str], *, shared: bool = False
+        self,
+        verl: Mapping[str, Any],
+        device: str,
+        env: Mapping[str, str],
+        *,
+        shared: bool = False,
+        place: Place | None = None,
     ) -> None:
-        """``shared``: the trainer uses the same device, in turns."""
+        """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
+        placed; None where there is nobody else."""
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
+        self._place = place or Place()
         self._actors: list[Any] = []
+        self._groups: list[Any] = []
         self._width = engine_width(verl["actor_rollout_ref"]["rollout"], device)
 
     async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
         """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
         RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check`` raises."""
-        import ray
-
-        rollout = self._verl["actor_rollout_ref"]["rollout"]
-        # Ray gives a shared device to the trainer; the engine finds it by the environment.
-        gpus = 0 if self._device == "cpu" or self._shared else self._width
-        env = worker_env(self._device, self._env) | (_shared_env() if self._shared else {})
-        for index in range(engine_count(rollout, self._device)):
-            own = {"env_vars": env | engine_environment(self._verl, self._device, index)}
-            actor = ray.remote(RolloutWorker).options(num_cpus=0, num_gpus=gpus, runtime_env=own)
-            self._actors.append(actor.remote(dict(self._verl), self._device, index, shared=self._shared))
+        count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
+        options = await asyncio.to_thread(lambda: list(self._options(count)))
+        self._actors = [self._actor(index, each) for index, each in enumerate(options)]
         limit_s = max(timeout_s, START_S)
         starting = _all(self._actors, "start")
         await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
+
+    def _options(self, count: int) -> Iterator[dict[str, Any]]:
+        """Ray's options for each engine's actor. A shared device is the trainer's as far as Ray knows: the
+        engine finds it by its environment."""
+        env = worker_env(self._device, self._env)
+        for index in range(count):
+            own = _shared_env(index, self._width) if self._shared else {}
+            own |= engine_environment(self._verl, self._device, index)
+            yield {"num_cpus": 0, "runtime_env": {"env_vars": env | own}, **self._gpus(index, count)}
+
+    def _gpus(self, index: int, count: int) -> dict[str, Any]:
+        if self._device == "cpu" or self._shared:
+            return {"num_gpus": 0}
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        place, (room, placed) = self._place, placement.gpus_by_node()
+        trainer = (0, 0) if placed else place.trainer
+        nodes = placement.engine_nodes(room, trainer, place.explorers * count, self._width)
+        node = nodes[place.index * count + index] if nodes else None
+        self._groups.append(placement.place_engine(self._width, node))
+        strategy = PlacementGroupSchedulingStrategy(self._groups[-1])
+        return {"num_gpus": self._width, "scheduling_strategy": strategy}
+
+    def _actor(self, index: int, options: Mapping[str, Any]) -> Any:
+        import ray
+
+        actor = ray.remote(RolloutWorker).options(**options)
+        return actor.remote(dict(self._verl), self._device, index, shared=self._shared)
 
     def _not_started(self, limit_s: float) -> RunError:
         return RunError(
@@ -68,7 +118,9 @@ class Workers:
         if self._device != "cuda" or self._shared:
             return ""
         have, free = (found.get("GPU", 0.0) for found in (ray.cluster_resources(), ray.available_resources()))
-        return f": they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
+        found = placement.waiting(placement.ENGINES)
+        numbers = f"they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
+        return f": {numbers}{f' (one {found})' if found else ''}"
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
@@ -92,6 +144,10 @@ class Workers:
         except Exception as error:
             raise engine_failed(error) from error
         return _taken(meeting.version, [answer for part in parts for answer in part])
+
+    async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
+        """For each engine the log-probability of every token after the first."""
+        return await _all(self._actors, "score", list(token_ids))
 
     async def sleep(self) -> None:
         """Free the device everywhere, weights kept aside."""
@@ -126,7 +182,9 @@ class Workers:
 
         for actor in self._actors:
             ray.kill(actor)
-        self._actors.clear()
+        for group in self._groups:
+            ray.util.remove_placement_group(group)
+        self._actors, self._groups = [], []
 
 
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -143,20 +201,26 @@ def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
         if "damaged" in answer:
             raise WeightsDamaged(answer["damaged"])
     for answer in answers:
+        if "unloadable" in answer:
+            raise RunError(f"vLLM could not load the weights: {answer['unloadable']}")
+    for answer in answers:
         if "failed" in answer:
             raise HandoverFailed(answer["failed"])
     return WeightVersion(version, "", answers[0]["digest"], answers[0]["nbytes"], "nccl")
 
 
-def _shared_env() -> dict[str, str]:
-    """An actor without GPUs of its own sees the first of this process's."""
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or "0"
-    return {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "CUDA_VISIBLE_DEVICES": seen.split(",")[0]}
+def _shared_env(index: int, width: int) -> dict[str, str]:
+    """An actor without GPUs of its own sees ``width`` of this process's, those of engine ``index``."""
+    first = index * width
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = named.split(",") if named else [str(number) for number in range(first + width)]
+    mine = ",".join(seen[first : first + width])
+    return {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "CUDA_VISIBLE_DEVICES": mine}
 
 
-async def _all(actors: Sequence[Any], method: str, *args: Any) -> None:
+async def _all(actors: Sequence[Any], method: str, *args: Any) -> list[Any]:
     try:
-        await asyncio.gather(*(getattr(actor, method).remote(*args) for actor in actors))
+        return await asyncio.gather(*(getattr(actor, method).remote(*args) for actor in actors))
     except Exception as error:
         raise engine_failed(error) from error
 

@@ -14,7 +14,7 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from trinity_compat.plugins.cpu_platform import NAME
-from trinity_compat.plugins.cpu_value_head import load_valuehead_model
+from trinity_compat.plugins.value_head import load_valuehead_model
 
 
 class _OnCpu:

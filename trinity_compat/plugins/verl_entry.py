@@ -2,14 +2,14 @@
 
 verl swallows whatever is raised here (a DEBUG line, then it falls back to "nvidia"), so a process that
 needs the CPU platform calls ``assert_platform`` after importing verl. On a machine with an accelerator
-only the registration happens: nothing of verl is replaced.
+only the registration happens, and where flash-attn is missing the critic's loader is replaced.
 """
 
 from __future__ import annotations
 
 from verl.plugin.platform import get_platform
 
-from trinity_compat.plugins import cpu_platform, cpu_process_group, verl_vllm_version
+from trinity_compat.plugins import cpu_platform, cpu_process_group, value_head, verl_vllm_version
 
 
 def _apply() -> None:
@@ -17,6 +17,7 @@ def _apply() -> None:
     if get_platform().device_name == cpu_platform.NAME:
         cpu_process_group.apply()
         verl_vllm_version.apply()
+    value_head.apply_without_flash_attention()
 
 
 def assert_platform(device: str) -> None:

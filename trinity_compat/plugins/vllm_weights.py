@@ -1,20 +1,44 @@
-"""What the explorer asks of vLLM's workers (``worker_extension_cls``, called by ``collective_rpc``)."""
+"""What the explorer asks of vLLM's workers (``worker_extension_cls``, called by ``collective_rpc``).
+
+Weights go in the way veRL 0.9.1 puts them into its own rollout: ``update_weights_from_ipc`` of its worker
+extension, which prepares the layers, loads bucket by bucket and processes the layers once at the end, with a
+branch each for plain, quantised and QAT models. Ours is the source of the buckets alone. LoRA adapters come
+merged into what they adapt (trainer/config.py), so veRL's adapter branch has nothing to do here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
+from verl.workers.rollout.vllm_rollout import utils as verl_rollout
+
+from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
+from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, read_file
+
+_FILE_BUCKET = 1 << 30  # bytes: what of a file lies in the host's memory at a time
+
+Named = tuple[str, torch.Tensor]
+Load = Callable[[list[Named]], object]
 
 
-class WeightReceiver:
+class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     """Mixed into vLLM's worker class; ``model_runner`` is the worker's."""
 
     model_runner: Any
     rank: int
     _weight_group: Any = None
+
+    def __new__(cls, **kwargs: Any) -> Any:
+        """veRL's own, which patches vLLM for LoRA, FP8 and QAT. Its ``set_death_signal`` is left out: it
+        kills a process whose parent is process 1, and in a container that may be the user's shell."""
+        with patch.object(verl_rollout, "set_death_signal", lambda: None):
+            return super().__new__(cls, **kwargs)
 
     def receive_file(self, path: str, digest: str, nbytes: int) -> dict[str, Any]:
         """Load a published version. Returns the number of ``tensors``, or as ``damaged`` or ``failed`` why
@@ -23,63 +47,119 @@ class WeightReceiver:
         An exception here would end vLLM's wait at rank 0's and leave the other ranks' answers in their
         queues, for the next call to take for its own.
         """
-        from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, read_file
+        count = 0
+
+        def feed(load: Load) -> None:
+            nonlocal count
+            for bucket in _buckets(tensors):
+                load(bucket)
+                count += len(bucket)
 
         try:
-            return {"tensors": self.receive_tensors(dict(read_file(WeightFile(path, digest, nbytes))))}
+            tensors = _begun(read_file(WeightFile(path, digest, nbytes)))
+            self._update(feed)
         except WeightsDamaged as error:
             return {"damaged": str(error)}
         except Exception as error:
-            return {"failed": f"{type(error).__name__}: {error}"}
+            return {"failed": _reason(error)}
+        return {"tensors": count}
 
     def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> dict[str, Any]:
         """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
-        nbytes, or as ``failed`` or ``damaged`` why the weights must not be used now (an exception would
-        end vLLM's engine).
+        nbytes; or why the weights must not be used now: ``failed`` (another handover may succeed),
+        ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's engine.
         """
-        from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
-        from trinity_compat.synchronizer.files import WeightsDamaged
-
         where = Meeting(**meeting)
-        device = next(self.model_runner.get_model().parameters()).device
+        received: list[WeightFile] = []
         try:
-            if self._weight_group is None or self._weight_group.name != where.group:
-                self._leave_weight_group()
-                self._weight_group = WeightGroup(where, first_rank + self.rank, device)
-            file = self._weight_group.receive(where, lambda named: self.receive_tensors(dict(named)))
+            group = self._joined(where, first_rank + self.rank)
+            self._update(lambda load: received.append(group.receive(where, load)))
         except HandoverFailed as error:
             self._leave_weight_group()
             return {"failed": str(error)}
         except WeightsDamaged as error:
             return {"damaged": str(error)}
-        return {"digest": file.digest, "nbytes": file.nbytes}
+        except Exception as error:
+            self._leave_weight_group()
+            return {"unloadable": str(error) if isinstance(error, LoadFailed) else _reason(error)}
+        return {"digest": received[0].digest, "nbytes": received[0].nbytes}
+
+    def _joined(self, where: Meeting, rank: int) -> WeightGroup:
+        if self._weight_group is None or self._weight_group.name != where.group:
+            self._leave_weight_group()
+            device = next(self.model_runner.get_model().parameters()).device
+            self._weight_group = WeightGroup(where, rank, device)
+        return self._weight_group
 
     def _leave_weight_group(self) -> None:
         if self._weight_group is not None:
             self._weight_group.close()
         self._weight_group = None
 
-    def receive_tensors(self, tensors: dict[str, torch.Tensor]) -> int:
-        """Load named tensors (Hugging Face names) in place. Returns their number."""
-        with torch.inference_mode():
-            self.model_runner.get_model().load_weights(tensors.items())
-        return len(tensors)
+    def _update(self, feed: Callable[[Load], object]) -> None:
+        """veRL's update with the buckets that ``feed`` hands to the function it is given. Raises what
+        ``feed`` raises. Where that is a broken handover the layers are processed all the same: a quantised
+        model, taken apart for loading, is whole again for the next one."""
+        broken: list[Exception] = []
+
+        class Buckets:
+            """Stands for veRL's receiver."""
+
+            def __init__(self, **_: Any) -> None: ...
+
+            def receive_weights(self, on_bucket_received: Callable[[list[Named], bool], object]) -> None:
+                try:  # whether a bucket is the last one matters to LoRA adapters only
+                    feed(lambda named: on_bucket_received(named, False))
+                except (HandoverFailed, WeightsDamaged) as error:
+                    broken.append(error)
+
+        with torch.no_grad(), patch.object(bucketed_weight_transfer, "BucketedWeightReceiver", Buckets):
+            self.update_weights_from_ipc()
+        if broken:
+            raise broken[0]
 
     def mask_vocabulary(self, size: int, banned: Sequence[int] = ()) -> None:
-        """Give tokens ≥ ``size`` and the ``banned`` ones probability 0.
+        """Give tokens ≥ ``size`` and the ``banned`` ones probability 0, in a draft model too.
 
-        As verl's rollout does (``monkey_patch_compute_logits`` in workers/rollout/vllm_rollout/utils.py,
-        0.9.1), so that the policy that samples is the policy that is trained.
+        As verl's rollout does (``monkey_patch_model``, 0.9.1), so that the policy that samples is the policy
+        that is trained; and where a rank gets no logits at all.
         """
-        model = self.model_runner.get_model()
-        original = model.compute_logits
         forbidden = torch.tensor(list(banned), dtype=torch.long)
+        for model in self._iter_all_models():
+            _mask(model, size, forbidden)
 
-        def compute_logits(_self: Any, *args: Any, **kwargs: Any) -> Any:
-            logits = original(*args, **kwargs)
-            if logits is not None:
-                logits[..., size:] = float("-inf")
-                logits.index_fill_(-1, forbidden.to(logits.device), float("-inf"))
-            return logits
 
-        model.compute_logits = MethodType(compute_logits, model)
+def _mask(model: Any, size: int, forbidden: torch.Tensor) -> None:
+    original = model.compute_logits
+
+    def compute_logits(_self: Any, *args: Any, **kwargs: Any) -> Any:
+        logits = original(*args, **kwargs)
+        if logits is not None:
+            logits[..., size:] = float("-inf")
+            logits.index_fill_(-1, forbidden.to(logits.device), float("-inf"))
+        return logits
+
+    model.compute_logits = MethodType(compute_logits, model)
+
+
+def _begun(tensors: Iterator[Named]) -> Iterable[Named]:
+    """``tensors``, the first one read: what is wrong with the file shows before any layer is touched."""
+    return itertools.chain([first], tensors) if (first := next(tensors, None)) else ()
+
+
+def _buckets(tensors: Iterable[Named]) -> Iterator[list[Named]]:
+    """At least one tensor each, together up to _FILE_BUCKET."""
+    bucket: list[Named] = []
+    size = 0
+    for name, tensor in tensors:
+        if bucket and size + tensor.nbytes > _FILE_BUCKET:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((name, tensor))
+        size += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

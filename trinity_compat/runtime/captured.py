@@ -21,6 +21,7 @@ from trinity_compat.runtime.overlay import is_trinity_only
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request
 from trinity_compat.runtime.source import Source
+from trinity_compat.secret import masked, shown
 from trinity_compat.translate import inverse
 from trinity_compat.translate.model import Status, Translation
 from trinity_compat.translate.options import Options as TranslateOptions
@@ -52,7 +53,7 @@ def source_of(found: Invocation, request: Request, options: Options) -> tuple[So
 
 
 def _command(request: Request) -> str:
-    arguments = ["--", *request.arguments] if request.arguments else []
+    arguments = ["--", *masked(request.arguments)] if request.arguments else []
     return shlex.join(["trinity-compat", "translate", "--resolve", request.script, *arguments])
 
 
@@ -94,12 +95,12 @@ def _record(launch: Launch, request: Request) -> dict[str, Any]:
     """The launch as it was made, for config/launch.json. The environment's values stay out of it."""
     return {
         "script": request.script,
-        "script_arguments": list(request.arguments),
+        "script_arguments": list(masked(request.arguments)),
         "module": launch.module,
         "where": str(launch.where),
-        "arguments": [{"text": word.text, "where": str(word.where)} for word in launch.arguments],
+        "arguments": [{"text": shown(word.text), "where": str(word.where)} for word in launch.arguments],
         "exported": sorted(launch.env),
-        "wrapper": list(launch.wrapper),
+        "wrapper": list(masked(launch.wrapper)),
         "cwd": str(Path.cwd()),
     }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.errors import RunError
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
@@ -37,16 +38,17 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def local_ray(options: Mapping[str, Any], *, gpus: int | None = None) -> Iterator[Cluster]:
+def local_ray(options: Mapping[str, Any], *, gpus: int | None = None, cpus: int = 0) -> Iterator[Cluster]:
     """Start Ray on this machine for the time of the block; ``options``: veRL's ``ray_kwargs.ray_init``.
 
-    ``gpus`` None lets Ray count them. Raises RunError with Ray's own reason when it does not start.
+    ``gpus`` None lets Ray count them; ``cpus``: slots that it must have. Raises RunError with Ray's own
+    reason when it does not start.
     """
     import ray
 
     with _folder(options.get("_temp_dir")) as folder:
         try:
-            address = _started(options, folder, gpus)
+            address = _started(options, folder, gpus, cpus)
             yield Cluster(address, tuple(_daemons()))
         finally:
             with contextlib.suppress(Exception):
@@ -68,12 +70,12 @@ def _folder(named: str | None) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _started(options: Mapping[str, Any], folder: Path, gpus: int | None) -> str:
+def _started(options: Mapping[str, Any], folder: Path, gpus: int | None, cpus: int) -> str:
     import ray
 
     try:
         with _quiet():
-            context = ray.init(**_init_arguments(options, folder, gpus))
+            context = ray.init(**_init_arguments(options, folder, gpus, cpus))
     except Exception as error:
         lie = "lie in" if options.get("_temp_dir") else "lay in"
         raise RunError(
@@ -89,7 +91,9 @@ def _daemons() -> list[psutil.Process]:
     return [process for process in below if process.name() in ("raylet", "gcs_server")]
 
 
-def _init_arguments(options: Mapping[str, Any], folder: Path, gpus: int | None) -> dict[str, Any]:
+def _init_arguments(
+    options: Mapping[str, Any], folder: Path, gpus: int | None, cpus: int = 0
+) -> dict[str, Any]:
     asked = {name: value for name, value in options.items() if value is not None and name != "address"}
     cores = psutil.cpu_count() or 1
     return {
@@ -97,9 +101,11 @@ def _init_arguments(options: Mapping[str, Any], folder: Path, gpus: int | None) 
         **({"object_store_memory": _CPU_OBJECT_STORE} if gpus == 0 else {}),
         "log_to_driver": False,
         "logging_level": logging.ERROR,
+        # Ray asks nobody who he is. Bound to this address its services are this machine's alone.
+        "_node_ip_address": LOOPBACK,
         **asked,
         "address": "local",
-        "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS),
+        "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS, cpus),
         "_temp_dir": str(folder),
         **({} if gpus is None else {"num_gpus": gpus}),
     }

@@ -11,6 +11,7 @@ from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan import Options, Plan
 from trinity_compat.runtime.source import Source
+from trinity_compat.secret import hidden
 
 
 def write(made: Plan, source: Source, options: Options, report: Report) -> None:
@@ -20,7 +21,7 @@ def write(made: Plan, source: Source, options: Options, report: Report) -> None:
     texts = {
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",
         "trinity.yaml": source.yaml_text,
-        "verl.yaml": yaml.safe_dump(made.spec.verl, sort_keys=True, allow_unicode=True),
+        "verl.yaml": yaml.safe_dump(hidden("", made.spec.verl), sort_keys=True, allow_unicode=True),
         **start.texts(made, report),
     }
     made.spec.save(made.job.spec_path)

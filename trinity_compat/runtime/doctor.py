@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Literal
 
 from trinity_compat import extras
+from trinity_compat.errors import UserError
 from trinity_compat.extras import version
-from trinity_compat.runtime import loggers, preflight
-from trinity_compat.runtime.plan import detect_device
+from trinity_compat.runtime import attention, loggers, preflight
+from trinity_compat.runtime.devices import detect_device
 
 State = Literal["ok", "note", "problem"]
 _NEEDED_MEMORY = 8 * 2**30  # bytes: the toy's run; a real model needs more
 _NEEDED_FILES = 4096
 _OLD_S = 24 * 3600.0
-_ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _RAY_PORTS = {6379: "Ray's control store", 8265: "Ray's dashboard"}
 
 
@@ -44,7 +44,7 @@ class Check:
 
 def examine(folder: Path) -> Iterator[Check]:
     """Run every check; ``folder`` is where job directories would lie."""
-    device = detect_device()
+    device = _detected()
     # Those that need an interpreter of their own take seconds: they run beside the others.
     with ThreadPoolExecutor() as pool:
         platform = pool.submit(_verl_platform, device)
@@ -65,6 +65,14 @@ def examine(folder: Path) -> Iterator[Check]:
         yield _wandb()
         yield from platform.result()
         yield from ray.result()
+
+
+def _detected() -> str:
+    """A cluster that does not answer is RAY_ADDRESS's own line."""
+    try:
+        return detect_device()
+    except UserError:
+        return "cpu"
 
 
 def _python() -> Check:
@@ -103,6 +111,9 @@ def _device(device: str) -> Check:
         return Check(
             "device", "note", "no accelerator: the cpu profile is applied (trinity-compat profile cpu)"
         )
+    if device != "cuda":
+        mend = "run --device cpu, or stock veRL"
+        return Check("device", "problem", f"{device}: a decoupled run knows NVIDIA GPUs and CPUs", mend)
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -112,20 +123,14 @@ def _device(device: str) -> Check:
 
 
 def _flash_attention(device: str) -> Check:
-    """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``; and that veRL 0.9.1 loads models with
-    attn_implementation=flash_attention_2 (workers/config/model.py), a critic's whatever it is told
-    (utils/model.py: load_valuehead_model). Only its padding helpers (utils/attention_utils.py) do without."""
+    """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``; where it is missing a run lays sdpa over."""
     if device != "cuda":
         return Check("flash-attn", "ok", f"not needed on {device}")
-    mend = f"pip install flash-attn --no-build-isolation -v; without it actors need +{_ATTENTION}=sdpa"
-    if importlib.util.find_spec("flash_attn") is not None:
+    if attention.installed():
         wrong = _python_says("import flash_attn_2_cuda")
-        return _either("flash-attn", wrong, version("flash-attn") or "", mend)
-    if version("kernels") is not None:
-        found = "not installed: transformers tries the hub's kernel in its place"
-        return Check("flash-attn", "note", found, mend)
-    found = "not installed: veRL's actors ask for it by default, critics always"
-    return Check("flash-attn", "problem", found, mend)
+        return _either("flash-attn", wrong, version("flash-attn") or "", attention.INSTALL)
+    found = f"not installed: runs get sdpa in its place (profile {attention.PROFILE}), Ulysses is refused"
+    return Check("flash-attn", "note", found, attention.INSTALL)
 
 
 def _python_says(code: str, *, timeout: float = 60.0) -> str:

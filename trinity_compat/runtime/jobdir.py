@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat.errors import UserError
-from trinity_compat.spec import RunSpec, without_passwords
+from trinity_compat.secret import without_passwords
+from trinity_compat.spec import RunSpec
 from trinity_compat.writing import write_text
 
 MARKER = "latest_checkpointed_iteration.txt"

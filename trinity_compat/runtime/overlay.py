@@ -11,7 +11,7 @@ import yaml
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import profiles
-from trinity_compat.spec import without_passwords
+from trinity_compat.secret import shown
 from trinity_compat.trinity_config import TARGETS, schema
 from trinity_compat.verl_config.pinned import pinned_tree
 
@@ -44,9 +44,7 @@ class Overlay:
         for text in sets:
             key, value = _read(text)
             (verl if _is_verl(key, text) else trinity)[key.lstrip("+")] = value
-        return cls(
-            verl=verl, trinity=trinity, lines=tuple(f"--set {without_passwords(text)}" for text in sets)
-        )
+        return cls(verl=verl, trinity=trinity, lines=tuple(f"--set {shown(text)}" for text in sets))
 
 
 def apply(values: Mapping[str, Any], tree: dict[str, Any]) -> None:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from trinity_compat.addresses import outward_address
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import engine_width
-from trinity_compat.runtime import checkout, length, micro_batches, profiles
+from trinity_compat.runtime import attention, checkout, length, micro_batches, profiles
+from trinity_compat.runtime.devices import detect_device, usable
 from trinity_compat.runtime.jobdir import JobDir
 from trinity_compat.runtime.overlay import Overlay, apply
 from trinity_compat.runtime.split import split_gpus
-from trinity_compat.spec import Mode, RunSpec, SyncSpec, without_passwords
+from trinity_compat.secret import resolved, shown, without_passwords
+from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
@@ -31,7 +33,6 @@ from trinity_compat.vllm_arguments import changes, given_in, release_for
 
 _SHARED_MEMORY = Path("/dev/shm")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-_ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/kfd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,13 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
     """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
 
     Raises UserError for values that cannot be run."""
-    device = device or options.device or detect_device()
+    device = usable(device or options.device or detect_device())
     overlays = _overlays(options, device)
     config, read = watched(given := _with_trinity_sets(config, overlays))
     r, how = inverse.updates_per_step(config)
     told = plain(inverse.to_verl(config)) | length.steps_of(config, options.sets)
-    verl = compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config))
+    overlays = [*attention.overlay(_laid_over(told, overlays), device), *overlays]
+    verl = resolved(compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config)), os.environ)
     length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
     notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
     notes += [line for overlay in overlays for line in overlay.lines]
@@ -115,20 +117,9 @@ def make_plan(config: Mapping[str, Any], options: Options, *, cwd: Path, device:
         ),
         env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
         explorer=_one_explorer(options, spec.mode),
-        log_folder=_node_address() if (config.get("log") or {}).get("group_by_node") else "",
+        log_folder=outward_address() if (config.get("log") or {}).get("group_by_node") else "",
         unread={path: value for path, value in values_of(given).items() if path not in read},
     )
-
-
-def detect_device() -> str:
-    """``cuda`` or ``npu`` when the machine has such a device that this process may see, else ``cpu``."""
-    hidden = any(
-        os.environ.get(name) in ("", "-1") for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-    )
-    found = [path for path in _ACCELERATORS if Path(path).exists()]
-    if hidden or not found:
-        return "cpu"
-    return "npu" if "davinci" in found[0] else "cuda"
 
 
 def _overlays(options: Options, device: str) -> list[Overlay]:
@@ -344,16 +335,6 @@ def _log_level(config: Mapping[str, Any]) -> dict[str, str]:
     return {"VERL_LOGGING_LEVEL": name, "VLLM_LOGGING_LEVEL": name}
 
 
-def _node_address() -> str:
-    """This machine's address as others see it; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
-
-
 def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:
     """veRL saves nothing by default; then a crash costs the whole run."""
     if (verl["trainer"].get("save_freq") or -1) > 0:
@@ -403,5 +384,5 @@ def _both(steps: int, r: int) -> str:
 def as_record(plan: Plan, options: Options) -> dict[str, Any]:
     """What ``config/launch.json`` says of the options."""
     told = {**asdict(options), "database": options.database and without_passwords(options.database)}
-    told["sets"] = [without_passwords(text) for text in options.sets]
+    told["sets"] = [shown(text) for text in options.sets]
     return {"options": told, "notes": list(plan.notes)}

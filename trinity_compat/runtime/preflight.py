@@ -15,9 +15,9 @@ from typing import Any
 
 from trinity_compat import extras
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import loggers
+from trinity_compat.runtime import attention, loggers
 from trinity_compat.runtime.plan import Plan
-from trinity_compat.spec import without_passwords
+from trinity_compat.secret import without_passwords
 from trinity_compat.translate.ours import REWARD_MANAGERS
 
 _MIN_FREE = 256 * 2**20  # bytes
@@ -28,6 +28,8 @@ def check(plan: Plan) -> None:
     """Run every check, cheapest first."""
     verl = plan.spec.verl
     check_packages()
+    if plan.spec.mode not in ("explore", "bench"):
+        attention.check(verl, plan.spec.device)
     loggers.check(verl)
     check_models(verl, cwd=plan.cwd)
     check_data(verl, cwd=plan.cwd)

@@ -41,6 +41,7 @@ class Progress:
         self._next = 0.0
         self._spoken = time.monotonic()
         self._states: dict[str, str] = {}
+        self._notes: dict[str, str | None] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> Progress:
@@ -102,6 +103,11 @@ class Progress:
         self._tell_states(merged)
 
     def _tell_states(self, snapshot: board.Snapshot) -> None:
+        for who in snapshot.participants:
+            note = who.detail.get("note")
+            if note and note != self._notes.get(who.name):
+                self._say(f"{board.label(who)} {note}")
+            self._notes[who.name] = note
         states = board.phases(snapshot)
         if states != self._states or time.monotonic() - self._spoken > _QUIET_S:
             self._states = states

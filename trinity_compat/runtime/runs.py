@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from trinity_compat.errors import RunError
 from trinity_compat.orphans import SUPERVISOR
+from trinity_compat.placement import cpus_for
 from trinity_compat.runtime import (
     bench,
     checkout,
@@ -210,7 +210,8 @@ def _must_agree(job: JobDir, made: Plan) -> None:
 def _differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
     """What both sides must agree on and don't, as the user knows it. Where versions lie, and the path that
     Python searches, belong to a machine."""
-    if theirs.verl != json.loads(json.dumps(dict(ours.verl))):
+    they, we = theirs.as_saved()[0], ours.as_saved()[0]  # another secret is no other run
+    if they["verl"] != we["verl"]:
         yield "the veRL configuration"
     if theirs.database_url != ours.database_url:
         yield "the database"
@@ -220,7 +221,7 @@ def _differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
         yield "algorithm.sample_strategy_args.max_staleness"
     if theirs.replay != ours.replay:
         yield "the replay buffer"
-    if _without_path(theirs.env) != _without_path(ours.env):
+    if _without_path(they["env"]) != _without_path(we["env"]):
         yield "explorer.env_vars"
 
 
@@ -234,7 +235,8 @@ def _with_ray(made: Plan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Out
         say(f"uses the Ray at {_RAY_OF_USER}={address}")
         return work(Cluster(address))
     try:
-        with local_ray(made.ray, gpus=0 if made.spec.device == "cpu" else None) as cluster:
+        gpus = 0 if made.spec.device == "cpu" else None
+        with local_ray(made.ray, gpus=gpus, cpus=cpus_for(made.spec)) as cluster:
             outcome = work(cluster)
     except RunError as error:
         outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)
@@ -284,6 +286,7 @@ def _command(made: Plan, role: str, name: str, extra: tuple[str, ...], ray_addre
     env = {
         **os.environ,
         **made.env,
+        **made.spec.as_saved()[1],
         **({} if role == "trainer" else made.spec.env),
         "RAY_ADDRESS": ray_address,
         "RAY_DEDUP_LOGS": "0",

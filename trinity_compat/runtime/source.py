@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.secret import shown
 from trinity_compat.trinity_config.read import load
 
 
@@ -24,4 +25,5 @@ class Source:
 def from_yaml(path: Path) -> Source:
     """Read and check a Trinity YAML. Raises UserError with file and line."""
     config = load(path)
-    return Source(config, path.read_text(), {"yaml": str(path.absolute())})
+    text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
+    return Source(config, text, {"yaml": str(path.absolute())})

@@ -3,20 +3,24 @@
 A group is formed once and serves version after version. Layouts, checksums and confirmations go through a
 TCPStore that the trainer hosts; only the weights themselves go through the process group (NCCL on GPUs, Gloo
 on a CPU). It is a group of its own, beside whatever torch.distributed groups a process is in. Whatever goes
-wrong (a rank that dies, falls silent or holds other bytes) ends the handover with an error at every rank:
-joining and each bucket have ``timeout_s``, all buckets together ``whole_s``.
+wrong (a rank that dies, falls silent, holds other bytes or can't load them) ends the handover with an error
+at every rank: joining and each bucket have ``timeout_s``, all buckets together ``whole_s``.
+
+A TCPStore asks nobody who he is. What is written there carries a MAC under the run's secret, which travels
+through the database: a word of anybody else's ends the handover.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +34,9 @@ _ALIGN = 16
 _POLL_S = 0.0005
 _MARGIN_S = 60.0  # for what ends a handover that failed: gathering the rest of the weights, say
 _OK, _BROKEN = "ok", "broken"
+_SEAL = 64  # hex digits before each word in the store
+_LOOK_S = 0.25  # while a bucket is on its way, between looks whether a rank has given up
+_LEAST_ROOM = 16 << 20  # bytes: a bucket is no smaller, however little the device has left
 
 Named = tuple[str, torch.Tensor]
 
@@ -38,10 +45,15 @@ class HandoverFailed(RuntimeError):
     """A rank was lost or too late. The group is of no more use; another one may form."""
 
 
+class LoadFailed(Exception):
+    """A rank got the weights, or would have, and can't hold them. Another handover would end the same way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """One handover of ``version``. ``group`` names the process group: the same name, the same group.
-    ``address`` and ``port`` are the store's. Plain data: it travels through database and RPC as a dict."""
+    ``address`` and ``port`` are the store's, ``secret`` the run's own. Plain data: it travels through the
+    database and RPC as a dict."""
 
     handover: str
     group: str
@@ -51,6 +63,7 @@ class Meeting:
     version: int
     timeout_s: float  # for joining, for each bucket, for the confirmations
     whole_s: float = 3600.0  # from the joining's end
+    secret: str = field(default="", repr=False)
 
     @property
     def over_s(self) -> float:
@@ -74,7 +87,7 @@ class WeightGroup:
 
     def __init__(self, meeting: Meeting, rank: int, device: torch.device) -> None:
         self.name, self.rank, self._device = meeting.group, rank, device
-        self._world = meeting.world_size
+        self._world, self._secret, self._handover = meeting.world_size, meeting.secret.encode(), ""
         limit = timedelta(seconds=meeting.timeout_s)
         with _failing(f"rank {rank} could not join"):
             store = dist.TCPStore(
@@ -85,18 +98,20 @@ class WeightGroup:
             self._greet(time.monotonic() + meeting.timeout_s)
 
     def send(self, meeting: Meeting, tensors: Iterable[Named], bucket_bytes: int) -> WeightFile:
-        """Broadcast ``tensors`` (on any device) in buckets of ``bucket_bytes``, a larger tensor alone.
-        Returns digest and size once every rank has confirmed them; ``path`` is empty.
-        Raises HandoverFailed, WeightsDamaged."""
+        """Broadcast ``tensors`` (on any device) in buckets of ``bucket_bytes``, or of what the fullest device
+        has room for; a larger tensor alone. Returns digest and size once every rank has confirmed them;
+        ``path`` is empty. Raises HandoverFailed, WeightsDamaged, LoadFailed."""
         limits, headers = _Limits(meeting), list[str]()
+        self._handover = meeting.handover
         try:
+            bucket_bytes = min(bucket_bytes, self._room(limits.next()))
             for layout, bucket in _buckets(tensors, bucket_bytes, self._device):
                 headers.append(_header(layout, bucket))
                 self._put(f"{meeting.handover}/{len(headers) - 1}", headers[-1])
                 self._broadcast(bucket, limits.next())
             self._put(f"{meeting.handover}/{len(headers)}", "")
             self._confirmed(meeting, limits.next())
-        except HandoverFailed:
+        except Exception:
             with contextlib.suppress(HandoverFailed):  # who waits for the next bucket need not wait long
                 self._put(f"{meeting.handover}/{len(headers)}", _BROKEN)
             raise
@@ -105,7 +120,22 @@ class WeightGroup:
 
     def receive(self, meeting: Meeting, load: Callable[[list[Named]], object]) -> WeightFile:
         """Hand each bucket's tensors to ``load``, checked; they live until it returns. Returns digest and
-        size. Raises HandoverFailed, WeightsDamaged: the weights are then a mixture and must not be used."""
+        size. Raises HandoverFailed, WeightsDamaged, LoadFailed (for what ``load`` raises, once all others
+        know): the weights are then a mixture and must not be used."""
+        self._handover = meeting.handover
+        try:
+            self._put(f"{meeting.handover}/room/{self.rank}", str(_room_on(self._device)))
+            headers = self._receive(meeting, load)
+        except (HandoverFailed, WeightsDamaged):
+            raise
+        except Exception as error:
+            why = f"rank {self.rank}: {_why(error)}"
+            with contextlib.suppress(HandoverFailed):
+                self._put(f"{meeting.handover}/{_BROKEN}", why)
+            raise LoadFailed(why) from error
+        return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
+
+    def _receive(self, meeting: Meeting, load: Callable[[list[Named]], object]) -> list[str]:
         limits, headers = _Limits(meeting), list[str]()
         damage: WeightsDamaged | None = None
         while header := self._get(f"{meeting.handover}/{len(headers)}", limits.next()):
@@ -119,7 +149,12 @@ class WeightGroup:
         self._put(f"{meeting.handover}/rank/{self.rank}", str(damage or _OK))
         if damage:
             raise damage
-        return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
+        return headers
+
+    def _room(self, until: float) -> int:
+        """Bytes that every rank has room for, besides what a bucket's loading takes."""
+        rooms = (self._get(f"{self._handover}/room/{rank}", until) for rank in range(1, self._world))
+        return max(_LEAST_ROOM, min(map(int, rooms)))
 
     def close(self) -> None:
         """Leave. Ranks that wait for this one get an error."""
@@ -150,31 +185,60 @@ class WeightGroup:
         options = dist.BroadcastOptions()
         options.rootRank = options.rootTensor = 0
         with _failing(f"rank {self.rank} lost the others"):
-            work = self._group.broadcast([bucket], options)
+            work, looked = self._group.broadcast([bucket], options), time.monotonic()
             while not work.is_completed():
-                if time.monotonic() > until:
+                now = time.monotonic()
+                if now > until:
                     raise TimeoutError("the others did not take part in time")
+                if now - looked > _LOOK_S:
+                    self._raise_if_given_up()
+                    looked = now
                 time.sleep(_POLL_S)
             work.wait()
 
+    def _raise_if_given_up(self) -> None:
+        """Raise LoadFailed at rank 0, HandoverFailed elsewhere, when a rank has said that it can't load."""
+        key = f"{self._handover}/{_BROKEN}"
+        if self._handover and self._store.check([key]):
+            why = self._get(key, time.monotonic() + 1)
+            raise LoadFailed(why) if self.rank == 0 else HandoverFailed(why)
+
     def _confirmed(self, meeting: Meeting, until: float) -> None:
-        words = [self._get(f"{meeting.handover}/rank/{rank}", until) for rank in range(1, self._world)]
+        words = [self._confirmation(meeting, rank, until) for rank in range(1, self._world)]
         if wrong := [word for word in words if word != _OK]:
             raise WeightsDamaged(f"version {meeting.version} did not arrive whole: {wrong[0]}")
 
+    def _confirmation(self, meeting: Meeting, rank: int, until: float) -> str:
+        """A rank that can't load its last bucket says so in another place."""
+        while True:
+            try:
+                return self._get(f"{meeting.handover}/rank/{rank}", min(until, time.monotonic() + _LOOK_S))
+            except HandoverFailed:
+                self._raise_if_given_up()
+                if time.monotonic() > until:
+                    raise
+
     def _forget(self, meeting: Meeting, buckets: int) -> None:
-        keys = [*map(str, range(buckets)), *(f"rank/{rank}" for rank in range(1, self._world))]
+        ranks = [f"{what}/{rank}" for what in ("rank", "room") for rank in range(1, self._world)]
+        keys = [*map(str, range(buckets)), *ranks]
         for key in keys:  # the last header stays: a rank may read it after it confirmed
             self._store.delete_key(f"{meeting.handover}/{key}")
 
     def _put(self, key: str, value: str) -> None:
         with _failing(f"rank {self.rank} lost the store"):
-            self._store.set(key, value)
+            self._store.set(key, self._seal(key, value) + value)
 
     def _get(self, key: str, until: float) -> str:
         with _failing(f"rank {self.rank} waited in vain for {key}"):
             self._store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
-            return str(self._store.get(key).decode())
+            text = str(self._store.get(key).decode())
+            seal, value = text[:_SEAL], text[_SEAL:]
+            if not hmac.compare_digest(seal, self._seal(key, value)):
+                raise ValueError("what lies there was not written by this run")
+            return value
+
+    def _seal(self, key: str, value: str) -> str:
+        return hmac.new(self._secret, f"{key}\0{value}".encode(), hashlib.sha256).hexdigest()
 
 
 class _failing:
@@ -260,6 +324,24 @@ def _views(bucket: torch.Tensor, layout: Iterable[Any]) -> Iterator[Named]:
 
 def _header(layout: list[Any], bucket: torch.Tensor) -> str:
     return json.dumps({"layout": layout, "nbytes": bucket.numel(), "checksum": checksum(bucket)})
+
+
+def _room_on(device: torch.device) -> int:
+    """Half of what is free there, for a bucket as big and its loading."""
+    if device.type != "cuda":
+        return 1 << 62
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (free + cached) // 2
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"no room for the weights beside vLLM's own memory ({str(error).splitlines()[0]}):"
+            " lower actor_rollout_ref.rollout.gpu_memory_utilization"
+        )
+    return f"{type(error).__name__}: {error}"
 
 
 def _digest(headers: Iterable[str]) -> str:

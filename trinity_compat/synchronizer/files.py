@@ -6,8 +6,10 @@ file system that all nodes see.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from trinity_compat.errors import RunError
 from trinity_compat.faults import point
 from trinity_compat.synchronizer.checksum import file_checksum
 
@@ -45,10 +48,11 @@ def write_file(
 ) -> WeightFile:
     """Write all ``tensors`` (any shape; floats as they are) as one file; returns where and its digest.
 
-    A crash leaves the old file or none, never a half one. OSError when the disk is full.
+    A crash leaves the old file or none, never a half one. OSError when the disk is full; RunError for a
+    folder in shared memory that is not this user's alone.
     """
     path = version_path(directory, version)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         save_file(_separate(tensors), part)
@@ -59,6 +63,24 @@ def write_file(
         part.unlink(missing_ok=True)
     point("after weights")
     return written
+
+
+def make_private(folder: Path) -> None:
+    """Make ``folder`` for this user alone. Where everybody may write, as in /dev/shm, its name can be told
+    beforehand: raises RunError for one there that somebody else made, or may write into."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not folder.parent.stat().st_mode & stat.S_IWOTH:
+        return
+    found = folder.lstat()
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RunError(
+            f"{folder} belongs to somebody else, or others may write there: no weights are put into it",
+            hint="remove it, or write synchronizer.sync_method=checkpoint",
+        )
+    folder.chmod(0o700)
 
 
 def _separate(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

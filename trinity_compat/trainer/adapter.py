@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trinity_compat.buffer.model import Group
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.synchronizer.collective import Meeting
 from trinity_compat.synchronizer.files import WeightFile
 
@@ -31,6 +31,13 @@ class Send(Protocol):
     def __call__(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile: ...
+
+
+class Scores(Protocol):
+    """The current policy's log-probability of each response token at temperature 1, float [R]. A collective
+    call: one forward pass on every rank."""
+
+    def __call__(self, experience: Experience) -> list[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,12 @@ class Exchange(Protocol):
         """The checkpoint of ``step`` is loaded (0: there was none), and ``position`` lay in it (None: it is
         stock veRL's). ``afresh``: whatever the buffer holds is to be left. Before the first ``publish``."""
 
-    def publish(self, step: int, send: Send) -> None:
-        """Version ``step`` is complete: send it if the style says so."""
+    def publish(self, step: int, send: Send, scores: Scores | None = None) -> None:
+        """Version ``step`` is complete: send it if the style says so. With the first update ``scores`` is
+        asked for what the explorers' engines must answer too (``synchronizer.probe``)."""
+
+    def before_leaving(self, leave_device: Callable[[], None]) -> None:
+        """``leave_device`` empties the training processes' caches: called before others use the device."""
 
     def claim(self, step: int) -> Claimed:
         """Wait for the train batch of ``step``. Raises PeerGone when nobody is left to make it."""

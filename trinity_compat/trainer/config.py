@@ -11,6 +11,8 @@ from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
 from trinity_compat.spec import RunSpec
 
 ADAPTER = "trinity_compat.trainer.verl_v0"
+# A role's section for the engine that trains it; a role has those of its own strategy (verl 0.9.1).
+_ENGINES = ("fsdp_config", "fsdp", "megatron", "veomni", "torchtitan", "automodel")
 
 
 def trainer_config(spec: RunSpec) -> DictConfig:
@@ -61,11 +63,13 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
 
 
 def _leave_the_device_between_steps(config: DictConfig) -> None:
-    """veRL's own offloading: models and optimizers lie in the host's memory while others use the device."""
-    for key in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
-        section = OmegaConf.select(config, key)
-        if section is not None:
-            section.param_offload = section.optimizer_offload = True
+    """veRL's own offloading, whatever trains: models and optimizers lie in the host's memory while others use
+    the device."""
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"):
+        for engine in _ENGINES:
+            section = OmegaConf.select(config, f"{role}.{engine}")
+            if isinstance(section, DictConfig):
+                section.param_offload = section.optimizer_offload = True
 
 
 def _dtype(name: Any) -> str:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.buffer.model import Claim, Group
+from trinity_compat.buffer.model import Claim, Experience, Group
 from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
 from trinity_compat.making import sign, sign_anew
 from trinity_compat.spec import ReplaySpec, RunSpec
+from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import Ask, Asked
 from trinity_compat.synchronizer.store import as_version
 from trinity_compat.synchronizer.turns import Turn
-from trinity_compat.trainer.adapter import Claimed, Send
+from trinity_compat.trainer.adapter import Claimed, Scores, Send
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
 from trinity_compat.trainer.handover import Handover
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.peers import ExplorerWatch
 
 FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
+_EXAMPLE_TOKENS = 512
 
 
 class BufferExchange:
@@ -45,6 +48,10 @@ class BufferExchange:
         self._policy: tuple[int, Send] | None = None
         self._claim: Claim | None = None
         self._published: int | None = None
+        self._example: Experience | None = None  # what the self-test of the handover scores
+        self._scores: Scores | None = None
+        self._probed = False
+        self._leave_device: Callable[[], None] = lambda: None
         self._metrics: dict[str, float] = {}
 
     def started(self, total_steps: int) -> None:
@@ -64,6 +71,7 @@ class BufferExchange:
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
             sign_anew(self._buffer, self._spec.verl)
+        probe.leave(self._buffer, None)  # an earlier start's: its versions may be made again, and differ
         self._heart.say("running", step=step)
 
     def _position_of(self, step: int, kept: Mapping[str, Any] | None, afresh: bool) -> Position:
@@ -87,11 +95,15 @@ class BufferExchange:
         if self._turn:
             self._wait(lambda: True, "the device")
 
+    def before_leaving(self, leave_device: Callable[[], None]) -> None:
+        """What is called each time before the explorer has the device."""
+        self._leave_device = leave_device
+
     # -- weights ------------------------------------------------------------------------------
 
-    def publish(self, step: int, send: Send) -> None:
+    def publish(self, step: int, send: Send, scores: Scores | None = None) -> None:
         self.commit(step)
-        self._policy = step, send
+        self._policy, self._scores = (step, send), scores
         if self._published is None or publishes(self._spec.sync, step):
             self._send(step, send)
         self._answer(self._asked.open())
@@ -107,6 +119,7 @@ class BufferExchange:
         if self._published == step and not again:
             return
         began = time.monotonic()
+        self._leave_probe(step)
         if self._handover:
             version = self._handover.send(step, send)
         else:
@@ -115,6 +128,15 @@ class BufferExchange:
         prune(self._spec.sync.directory, before=self._oldest_needed(step))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
+
+    def _leave_probe(self, step: int) -> None:
+        """With the first version that this process has trained, before any explorer can hold it."""
+        example = self._example
+        if self._probed or example is None or self._scores is None or not probe.bound():
+            return
+        self._probed = True
+        prompt, response = (list(map(int, ids)) for ids in (example.prompt_ids, example.response_ids))
+        probe.leave(self._buffer, probe.Probe(step, prompt, response, self._scores(example)))
 
     def _oldest_needed(self, step: int) -> int:
         """Of several explorers one may be behind: its next step may ask for an older version."""
@@ -134,6 +156,8 @@ class BufferExchange:
         )
         waited = time.monotonic() - began
         self._claim = claim
+        if not self._probed:
+            self._example = _example(claim.groups)
         self._heart.keep(claim)
         if any(group.uses for group in claim.groups):  # it did not wait, so that nobody has looked
             self._heart.check()
@@ -210,6 +234,7 @@ class BufferExchange:
                     return found
                 self._answer(asks)
                 if self._turn:
+                    self._leave_device()
                     self._turn.give()
             self._heart.check()
             gone = self._watch.verdict(what)
@@ -228,6 +253,17 @@ class BufferExchange:
         numbers = {key: float(value) for key, value in out.items() if _is_number(value)}
         self._buffer.log_metrics("trainer", step, numbers)
         return out
+
+
+def _example(groups: Sequence[Group]) -> Experience | None:
+    """The longest answer's beginning, shorter than the answer by a token: vLLM wants room for one more."""
+    every = (experience for group in groups for experience in group.experiences)
+    longest = max(every, key=lambda experience: len(experience.response_ids))
+    length = min(len(longest.response_ids) - 1, _EXAMPLE_TOKENS)
+    if length < 1:
+        return None
+    parts = {name: getattr(longest, name)[:length] for name in ("response_ids", "response_mask", "logprobs")}
+    return replace(longest, **parts)
 
 
 def _tokens_per_second(metrics: Mapping[str, Any]) -> dict[str, float]:

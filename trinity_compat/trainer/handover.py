@@ -6,6 +6,8 @@ the engines' workers meet. A group that broke is formed anew with whoever is the
 
 from __future__ import annotations
 
+import secrets
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -13,10 +15,12 @@ from collections.abc import Callable
 import ray
 import torch.distributed as dist
 
+from trinity_compat.addresses import is_loopback, outward_address
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.errors import RunError
 from trinity_compat.spec import RunSpec
-from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
+from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting
 from trinity_compat.synchronizer.offers import Offer, Offering
 from trinity_compat.synchronizer.waiting import SyncTimeout
 from trinity_compat.trainer.adapter import Send
@@ -34,18 +38,24 @@ class Handover:
         self._limit, self._check = spec.sync.timeout_s, check
         self._store: dist.TCPStore | None = None
         self._members: dict[str, int] = {}
-        self._group = ""
+        self._group, self._secret = "", secrets.token_hex(32)
+        self._apart, self._address = spec.mode == "train", ""
 
     def send(self, version: int, send: Send) -> WeightVersion:
-        """Broadcast ``version`` to every explorer. Raises SyncTimeout, WeightsDamaged."""
+        """Broadcast ``version`` to every explorer. Raises SyncTimeout, WeightsDamaged, RunError."""
         until = time.monotonic() + self._limit
         while True:
             offer = self._offering.open(version)
             members = self._wait_for_members(offer, until)
             try:
                 file = send(version, self._meeting(offer, members), lambda: self._check("the weights' way"))
+            except LoadFailed as error:
+                raise RunError(
+                    f"version {version} of the weights can't be loaded: {_last_line(error)}",
+                    hint="see log/explorer.log",
+                ) from error
             except HandoverFailed as error:
-                why = str(error).strip().splitlines()[-1]  # Ray puts the other process's trace before it
+                why = _last_line(error)
                 print(f"[trinity] version {version}: {why}; offered again")
                 self._members = {}
                 if time.monotonic() > until:
@@ -71,18 +81,42 @@ class Handover:
 
     def _meeting(self, offer: Offer, members: dict[str, int]) -> Meeting:
         if self._store is None:
-            self._store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+            self._address = _address(apart=self._apart)
+            self._store = store_at(self._address)
         if members != self._members:
             self._members, self._group = members, uuid.uuid4().hex
         meeting = Meeting(
             handover=offer.id,
             group=self._group,
-            address=ray.util.get_node_ip_address(),
+            address=self._address,
             port=self._store.port,
             world_size=1 + sum(members.values()),
             version=offer.version,
             timeout_s=min(MEETING_S, self._limit),
             whole_s=self._limit,
+            secret=self._secret,
         )
         self._offering.meet(offer, meeting, members)
         return meeting
+
+
+def store_at(address: str) -> dist.TCPStore:
+    """A store that listens at ``address`` and nowhere else; TCPStore's own socket would listen everywhere."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=1024)
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def _address(*, apart: bool) -> str:
+    """Where the explorers reach this process: where its Ray is, which has the loopback address if it is the
+    run's own. ``apart``: they are another command's, maybe on another machine."""
+    address = str(ray.util.get_node_ip_address())
+    return outward_address() if apart and is_loopback(address) else address
+
+
+def _last_line(error: Exception) -> str:
+    """Ray puts the other process's trace before it."""
+    return str(error).strip().splitlines()[-1]

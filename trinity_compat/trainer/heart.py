@@ -43,6 +43,13 @@ class Heart:
         self._state, self._detail = state, detail
         self._beat()
 
+    def note(self, text: str) -> None:
+        """Something that the user should hear, while the state stays; "" when it is over."""
+        if text:
+            print(f"[trinity] {text}", flush=True)
+        detail = {key: value for key, value in self._detail.items() if key != "note"}
+        self.say(self._state, **detail, **({"note": text} if text else {}))
+
     def keep(self, claim: Claim | None) -> None:
         """Renew ``claim`` from now on, or nothing."""
         with self._lock:

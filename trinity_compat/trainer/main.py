@@ -16,9 +16,11 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from trinity_compat import placement
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.gpus import check_gpus, trainer_gpus
+from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.adapter import Adapter
@@ -63,7 +65,8 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     with _ray(spec, config):
         try:
             exchange.wait_for_device()
-            trainer: Adapter = build(config, exchange, datasets, spec.device)
+            with placement.told_when_pending(placement.TRAINER, heart.note):
+                trainer: Adapter = build(config, exchange, datasets, spec.device)
             trainer.fit()
         finally:
             exchange.release()
@@ -79,8 +82,14 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     if address:
         ray.init(address=address, runtime_env=environment)
     else:
-        cpus = max(trainer_gpus(spec.verl) + 2, os.cpu_count() or 1)
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+        cpus = max(placement.cpus_for(spec), os.cpu_count() or 1)
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            runtime_env=environment,
+            _node_ip_address=LOOPBACK,
+        )
     try:
         check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
         with _on_sigterm():  # ray.init has put a handler of its own in place of ours

@@ -13,6 +13,8 @@ from unittest.mock import patch
 
 import verl.utils.tracking as target
 
+from trinity_compat.secret import hidden
+
 Log = Callable[[int, Mapping[str, Any]], dict[str, Any]]
 
 
@@ -23,6 +25,7 @@ def logged_through(log: Log, suffix: str = "_trainer") -> Iterator[None]:
 
     class Recorded(target.Tracking):
         def __init__(self, project_name: str, experiment_name: str, *args: Any, **kwargs: Any) -> None:
+            kwargs["config"] = hidden("", kwargs.get("config"))  # the loggers keep it
             super().__init__(project_name, experiment_name + suffix, *args, **kwargs)
 
         def log(self, data: Mapping[str, Any], step: int, backend: Any = None) -> None:

@@ -26,6 +26,7 @@ from verl.trainer.ppo.utils import Role, create_rl_dataset
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
+from trinity_compat.buffer.model import Experience
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
@@ -163,7 +164,7 @@ class VersionPublisher:
         """There are none."""
 
     def update_weights(self, step: int) -> None:
-        self.trainer.exchange.publish(step, self.send)
+        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs)
 
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
@@ -221,6 +222,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         ):
             super().init_workers()
         self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
+        self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def fit(self) -> None:
         with logged_through(self._log):
@@ -237,6 +239,19 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
             groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
             self._validated = self.global_steps, groups
         return self._validated[1]
+
+    def response_logprobs(self, experience: Experience) -> list[float]:
+        """Of the current policy, float [R]; a row for every rank, one at a time."""
+        rows = to_dataproto([experience] * self.actor_rollout_wg.world_size, self.shape)
+        rows.meta_info = {
+            "temperature": 1.0,
+            "use_dynamic_bsz": False,
+            "micro_batch_size_per_gpu": 1,
+            "global_token_num": rows.batch["attention_mask"].sum(-1).tolist(),
+            "images_seqlens": [],
+        }
+        answered, _ = self._compute_old_log_prob(rows)
+        return [float(x) for x in answered.batch["old_log_probs"][0, : len(experience.response_ids)]]
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -259,7 +274,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def _load_checkpoint(self) -> None:
         mend_marker(self._directory)
-        super()._load_checkpoint()
+        with patch.object(ray_trainer.torch, "load", _no_state):
+            super()._load_checkpoint()
         own = self._load_own_state() if self.global_steps else {}
         afresh = self.config.trainer.resume_mode == "disable"
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
@@ -284,6 +300,12 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         if trainer.resume_mode == "resume_path":
             return Path(trainer.resume_from_path)
         return self._directory / f"global_step_{self.global_steps}"
+
+
+def _no_state(path: str, **_: Any) -> dict[str, Any]:
+    """For ``data.pt``, the dataloader's state: not opened, since veRL would unpickle whatever lies there and
+    ``StepPlaces`` needs nothing of it."""
+    return {}
 
 
 class _Roles(BaseTaskRunner):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 
@@ -20,6 +22,11 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         super().__init__(*args, **kwargs)
         self.role = self.role.replace("actor_rollout", "actor")
         self._is_rollout = False
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def leave_device(self) -> None:
+        """Give what torch keeps for later back to the device: another process is about to use it."""
+        aggressive_empty_cache(force_sync=True)
 
 
 class CpuPools(ResourcePoolManager):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from trinity_compat.errors import Where
+from trinity_compat.secret import hidden, shown
 
 
 class Status(StrEnum):
@@ -40,6 +41,12 @@ class Finding:
     target: str | None = None  # dotted path in the Trinity configuration
     target_value: Any = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """A finding is there to be shown: what looks like a secret is not in it."""
+        for name, key in (("value", self.key), ("target_value", self.target or self.key)):
+            object.__setattr__(self, name, hidden(key, getattr(self, name)))
+        object.__setattr__(self, "reason", shown(self.reason))
 
 
 @dataclass(frozen=True, slots=True)

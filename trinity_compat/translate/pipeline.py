@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch.model import Launch
+from trinity_compat.secret import referred, shown
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import resolved_launch
@@ -62,7 +63,9 @@ def translate_config(
     refuse_errors(effective)
     translation = translate(effective, options, root=root)
     header = header_lines(translation, options)
-    text = dump(translation.config, translation.provenance, header=header, comments=options.comments)
+    comments = {path: shown(note) for path, note in translation.provenance.items()}
+    written, _ = referred(translation.config)
+    text = dump(written, comments, header=header, comments=options.comments)
     return translation, text
 
 

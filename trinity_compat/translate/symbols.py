@@ -15,7 +15,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
-from trinity_compat.translate.secret import is_secret
+from trinity_compat.secret import is_secret
 
 _MARK = re.compile(r"TCmark(\d+)x")
 

@@ -17,8 +17,10 @@ from typing import Any
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime import checkout
 from trinity_compat.runtime.checks.report import Refused, Report
-from trinity_compat.runtime.plan import Plan, detect_device
+from trinity_compat.runtime.devices import detect_device
+from trinity_compat.runtime.plan import Plan
 from trinity_compat.runtime.refusals import place, value_of
+from trinity_compat.secret import hidden
 from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
 
@@ -49,8 +51,8 @@ def texts(made: Plan, report: Report) -> dict[str, str]:
     """The files of the job's config folder that keep a report."""
     kept = {"mark": _mark(made, made.spec.device == detect_device()), "report": asdict(report)}
     return {
-        _ANSWERS: json.dumps(kept, indent=1, sort_keys=True, default=str) + "\n",
-        "engine.json": json.dumps(report.engine, indent=1, sort_keys=True, default=str) + "\n",
+        _ANSWERS: json.dumps(hidden("", kept), indent=1, sort_keys=True, default=str) + "\n",
+        "engine.json": json.dumps(hidden("", report.engine), indent=1, sort_keys=True, default=str) + "\n",
     }
 
 

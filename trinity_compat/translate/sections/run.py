@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from trinity_compat.secret import is_secret
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.secret import is_secret
 from trinity_compat.translate.symbols import marked_text
 from trinity_compat.translate.view import Put, Verdict, View
 

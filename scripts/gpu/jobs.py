@@ -1,0 +1,183 @@
+"""Runs of the proof: ours and stock veRL's, each in a folder, ended when its time is over."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+SCRIPTS = REPO / "examples" / "verl_scripts"
+_SELF_TEST = re.compile(r"self-test of the handover: .* ([\d.]+) apart in the mean")
+_PROBS = "training/rollout_probs_diff_mean"
+
+
+class Failed(RuntimeError):
+    """A run ended with an error, or was too slow."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of a script. ``words`` are veRL's, ``options`` trinity-compat's, ``env`` adds to this one's."""
+
+    folder: Path
+    script: str = "run_toy_grpo.sh"
+    words: Sequence[str] = ()
+    options: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self) -> list[str]:
+        """Ours, with a job directory below ``folder``."""
+        base = [sys.executable, "-m", "trinity_compat", "run", str(SCRIPTS / self.script)]
+        return [*base, "--job", str(self.folder / "job"), *self.options, "--", *self.words]
+
+    def start(self, *, name: str = "run", command: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """In a session of its own, output in ``folder/NAME.log``."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                list(command or self.command()),
+                cwd=self.folder,
+                env={**os.environ, **self.env},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def finish(self, limit_s: float) -> dict[int, dict[str, float]]:
+        """Run to the end; the trainer's metrics by step. Raises Failed."""
+        ended(self.start(), limit_s, self.folder / "run.log")
+        return self.metrics()
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """What the trainer has logged so far, by step."""
+        from trinity_compat.buffer import open_buffer
+
+        buffer = open_buffer(f"sqlite:///{self.folder}/job/buffer/experiences.db", create=False)
+        try:
+            return dict(buffer.read_metrics("trainer"))
+        finally:
+            buffer.close()
+
+    def self_tests(self) -> list[float]:
+        """Mean differences between engine and trainer, one for each engine that was asked."""
+        found = (self.folder / "job" / "log").glob("explorer*.log")
+        return [float(x) for log in found for x in _SELF_TEST.findall(log.read_text(errors="replace"))]
+
+
+def ended(process: subprocess.Popen[bytes], limit_s: float, log: Path, *, code: int = 0) -> None:
+    """Wait for it. Raises Failed with the log's last words when it is late or ends otherwise."""
+    try:
+        got = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        stop(process)
+        raise Failed(f"not done in {limit_s:.0f} s: {_last(log)}") from None
+    if got != code:
+        raise Failed(f"exit code {got}: {_last(log)}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL, to its whole session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _last(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no output"])[-1][-400:]
+
+
+def stock(job: Job, limit_s: float, *, v1: bool, device: str) -> dict[int, dict[str, float]]:
+    """The same launch on stock veRL: its metrics by step, as its file logger wrote them."""
+    written = job.folder / "metrics.jsonl"
+    words = [
+        *_profile("cpu" if device == "cpu" else "no_flash_attn", device),
+        *job.words,
+        f"trainer.use_v1={v1}",
+        "trainer.logger=[console,file]",
+        f"trainer.default_local_dir={job.folder}/checkpoints",
+    ]
+    stocks = Job(job.folder, job.script, env={**job.env, "VERL_FILE_LOGGER_PATH": str(written)})
+    process = stocks.start(command=["bash", str(SCRIPTS / job.script), *words])
+    ended(process, limit_s, job.folder / "run.log")
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    return {int(line["step"]): line["data"] for line in lines}
+
+
+def _profile(name: str, device: str) -> list[str]:
+    """What this machine needs, as words for stock veRL."""
+    if device == "cuda" and importlib.util.find_spec("flash_attn"):
+        return []
+    command = [sys.executable, "-m", "trinity_compat", "profile", name, "--as-overrides"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def median(metrics: Mapping[int, Mapping[str, float]], name: str, *, after: int = 1) -> float:
+    """Over the steps after ``after``: the first ones compile and warm up."""
+    values = [float(step[name]) for number, step in metrics.items() if number > after and name in step]
+    return statistics.median(values) if values else float("nan")
+
+
+def probs_gap(metrics: Mapping[int, Mapping[str, float]]) -> float:
+    """Between rollout's and trainer's probabilities."""
+    return median(metrics, _PROBS, after=0)
+
+
+class GpuMemory:
+    """MiB in use on the first GPU, read twice a second while the block lasts."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> GpuMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(5)
+
+    def _watch(self) -> None:
+        if shutil.which("nvidia-smi") is None:
+            return
+        asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self._over.wait(0.5):
+            done = subprocess.run(asked, capture_output=True, text=True)
+            if done.returncode == 0 and done.stdout.strip():
+                self.seen.append(int(done.stdout.splitlines()[0]))
+
+    def figures(self) -> dict[str, Any]:
+        """Peak, and the least between peaks: what is left while one side sleeps."""
+        if not self.seen:
+            return {}
+        middle = self.seen[len(self.seen) // 4 : -max(1, len(self.seen) // 8)] or self.seen
+        return {"MiB peak": max(self.seen), "MiB least in the middle": min(middle)}
+
+
+def wait_for(condition: Any, limit_s: float, what: str) -> None:
+    """Look twice a second. Raises Failed."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > until:
+            raise Failed(f"waited {limit_s:.0f} s for {what}")
+        time.sleep(0.5)

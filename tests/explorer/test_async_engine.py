@@ -1,0 +1,128 @@
+"""vLLM's real AsyncLLM, with its own processes, on a CPU: what a GPU run uses of it."""
+
+import asyncio
+import threading
+from dataclasses import asdict
+
+import psutil
+import pytest
+import torch
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+from test_engine import ask, changed, distance, prompts_of, reference
+
+from trinity_compat.explorer.engine import AsyncEngine, EngineConfig, EngineDied, Request
+from trinity_compat.synchronizer.collective import Meeting, WeightGroup
+from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
+from trinity_compat.trainer.handover import store_at
+
+pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]
+KNOWN = 259  # bytes and ChatML's marks
+
+
+@pytest.fixture(scope="module")
+def loop():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from trinity_compat.runtime.toy import make_tokenizer
+
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def engine(toy, loop):
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from trinity_compat.explorer import rollout
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("TORCH_COMPILE_DISABLE", "1"), ("VLLM_CPU_KVCACHE_SPACE", "1")):
+            patch.setenv(name, value)
+        config = OmegaConf.create(verl_config(toy))
+        made = []
+        patch.setattr(rollout, "InProcessEngine", lambda settings: made.append(settings))
+        rollout.make_engine(config, omega_conf_to_dataclass(config.actor_rollout_ref.model), "cpu", 0)
+        engine = AsyncEngine(EngineConfig(made[0].arguments, made[0].vocabulary))
+        loop.run(engine.start())
+        yield engine
+        loop.run(engine.close())
+
+
+def test_the_model_s_own_weights_answer_as_transformers(toy, loop, engine, tokenizer):
+    prompts, answers = ask(loop, engine, tokenizer, tag="own")
+    assert distance(load_file(toy / "model" / "model.safetensors"), toy, prompts, answers) < 1e-4
+
+
+def test_loaded_weights_do_and_a_damaged_file_changes_nothing(toy, loop, engine, tokenizer, tmp_path):
+    new = changed(toy, 0.05)
+    file = write_file(tmp_path, 1, new.items())
+    loop.run(engine.load(file))
+    with pytest.raises(WeightsDamaged):
+        loop.run(engine.load(WeightFile(file.path, "0" * 32, file.nbytes)))
+    prompts, answers = ask(loop, engine, tokenizer, tag="loaded")
+    assert distance(new, toy, prompts, answers) < 1e-4
+
+
+def test_broadcast_weights_do_also_for_answers_that_come_meanwhile(toy, loop, engine, tokenizer):
+    new, store = changed(toy, 0.02), store_at("127.0.0.1")
+    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=60.0, secret="s")
+    sent = []
+
+    def send():
+        sent.append(WeightGroup(meeting, 0, torch.device("cpu")).send(meeting, new.items(), 1 << 16))
+
+    async def both():
+        early = [Request(f"early{i}", p, {"max_tokens": 8}) for i, p in enumerate(prompts_of(tokenizer, 8))]
+        answers = await engine.submit(early)
+        taken = await engine.receive(asdict(meeting), 1)
+        return taken, [await answer for answer in answers]
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    taken, early = loop.run(both())
+    sender.join(60)
+    assert [answer["digest"] for answer in taken] == [sent[0].digest]
+    assert all(len(parts[0].token_ids) >= 1 for parts in early)
+    prompts, answers = ask(loop, engine, tokenizer, tag="broadcast")
+    assert distance(new, toy, prompts, answers) < 1e-4
+
+
+def test_what_it_thinks_of_a_text_is_what_transformers_does(toy, loop, engine, tokenizer, tmp_path):
+    weights = changed(toy, 0.03)
+    loop.run(engine.load(write_file(tmp_path, 2, weights.items())))
+    ids = prompts_of(tokenizer, 1)[0] + [20, 21, 22]
+
+    async def score():
+        asked = Request("score", ids, {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0})
+        return (await (await engine.submit([asked]))[0])[0].prompt_logprobs
+
+    with torch.no_grad():
+        logits = reference(toy, weights)(torch.tensor([ids])).logits[0, :-1, :KNOWN].log_softmax(-1)
+    own = logits.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    assert (own - torch.tensor(loop.run(score()))).abs().max() < 1e-4
+
+
+def test_it_sleeps_and_wakes(toy, loop, engine, tokenizer):
+    loop.run(engine.sleep())
+    loop.run(engine.wake())
+    assert ask(loop, engine, tokenizer, count=1, tag="awake")[1]
+
+
+def test_a_dead_worker_is_told_to_whoever_waits(loop, engine, tokenizer):
+    """The last one: nothing is left of the engine."""
+    workers = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in p.name()]
+    assert workers
+
+    async def killed():
+        answers = await engine.submit([Request("last", prompts_of(tokenizer, 1)[0], {"max_tokens": 8})])
+        for worker in workers:
+            worker.kill()
+        await answers[0]
+
+    with pytest.raises(EngineDied):
+        loop.run(killed())

@@ -1,0 +1,115 @@
+"""A worker of vLLM 0.24.0 without a GPU: vLLM's own wrapper, configuration and post-load step; the model is
+two experts in the layout that vLLM gives them on Blackwell. Prints JSON. Arguments: a model's folder, one to
+write in.
+"""
+
+import json
+import sys
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+import vllm
+from torch import nn
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.v1.worker.worker_base import WorkerBase, WorkerWrapperBase
+
+from trinity_compat.synchronizer.collective import HandoverFailed
+from trinity_compat.synchronizer.files import write_file
+
+GATE_AND_UP = torch.arange(64.0).view(2, 8, 4)  # [experts, gate and up, hidden]
+SWAPPED = torch.cat([GATE_AND_UP[:, 4:], GATE_AND_UP[:, :4]], 1)
+SENT = {"experts.w13_weight": GATE_AND_UP, "experts.w2_weight": torch.ones(2, 4, 4)}
+
+
+class FakeWorker(WorkerBase):
+    """vLLM's base class, with our extension mixed in by vLLM."""
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts, self.model = experts(), SimpleNamespace(layers=[])
+
+    def load_weights(self, weights):
+        places = dict(self.named_parameters())
+        for name, tensor in weights:
+            places[name].data.copy_(tensor)
+
+
+def experts():
+    layer = nn.Module()
+    for name, tensor in SENT.items():
+        layer.register_parameter(name.split(".")[1], nn.Parameter(torch.zeros_like(tensor), False))
+    layer.moe_config = SimpleNamespace(is_act_and_mul=True)
+    method = object.__new__(UnquantizedFusedMoEMethod)
+    nn.Module.__init__(method)
+    method.unquantized_backend = UnquantizedMoeBackend.FLASHINFER_CUTLASS
+    method.moe_kernel = object()  # it is there: this is an update
+    layer.quant_method = method
+    return layer
+
+
+def worker_of(model):
+    arguments = EngineArgs(
+        model=model,
+        worker_extension_cls="trinity_compat.plugins.vllm_weights.WeightReceiver",
+        skip_tokenizer_init=True,
+        load_format="dummy",
+    )
+    config = arguments.create_engine_config()
+    config.parallel_config.worker_cls = "__main__.FakeWorker"
+    wrapper = WorkerWrapperBase(0)
+    wrapper.init_worker(
+        [{"vllm_config": config, "local_rank": 0, "rank": 0, "distributed_init_method": "none"}]
+    )
+    made = Model()
+    wrapper.worker.model_runner = SimpleNamespace(model=made, vllm_config=config, get_model=lambda: made)
+    return wrapper.worker
+
+
+def layouts(worker, folder):
+    """After each of two updates: how the gate and up halves lie."""
+    file = write_file(folder, 1, SENT.items())
+    for _ in range(2):
+        answer = worker.receive_file(file.path, file.digest, file.nbytes)
+        found = worker.model_runner.model.experts.w13_weight
+        yield [answer, torch.equal(found, SWAPPED), torch.equal(found, GATE_AND_UP)]
+
+
+def steps_of_quantised(worker, *, breaks):
+    """What veRL is asked for around an FP8 model's buckets, in order."""
+    steps = []
+    quant = "verl.utils.vllm.vllm_quant_utils"
+    rollout = "verl.workers.rollout.vllm_rollout.utils"
+
+    def feed(load):
+        load(list(SENT.items()))
+        if breaks:
+            raise HandoverFailed("somebody died")
+
+    with (
+        patch(f"{rollout}.is_quantized_model", lambda config: True),
+        patch(f"{rollout}.load_quanted_weights", lambda *_, **__: steps.append("load") or []),
+        patch(f"{quant}.prepare_quanted_weights_for_loading", lambda model: steps.append("prepare")),
+        patch(f"{quant}.process_quanted_weights_after_loading", lambda model, state: steps.append("process")),
+    ):
+        try:
+            worker._update(feed)
+        except HandoverFailed:
+            steps.append("failed")
+    return steps
+
+
+if __name__ == "__main__":
+    worker = worker_of(sys.argv[1])
+    found = {
+        "version": vllm.__version__,
+        "updates": list(layouts(worker, sys.argv[2])),
+        "damaged": worker.receive_file(f"{sys.argv[2]}/v00000001.safetensors", "0" * 32, 7),
+        "quantised": steps_of_quantised(worker, breaks=False),
+        "quantised, broken off": steps_of_quantised(worker, breaks=True),
+    }
+    print("FOUND", json.dumps(found))

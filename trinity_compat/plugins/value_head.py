@@ -1,0 +1,38 @@
+"""Patch: ``verl.utils.model.load_valuehead_model``: while a CPU engine builds a critic, and on any device
+where flash-attn is missing. verl 0.9.1.
+
+Why: verl hard-codes attn_implementation="flash_attention_2" there, whatever
+``critic.model.override_config.attn_implementation`` says.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+_WITHOUT_FLASH = ("sdpa", "eager")
+
+
+def apply_without_flash_attention() -> None:
+    """Replace verl's function where flash-attn is not installed; a second call changes nothing."""
+    import verl.utils.model as target
+
+    if importlib.util.find_spec("flash_attn") is None:
+        target.load_valuehead_model = load_valuehead_model
+
+
+def load_valuehead_model(
+    local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool
+) -> Any:
+    """A token classifier with one label; attention as ``model_config`` says if it needs no flash-attn, else
+    sdpa."""
+    from transformers import AutoModelForTokenClassification
+
+    wanted = getattr(model_config, "_attn_implementation", None)
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path,
+        dtype=torch_dtype,
+        config=model_config,
+        attn_implementation=wanted if wanted in _WITHOUT_FLASH else "sdpa",
+        trust_remote_code=trust_remote_code,
+    )
