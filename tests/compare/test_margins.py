@@ -69,6 +69,10 @@ def test_a_given_margin_is_the_users_word_and_goes_before_a_sure_difference():
     assert judged(narrow, higher, **{SCORE: "0.005"}).verdict == "differs"
 
 
+def test_a_name_with_brackets_is_a_name_and_not_only_a_pattern():
+    assert Margins({"actor/x[0]": Amount(1)}, frozenset({"actor/x[0]"})).unheard(["actor/x[0]"]) == []
+
+
 def test_a_name_goes_before_a_pattern_before_a_group():
     margins = Margins(
         {"reward": Amount(1), "critic/score/*": Amount(2), "critic/*": Amount(3), SCORE: Amount(4)}
@@ -109,11 +113,12 @@ def test_a_file_gives_margins_to_groups_patterns_and_metrics(tmp_path):
     [
         ("reward: 5%\nlenght: 2\n", 2, "lenght: neither a metric nor a group of the report"),
         ("reward: 5%\n\nlength: yes please\n", 3, "length: 'yes please' is not a positive number"),
-        ("reward: true\n", 1, "reward: '' is not a positive number"),
+        ("reward: true\n", 1, "reward: 'True' is not a positive number"),
+        ("null: 1\n", 0, "None: neither a metric nor a group"),
         ("reward:\n  critic/score/mean: 0.1\n", 1, "is not a positive number"),
         ("- reward\n", 0, "is not a mapping"),
-        ("reward: [\n", 0, "is not a YAML file"),
-        ("reward: 1\nreward: 2\n", 0, "is not a YAML file"),
+        ("reward: [\n", 2, "is not a YAML file: expected the node content"),
+        ("reward: 1\nreward: 2\n", 2, "is not a YAML file: found duplicate key reward"),
         ("", 0, "is not a mapping"),
     ],
 )
@@ -147,4 +152,4 @@ def test_the_margin_of_a_single_run_is_a_tenth_of_its_level_too():
         with_metrics("b", {SCORE: [x - 1 for x in b]}),
         Options(),
     ).metric(SCORE)
-    assert loss.evidence.margin.origin == "a tenth of the spread of A's points"
+    assert loss.evidence.margin.origin == "a tenth of the spread of the points"

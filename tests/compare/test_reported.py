@@ -242,8 +242,14 @@ def test_a_plan_needs_two_runs(seeds):
     assert "--plan needs two runs of a side" in str(call(seeds("a", count=1), "--plan", "0.02").exception)
 
 
+def without(monkeypatch, *packages):
+    """As if these were not installed."""
+    found = inference.find_spec
+    monkeypatch.setattr(inference, "find_spec", lambda name: None if name in packages else found(name))
+
+
 def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(monkeypatch, seeds):
-    monkeypatch.setattr(inference, "available", lambda: False)
+    without(monkeypatch, "numpy", "scipy")
     a, b = seeds("a"), seeds("b", first_seed=50, shift=-0.1)
     result = call(a, b, "--assert", f'mean(delta("{SCORE}")) < 0')
     assert result.return_value == 0
@@ -259,8 +265,14 @@ def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(m
     assert "numpy and scipy are not installed" in str(call(a, "--plan", "0.02").exception)
 
 
+def test_only_what_is_missing_is_named(monkeypatch, seeds):
+    without(monkeypatch, "scipy")
+    said = call(seeds("a"), seeds("b", first_seed=50)).output.splitlines()[3]
+    assert said.endswith(": scipy is not installed: pip install 'trinity-compat[compare]'.")
+
+
 def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):
-    monkeypatch.setattr(inference, "available", lambda: False)
+    without(monkeypatch, "numpy", "scipy")
     a, b = [0.1] * 20, [0.1] * 10 + [float("nan")] * 10
     found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), Options())
     assert found.metric(SCORE).verdict == "differs"

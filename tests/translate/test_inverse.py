@@ -50,6 +50,7 @@ OF_A_STRATEGY = {
         (
             "fsdp2",
             {
+                f"{ACTOR}.optim.clip_grad": 0.5,
                 f"{ACTOR}.grad_clip": 0.5,
                 f"{ACTOR}.ulysses_sequence_parallel_size": 2,
                 **{

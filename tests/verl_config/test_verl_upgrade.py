@@ -93,6 +93,14 @@ def test_every_row_leads_to_a_key_of_the_pinned_release_or_nowhere() -> None:
         ),
         ("0.3.0", [], {ACTOR + "clip_ratio_c": 1e8}),
         ("0.4.1", [ACTOR + "clip_ratio=0.3"], {ACTOR + "clip_ratio_low": 0.2, ACTOR + "clip_ratio_c": 3.0}),
+        # Until 0.7 FSDP's workers clipped by the model's own field, since then by the optimizer's.
+        (
+            "0.7.0",
+            [ACTOR + "grad_clip=0.3", "critic.grad_clip=0.4"],
+            {ACTOR + "optim.clip_grad": 0.3, "critic.optim.clip_grad": 0.4},
+        ),
+        ("0.8.0", [ACTOR + "grad_clip=0.3"], {ACTOR + "optim.clip_grad": 1.0, ACTOR + "grad_clip": 0.3}),
+        ("0.8.0", [ACTOR + "optim.clip_grad=0.3"], {ACTOR + "optim.clip_grad": 0.3}),
         # Defaults that flipped.
         ("0.3.0", [], {ACTOR + "entropy_coeff": 0.001}),
         ("0.5.0", [], {ROLLOUT + "enforce_eager": True, ROLLOUT + "name": "vllm", ROLLOUT + "mode": "async"}),

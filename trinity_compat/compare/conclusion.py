@@ -30,6 +30,7 @@ KEY_METRICS = (
 )
 _SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
 _FEWEST = 3  # points in common, below which nothing is called the same
+_CHANCE = "of metrics called different so, at most one in twenty is so by chance"
 
 
 def headline(comparison: Comparison) -> list[str]:
@@ -229,21 +230,18 @@ def _counts(comparison: Comparison) -> str:
     return f"{compared} {tested} {found} {'has' if found == 1 else 'have'} q ≤ {ALPHA}: {_CHANCE}."
 
 
-_CHANCE = "of metrics called different so, at most one in twenty is so by chance"
-
-
 def _untested(comparison: Comparison) -> list[str]:
     """Why metrics were not tested, once for all that have the same reason."""
     lacks = (m.evidence.lacks for m in comparison.metrics if m.verdict == UNCLEAR)
-    reasons = Counter(why for why in lacks if why and why != inference.MISSING)
+    reasons = Counter(why for why in lacks if why and why != inference.missing())
     return [f"{_metrics(count)} not tested: {why}." for why, count in reasons.most_common()]
 
 
 def _methods(comparison: Comparison) -> list[str]:
     """How the intervals were made, once for all metrics."""
     methods = {m.difference.method for m in comparison.metrics if m.difference.method}
-    if not inference.available():
-        return [f"No intervals, p or verdicts: {inference.MISSING}."]
+    if missing := inference.missing():
+        return [f"No intervals, p or verdicts: {missing}."]
     return [f"Intervals and p: {method}." for method in sorted(methods)]
 
 

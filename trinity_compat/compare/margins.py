@@ -51,10 +51,11 @@ class Margins:
         """The names of a file that are not a group's and fit no metric. Raises UserError where one of the
         command line is so."""
         groups = names.groups()
-        left = [key for key in self.given if key not in groups and not fnmatch.filter(metrics, key)]
+        known = (*groups, *metrics)
+        left = [key for key in self.given if key not in known and not fnmatch.filter(metrics, key)]
         for key in left:
             if key in self.asked:
-                near = difflib.get_close_matches(key, (*metrics, *groups), n=1)
+                near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"a metric, or a group: {', '.join(groups)}"
                 raise UserError(f"--margin {key}: no metric that both sides have", hint=hint)
         return left
@@ -77,27 +78,32 @@ def read(path: Path) -> dict[str, Amount]:
     """A YAML mapping of metrics, patterns and groups to amounts. Raises UserError with the line."""
     import yaml
 
-    from trinity_compat.verl_config.yaml_files import key_lines, load_yaml
+    from trinity_compat.verl_config.yaml_files import load_yaml
 
-    where = Where(str(path))
     try:
         text = path.read_text(encoding="utf-8")
         data = load_yaml(text)
     except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=where) from None
+        raise UserError(f"cannot be read: {error.strerror}", where=Where(str(path))) from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"is not a YAML file: {str(error).splitlines()[0]}", where=where) from None
+        said = str(getattr(error, "problem", None) or error)
+        mark = getattr(error, "problem_mark", None)
+        where = Where(str(path), mark.line + 1 if mark else 0)
+        raise UserError(f"is not a YAML file: {said}", where=where) from None
     if not isinstance(data, dict):
-        raise UserError("is not a mapping of metrics to margins", where=where, hint="reward: 0.02")
-    lines = key_lines(text)
-    found = {}
-    for key, value in data.items():
-        try:
-            found[str(key)] = amount(str(key), "" if isinstance(value, bool) else str(value))
-            _check_group(str(key))
-        except UserError as error:
-            raise UserError(error.message, where=Where(str(path), lines[str(key)]), hint=error.hint) from None
-    return found
+        raise UserError("is not a mapping of metrics to margins", where=Where(str(path)), hint="reward: 0.02")
+    return {str(key): _read_one(path, text, str(key), value) for key, value in data.items()}
+
+
+def _read_one(path: Path, text: str, key: str, value: object) -> Amount:
+    from trinity_compat.verl_config.yaml_files import key_lines
+
+    try:
+        _check_group(key)
+        return amount(key, str(value))
+    except UserError as error:
+        where = Where(str(path), key_lines(text).get(key, 0))
+        raise UserError(error.message, where=where, hint=error.hint) from None
 
 
 def _check_group(name: str) -> None:

@@ -32,8 +32,8 @@ _COLUMNS = (
 class Row:
     """One metric. ``spread``: standard deviation of the level between seeds of a side. ``seeds``: a side, to
     tell ``tell_apart`` with 80 % power; ``seeds_to_be_safe``: the same by the upper 80 % limit of the spread,
-    which few seeds tell only roughly; None beyond any number. ``least_seen``: what ``runs`` seeds a side, as
-    many as the smallest side has, show."""
+    which few seeds tell only roughly; None above ``power.MOST_SEEDS``. ``least_seen``: the difference that as
+    many seeds a side show as the smallest side has (of those with two)."""
 
     metric: str
     level: float
@@ -56,8 +56,8 @@ class Plan:
 def make_plan(sides: Sequence[Side], asked: Amount, options: Options) -> Plan:
     """From the spread inside each side, all sides together. Raises UserError where no side has two runs, or
     none of the metrics."""
-    if not inference.available():
-        raise UserError(f"--plan: {inference.MISSING}")
+    if missing := inference.missing():
+        raise UserError(f"--plan: {missing}")
     if all(len(side.runs) < 2 for side in sides):
         raise UserError(
             "--plan needs two runs of a side: one run doesn't tell the noise between seeds",
@@ -67,9 +67,8 @@ def make_plan(sides: Sequence[Side], asked: Amount, options: Options) -> Plan:
     common = sorted(set.intersection(*map(set, levels)))
     wanted = [name for name in common if _is_wanted(name, asked, options)]
     if not wanted:
-        said = (
-            f"that begins with {', '.join(options.metrics)}" if options.metrics else "of reward or validation"
-        )
+        begins = ", ".join(options.metrics)
+        said = f"that begins with {begins}" if begins else "of reward or validation"
         raise UserError(f"--plan: no metric {said} that all runs have", hint="name one with --metric")
     rows = [_row(name, [of[name] for of in levels], asked) for name in wanted]
     return Plan(asked, [(side.label, len(side.runs)) for side in sides], rows)
@@ -117,12 +116,8 @@ def as_text(plan: Plan, form: str) -> str:
     """The plan as text, Markdown or JSON."""
     if form == "json":
         sides = [{"label": label, "runs": runs} for label, runs in plan.sides]
-        data = {
-            "version": 1,
-            "asked": str(plan.asked),
-            "sides": sides,
-            "plan": [asdict(r) for r in plan.rows],
-        }
+        rows = [asdict(row) for row in plan.rows]
+        data = {"version": 1, "asked": str(plan.asked), "sides": sides, "plan": rows}
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     cells = [_cells(row) for row in plan.rows]
     lines = [_title(plan), "", *(_markdown(cells) if form == "md" else _columns(cells)), "", *_notes(plan)]

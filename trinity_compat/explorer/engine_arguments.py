@@ -8,6 +8,8 @@ Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py (``__init_
 - ``enable_sleep_mode`` only where the trainer uses the same device.
 - ``max_model_len``, where the launch gives none: prompt + response instead of all that the model can; veRL
   asks for no more tokens than those.
+- ``hf_overrides`` has the ``max_position_embeddings`` of ``model.override_config``: stock's vLLM would read
+  the model's own, and refuse the longer ``max_model_len`` that the launch makes possible.
 - no LoRA arguments: the engine's weights come merged.
 - on a CPU no chunked prefill (vLLM 0.28 cannot rewind a request's own random generator there: "CPU Generator
   does not use offset"), no tensor parallelism, and no batch-invariant kernels, which are Triton's.
@@ -65,6 +67,7 @@ def engine_arguments(
         "seed": (rollout.get("seed") or 0) + index,
         "override_generation_config": _generation(rollout),
         **({"enable_sleep_mode": True} if shared and device != "cpu" else {}),
+        **_positions(verl),
     }
     own = carried(_own(verl), release_for(device))
     arguments["compilation_config"] = _compilation(rollout, own)
@@ -86,6 +89,13 @@ def _length(rollout: Mapping[str, Any], positions: int | None) -> int:
     given = rollout.get("max_model_len")
     needed = int(rollout["prompt_length"]) + int(rollout["response_length"])
     return int(given) if given else min(needed, positions or needed)
+
+
+def _positions(verl: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's model takes model.override_config; of that, the engine gets how long a text may be."""
+    override = verl["actor_rollout_ref"]["model"].get("override_config") or {}
+    found = (override.get("model_config") or override).get("max_position_embeddings")
+    return {"hf_overrides": {"max_position_embeddings": found}} if found else {}
 
 
 def _load_format(rollout: Mapping[str, Any]) -> str:

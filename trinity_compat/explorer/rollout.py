@@ -247,16 +247,25 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
 def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
     """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
     can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
-    from omegaconf import OmegaConf
-    from verl.workers.rollout.utils import get_max_position_embeddings
-
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":
         raise UserError(
             f"actor_rollout_ref.rollout.name={rollout.name}: the explorer runs vllm only",
             hint="write rollout.name=vllm",
         )
-    arguments = engine_arguments(
+    arguments = arguments_for(config, model, device, index, shared=shared)
+    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer))
+    return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
+
+
+def arguments_for(
+    config: Any, model: Any, device: str, index: int, *, shared: bool = False
+) -> dict[str, Any]:
+    """``engine_arguments`` of an OmegaConf configuration and its veRL HFModelConfig."""
+    from omegaconf import OmegaConf
+    from verl.workers.rollout.utils import get_max_position_embeddings
+
+    return engine_arguments(
         OmegaConf.to_container(config, resolve=True),
         model_path=model.local_path,
         device=device,
@@ -264,5 +273,3 @@ def make_engine(config: Any, model: Any, device: str, index: int, *, shared: boo
         shared=shared,
         positions=get_max_position_embeddings(model.hf_config),
     )
-    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer))
-    return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)

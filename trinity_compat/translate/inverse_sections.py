@@ -34,20 +34,15 @@ NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
     "algorithm.kl_loss_fn": (f"{ACTOR}.kl_loss_type", ("none", *KL)),
     "algorithm.policy_loss_fn": (f"{ACTOR}.policy_loss.loss_mode", tuple(LOSSES)),
 }
-# Megatron or not → what its configuration takes beside the keys of all strategies. Source: verl 0.9.1,
-# workers/config/actor.py and engine.py. Megatron clips by its optimizer's own field and has no gradients
-# to offload by themselves; its sequences are split by context_parallel_size.
-_OF_STRATEGY: dict[bool, dict[str, str]] = {
-    True: {"trainer.grad_clip": f"{OPTIM}.clip_grad"},
-    False: {
-        "trainer.grad_clip": f"{ACTOR}.grad_clip",
-        "trainer.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
-    },
+# What a strategy takes. Source: verl 0.9.1, workers/config (actor.py, engine.py). All engines
+# clip by their optimizer's field; Megatron has no gradients to offload by themselves, and splits sequences by
+# context_parallel_size.
+_OF_ANY = {"trainer.trainer_strategy": f"{ACTOR}.strategy", "trainer.grad_clip": f"{OPTIM}.clip_grad"}
+_OF_FSDP = {
+    "trainer.grad_clip": f"{ACTOR}.grad_clip",
+    "trainer.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
 }
-_OFFLOADS: dict[bool, tuple[str, ...]] = {
-    True: ("param_offload", "optimizer_offload"),
-    False: ("param_offload", "optimizer_offload", "offload_policy"),
-}
+_OFFLOADS = ("param_offload", "optimizer_offload")
 Told = Iterator[tuple[str, Any]]
 
 
@@ -161,12 +156,14 @@ def optimizer(reading: Reading) -> Told:
 def trainer(reading: Reading) -> Told:
     """Strategy, clipping, sequence parallelism, offloading: what the strategy's dataclasses have."""
     megatron = reading.get("trainer.trainer_strategy") == "megatron"
-    yield from _given(reading, {"trainer.trainer_strategy": f"{ACTOR}.strategy"} | _OF_STRATEGY[megatron])
+    yield from _given(reading, _OF_ANY)
+    if not megatron:
+        yield from _given(reading, _OF_FSDP)
     engine, critic = ("megatron", "critic.megatron") if megatron else ("fsdp_config", "critic.fsdp")
     models = [f"{ACTOR}.{engine}", f"actor_rollout_ref.ref.{engine}"]
     if reading.get("algorithm.algorithm_type") == "ppo":
         models.append(critic)
-    for name in _OFFLOADS[megatron]:
+    for name in _OFFLOADS if megatron else (*_OFFLOADS, "offload_policy"):
         value = reading.get(f"trainer.{name}")
         if value is not None:
             yield from ((f"{model}.{name}", value) for model in models)

@@ -290,6 +290,11 @@ def _clip_ratio(config: EffectiveConfig) -> Any:
     return config.get("actor_rollout_ref.actor.clip_ratio", 0.2)
 
 
+def _clip_of(model: str) -> _Rule:
+    """Megatron's sections have no grad_clip: it always clipped by its optimizer's."""
+    return lambda config: config.get(f"{model}.grad_clip")
+
+
 def _overlong_length(config: EffectiveConfig) -> Any:
     if not any(key.startswith("reward_model.overlong_buffer.") for key in config.settings):
         return None
@@ -332,6 +337,8 @@ _CORRECTION = "algorithm.rollout_correction."
 _DERIVED_FROM = {
     _ACTOR + "clip_ratio_low": _ACTOR + "clip_ratio",
     _ACTOR + "clip_ratio_high": _ACTOR + "clip_ratio",
+    _ACTOR + "optim.clip_grad": _ACTOR + "grad_clip",
+    "critic.optim.clip_grad": "critic.grad_clip",
     "algorithm.use_kl_in_reward": _ACTOR + "use_kl_loss",
     _CORRECTION + "rollout_rs": _CORRECTION + "rollout_rs",
     _CORRECTION + "rollout_rs_threshold": _CORRECTION + "rollout_rs_threshold",
@@ -345,7 +352,10 @@ _RECAST = {
     "trainer.resume_mode",
     "trainer.resume_from_path",
     "trainer.use_v1",
+    _ACTOR + "optim.clip_grad",
+    "critic.optim.clip_grad",
 }
+_CLIP_WHY = "until 0.7 FSDP's gradients were clipped by grad_clip of the model, since then by its optimizer's"
 # (last release it holds for, key of the pinned release, value, why)
 _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ("0.2.0", "data.filter_overlong_prompts", lambda _: True, "0.2 always dropped prompts that are too long"),
@@ -360,6 +370,8 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ("0.3.0", _ACTOR + "clip_ratio_low", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
     ("0.3.0", _ACTOR + "clip_ratio_high", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
     ("0.3.0", _ACTOR + "clip_ratio_c", lambda _: _NO_DUAL_CLIP, "until 0.3 there was no dual clip"),
+    ("0.7.0", _ACTOR + "optim.clip_grad", _clip_of("actor_rollout_ref.actor"), _CLIP_WHY),
+    ("0.7.0", "critic.optim.clip_grad", _clip_of("critic"), _CLIP_WHY),
     ("0.7.0", _CORRECTION + "rollout_rs", _rejection, "0.8 names the statistic"),
     ("0.7.0", _CORRECTION + "rollout_rs_threshold", _rejection_bounds, "0.8 takes both bounds in one text"),
     ("0.7.0", _CORRECTION + "loss_type", _policy_gradient, "use_policy_gradient became loss_type"),

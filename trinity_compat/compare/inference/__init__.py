@@ -1,5 +1,5 @@
 """How sure a difference is. numpy and scipy, which only the ``[compare]`` extra installs: import this package
-inside functions, after ``available``.
+inside functions, after ``missing``.
 
 ``seeds`` (several runs a side) and ``within`` (one) make an ``Estimate``; ``parting`` says from which step
 curves differ, ``power`` what could have been seen, ``multiple`` what many tests do to p. Which methods, and
@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-MISSING = "numpy and scipy are not installed: pip install 'trinity-compat[compare]'"
 
-
-def available() -> bool:
-    """Whether numpy and scipy are there; imports neither."""
-    return find_spec("numpy") is not None and find_spec("scipy") is not None
+def missing() -> str:
+    """What to install before this package can be imported, "" where nothing is missing. Imports nothing."""
+    lacking = [name for name in ("numpy", "scipy") if find_spec(name) is None]
+    are = "is" if len(lacking) == 1 else "are"
+    return (
+        f"{' and '.join(lacking)} {are} not installed: pip install 'trinity-compat[compare]'"
+        if lacking
+        else ""
+    )

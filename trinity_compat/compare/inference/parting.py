@@ -52,11 +52,8 @@ def band(
     count = min(len(xs), _WINDOWS)
     first, second = (block_means(np.asarray(side, dtype=np.float64), count) for side in (a, b))
     squares, freedom = squared_error(first, second, paired)
-    gaps, errors, angle = (
-        second.mean(axis=0) - first.mean(axis=0),
-        np.sqrt(squares),
-        _turn(first, second, paired),
-    )
+    gaps, errors = second.mean(axis=0) - first.mean(axis=0), np.sqrt(squares)
+    angle = _turn(first, second, paired)
     seen = np.where(np.abs(gaps) <= least, 0.0, np.abs(gaps))
     with np.errstate(divide="ignore", invalid="ignore"):
         highest = float(np.nan_to_num(seen / errors, nan=0.0, posinf=np.inf).max())

