@@ -3,7 +3,7 @@
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import dry, micro_batches
+from trinity_compat.runtime import dry, micro_batches, plan
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan import Options
@@ -122,7 +122,8 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
 
 
 @pytest.mark.parametrize(("words", "actor", "rollout"), [((), 8, 16), ((f"{SEQUENCE}=2",), 16, 32)])
-def test_sizes_over_all_gpus_are_divided_as_verl_did_until_0_7(tmp_path, words, actor, rollout):
+def test_sizes_over_all_gpus_are_divided_as_verl_did_until_0_7(tmp_path, monkeypatch, words, actor, rollout):
+    monkeypatch.setattr(plan, "detect_device", lambda: "cuda")  # the CPU's profile splits no sequences
     script = tmp_path / "run.sh"
     script.write_text(OLD)
     told = list(dry.lines(str(script), words, Options(sets=("trainer.save_freq=2",))))
