@@ -59,6 +59,7 @@ _SMALL = re.compile(
 )
 _URL = re.compile(r"(://[^:@/\s]*:)\S+@")
 _REFERENCE = re.compile(r"\$\{oc\.env:(\w+)\}")
+_WITH_DEFAULT = re.compile(r"\$\{oc\.env:(\w+),[^{}]+\}")  # the default may be the secret
 _PREFIX = "TRINITY_COMPAT_SECRET_"  # of the variables that hand a run's secrets to its processes
 _NAME = re.compile(r"([A-Za-z][\w-]*)[\"']?\s*[:=]\s*[\"']?")
 _VALUE = re.compile(r"[^\s,}\"'&]*")
@@ -84,8 +85,8 @@ def shown(text: str) -> str:
 
 
 def hidden(key: str, value: Any) -> Any:
-    """``value`` of the dotted ``key`` with ``***`` for every secret in it."""
-    return _mapped(key, value, lambda path, text: _HIDDEN, shown)
+    """``value`` of the dotted ``key`` with ``***`` for every secret in it; a reference is none."""
+    return _mapped(key, value, lambda _, text: text if _REFERENCE.fullmatch(text) else _HIDDEN, shown)
 
 
 def referred(tree: Any, *, named: str = "natural") -> tuple[Any, dict[str, str]]:
@@ -97,8 +98,8 @@ def referred(tree: Any, *, named: str = "natural") -> tuple[Any, dict[str, str]]
     found: dict[str, str] = {}
 
     def refer(path: str, text: str) -> str:
-        if _REFERENCE.fullmatch(text):
-            return text
+        if "${oc.env:" in text:
+            return _WITH_DEFAULT.sub(r"${oc.env:\1}", text)
         last = path if named == "path" else path.rpartition(".")[2]
         name = ("" if named == "natural" else _PREFIX) + re.sub(r"\W", "_", last).upper()
         found[name] = text

@@ -260,8 +260,8 @@ GPU = ("cuda",)
 ROWS = (
     Row("doctor", "what the machine lacks", doctor, 120, quick=True),
     Row("copies", "copies on and to the device", copies, 60, quick=True, devices=GPU),
-    Row("toy", "toy GRPO, both sides on one device", toy, 240, quick=True),
-    Row("broadcast", "weights by a collective, offset 1", broadcast, 200, quick=True, devices=("cpu",)),
+    Row("toy", "toy GRPO, both sides on one device", toy, 400, quick=True),
+    Row("broadcast", "weights by a collective, offset 1", broadcast, 400, quick=True, devices=("cpu",)),
     Row("critic", "PPO with a value head", critic, 200),
     Row("lora", "LoRA, merged on the way", lora, 200),
     Row("stock", "the same seeds on stock veRL", against_stock, 300),

@@ -40,7 +40,7 @@ def test_what_only_stock_verl_needs_is_not_laid_over_a_decoupled_run():
 
 
 def test_an_unknown_profile_names_the_known_ones():
-    with pytest.raises(UserError, match="cpu, single_gpu, smoke"):
+    with pytest.raises(UserError, match="cpu, no_flash_attn, single_gpu, smoke"):
         profiles.load("gpu9")
 
 

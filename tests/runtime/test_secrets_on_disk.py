@@ -97,3 +97,15 @@ def test_references_come_back_whole():
     assert resolved(saved, variables) == tree
     assert resolved(saved, {}) == saved
     assert referred(saved, named="path") == (saved, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("${oc.env:OPENAI_API_KEY}", "${oc.env:OPENAI_API_KEY}"),
+        ("${oc.env:OPENAI_API_KEY,sk-clear}", "${oc.env:OPENAI_API_KEY}"),  # ${OPENAI_API_KEY:-sk-clear}
+        ("Bearer ${oc.env:TOKEN}", "Bearer ${oc.env:TOKEN}"),
+    ],
+)
+def test_a_script_s_own_variable_keeps_its_name(text, kept):
+    assert referred({"api_key": text}) == ({"api_key": kept}, {})

@@ -82,3 +82,13 @@ def test_colocate_offloads_whatever_engine_trains(plain):
     ):
         assert section.param_offload
         assert section.optimizer_offload
+
+
+@pytest.mark.parametrize(("mode", "replays"), [("disabled", False), ("R3", True), (None, False)])
+def test_the_self_test_is_left_out_where_the_rollout_s_routing_is_replayed(plain, mode, replays):
+    from trinity_compat.trainer.verl_v0 import _replays_routing
+
+    actor = {"actor_rollout_ref__actor__strategy": "megatron"}
+    if mode:
+        actor["actor_rollout_ref__actor__megatron__router_replay__mode"] = mode
+    assert _replays_routing(config(plain, **actor)) is replays

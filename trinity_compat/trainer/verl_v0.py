@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import ray
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import Dataset
 from verl import DataProto
 from verl.trainer.main_ppo_v0 import BaseTaskRunner
@@ -164,7 +164,8 @@ class VersionPublisher:
         """There are none."""
 
     def update_weights(self, step: int) -> None:
-        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs)
+        scores = None if _replays_routing(self.trainer.config) else self.trainer.response_logprobs
+        self.trainer.exchange.publish(step, self.send, scores)
 
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
@@ -180,6 +181,13 @@ class VersionPublisher:
         if len(written) != 1:
             raise RunError(f"{len(written)} of {ranks} training processes wrote version {version}, not one")
         return WeightFile(**written[0])
+
+
+def _replays_routing(config: DictConfig) -> bool:
+    """Whether a forward pass wants to be told which experts the rollout took: nobody knows of other texts."""
+    actor = config.actor_rollout_ref.actor
+    mode = OmegaConf.select(actor, f"{actor.strategy}.router_replay.mode")
+    return mode not in (None, "disabled")
 
 
 def _answers(waiting: list[Any], check: Callable[[], None], until: float) -> list[Any]:
