@@ -194,6 +194,11 @@ def _short(why: str) -> str:
     return re.sub(r"\d+", "N", " ".join(why.split()))[:200]
 
 
+def _first(folder: Path) -> str:
+    """PYTHONPATH with ``folder`` in front, for the processes that vLLM starts."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def main() -> int:
     cli = argparse.ArgumentParser()
     cli.add_argument("corpus", type=Path)
@@ -211,6 +216,8 @@ def main() -> int:
         os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
     if options.vllm:
         sys.path.insert(0, str(options.vllm))
+        # vLLM looks at a model's class in a process of its own and keeps what it saw; releases overwrite it.
+        os.environ |= {"VLLM_CACHE_ROOT": f"{options.vllm}/.cache", "PYTHONPATH": _first(options.vllm)}
     chosen = [each for each in launches(options.corpus, options.main) if options.only in each[0]]
     if options.sample:
         chosen = random.Random(0).sample(chosen, min(options.sample, len(chosen)))

@@ -78,24 +78,33 @@ def fate(name: str, value: Any, release: str) -> Fate:
 
 
 def carried(given: Mapping[str, Any], release: str) -> dict[str, Any]:
-    """``given`` as ``release`` takes it; what became part of a section joins what is given of it.
+    """``given`` as ``release`` takes it; what became part of a section joins what is given of it, which wins.
 
     Raises UserError for the first argument that the release lacks and nothing replaces.
     """
-    out: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     for name, value in given.items():
         found = fate(name, value, release)
         if found.refused:
             raise refusal(name, value, release, found)
-        for path, said in found.written.items():
-            section, _, part = path.partition(".")
-            if part:
-                out[section] = {**_section(out.get(section)), part: said}
-            elif isinstance(said, Mapping):
-                out[section] = {**said, **_section(out.get(section))}
-            else:
-                out[section] = said
+        written |= found.written
+    out = {name: value for name, value in written.items() if "." not in name}
+    for path in (name for name in written if "." in name):
+        section, _, part = path.partition(".")
+        out[section] = {part: written[path], **section_of(section, out.get(section))}
     return out
+
+
+def section_of(name: str, value: Any) -> dict[str, Any]:
+    """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null. Raises
+    UserError for another value."""
+    try:
+        found = json.loads(value) if isinstance(value, str) and value else value
+    except json.JSONDecodeError as error:
+        raise UserError(f"{SECTION}.{name}={value}: is not JSON ({error})") from error
+    if found and not isinstance(found, Mapping):
+        raise UserError(f"{SECTION}.{name}={value}: is not a dictionary")
+    return dict(found or {})
 
 
 def refusal(name: str, value: Any, release: str, found: Fate, where: Where | None = None) -> UserError:
@@ -112,10 +121,6 @@ def changes(given: Mapping[str, Any], release: str) -> Iterator[str]:
             continue
         became = ", ".join(f"{path}={said}" for path, said in found.written.items()) or "nothing"
         yield f"{SECTION}.{name}={value}: vLLM {release} gets {became} ({found.why})"
-
-
-def _section(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _unknown(name: str, release: str) -> str:

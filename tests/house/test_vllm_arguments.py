@@ -97,8 +97,11 @@ def test_what_nothing_replaces_is_refused_by_name(name, value, said):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_section_and_what_became_part_of_it_come_together(order):
-    given = {"eplb_config": {"window_size": 9, "use_async": False}, "eplb_step_interval": 7}
+@pytest.mark.parametrize(
+    "section", [{"window_size": 9, "use_async": False}, '{"window_size": 9, "use_async": false}']
+)
+def test_a_section_and_what_became_part_of_it_come_together(order, section):
+    given = {"eplb_config": section, "eplb_step_interval": 7, "eplb_window_size": 1}
     assert carried(dict(list(given.items())[::order]), GPU) == {
         "eplb_config": {"window_size": 9, "use_async": False, "step_interval": 7}
     }

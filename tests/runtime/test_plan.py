@@ -481,6 +481,13 @@ def test_turns_on_one_device_are_not_taken_on_several(sets, message, hint):
     assert planned(mode="colocate", sets=memory).spec.mode == "colocate"  # a CPU is one, for all processes
 
 
+def test_what_a_run_leaves_out_is_told_with_its_place():
+    made, _ = source("actor_rollout_ref.rollout.prometheus.enable=True")
+    (told,) = [note for note in made.notes if "is left out" in note]
+    assert "actor_rollout_ref.rollout.prometheus.enable=True is left out: neither Trinity's engines" in told
+    assert not [note for note in source()[0].notes if "is left out" in note]
+
+
 def test_an_argument_that_vllm_has_renamed_is_told():
     key = "actor_rollout_ref.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache"
     for device, release in (("cpu", CPU), ("cuda", GPU)):

@@ -26,7 +26,6 @@ GIVEN = (
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
     "actor_rollout_ref.rollout.name=vllm",
     "actor_rollout_ref.rollout.n=4",
-    "critic.model.path=org/m",
     "critic.ppo_micro_batch_size_per_gpu=2",
 )
 MEGATRON = ("--config-name=ppo_megatron_trainer.yaml",)
@@ -35,12 +34,22 @@ GRPO = ("algorithm.adv_estimator=grpo",)
 LONG = ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "critic.ulysses_sequence_parallel_size=2")
 
 
-def built(words, device):
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A critic's section loads its model's configuration and tokenizer."""
+    from trinity_compat.runtime.toy import ToySpec, make_toy
+
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=8, val_rows=2, warm_steps=1)) / "model"
+
+
+def built(words, device, model):
     """veRL's objects of the models that the launch has, made as its trainer and its workers make them."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words, *GIVEN]).launches
+    (launch,) = read_argv(
+        ["python3", "-m", "verl.trainer.main_ppo", *words, *GIVEN, f"critic.model.path={model}"]
+    ).launches
     translation, _ = translate_launch(launch, TranslateOptions())
     plan = make_plan(translation.config, Options(), cwd=Path("/work"), device=device)
     config = trainer_config(plan.spec)
@@ -84,17 +93,17 @@ def as_the_worker_has_it(models):
     ],
     ids=["fsdp", "fsdp2", "megatron", "model_engine", "grad_offload", "clip_grad"],
 )
-def test_every_section_becomes_its_dataclass_on_gpus(words, classes, estimator):
-    actor, ref, rollout, *critic = built((*words, *estimator), "cuda")
-    assert [type(model).__name__ for model in (actor, ref)] == [f"{classes}ActorConfig"] * 2
-    assert [type(model).__name__ for model in critic] == [f"{classes}CriticConfig"] * (estimator is GAE)
+def test_every_section_becomes_its_dataclass_on_gpus(model, words, classes, estimator):
+    actor, ref, rollout, *critic = built((*words, *estimator), "cuda", model)
+    assert [type(made).__name__ for made in (actor, ref)] == [f"{classes}ActorConfig"] * 2
+    assert [type(made).__name__ for made in critic] == [f"{classes}CriticConfig"] * (estimator is GAE)
     assert actor.optim.clip_grad == (0.5 if "clip_grad" in str(words) else 1.0)
     assert rollout.name == "vllm"
 
 
 @pytest.mark.parametrize("estimator", [GRPO, GAE], ids=["grpo", "gae"])
-def test_sequences_are_not_split_on_a_cpu_where_they_are_not_packed(estimator):
+def test_sequences_are_not_split_on_a_cpu_where_they_are_not_packed(model, estimator):
     """veRL refuses Ulysses without use_remove_padding, which the CPU's profile turns off."""
-    actor, ref, _, *critic = built((*LONG, *estimator), "cpu")
-    assert not any(model.fsdp_config.ulysses_sequence_parallel_size > 1 for model in (actor, ref))
-    assert not any(model.fsdp.ulysses_sequence_parallel_size > 1 for model in critic)
+    actor, ref, _, *critic = built((*LONG, *estimator), "cpu", model)
+    assert not any(made.fsdp_config.ulysses_sequence_parallel_size > 1 for made in (actor, ref))
+    assert not any(made.fsdp.ulysses_sequence_parallel_size > 1 for made in critic)

@@ -17,12 +17,10 @@ Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py (``__init_
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from trinity_compat.errors import UserError
-from trinity_compat.vllm_arguments import SECTION, carried, given_in, release_for
+from trinity_compat.vllm_arguments import carried, given_in, release_for, section_of
 
 # As they are, under the same name; a key that is not there or null is vLLM's default, as on its command line.
 _SAME = (
@@ -129,9 +127,7 @@ def _own(verl: Mapping[str, Any]) -> dict[str, Any]:
 def _compilation(rollout: Mapping[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """compilation_config, taken out of ``own``: full CUDA graphs unless it says otherwise, or the context is
     split for decoding, which has none."""
-    given = own.pop("compilation_config", None) or {}
-    if isinstance(given, str):
-        given = _from_json(given)
+    given = section_of("compilation_config", own.pop("compilation_config", None))
     split = int(own.get("decode_context_parallel_size") or 1) > 1
     out = {"cudagraph_mode": "FULL_AND_PIECEWISE", **given}
     if split and out["cudagraph_mode"] == "FULL_AND_PIECEWISE":
@@ -139,13 +135,3 @@ def _compilation(rollout: Mapping[str, Any], own: dict[str, Any]) -> dict[str, A
     if sizes := rollout.get("cudagraph_capture_sizes"):
         out["cudagraph_capture_sizes"] = list(sizes)
     return out
-
-
-def _from_json(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{SECTION}.compilation_config={text}: is not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{SECTION}.compilation_config={text}: is not a JSON object")
-    return found

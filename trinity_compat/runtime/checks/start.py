@@ -146,6 +146,9 @@ def _environment(made: Plan, native: bool) -> dict[str, str]:
     elsewhere = os.environ.get(VLLM_ELSEWHERE)
     if elsewhere and not native:
         env["PYTHONPATH"] = os.pathsep.join([elsewhere, *filter(None, [env.get("PYTHONPATH")])])
+        env.setdefault(
+            "VLLM_CACHE_ROOT", f"{elsewhere}/.cache"
+        )  # releases overwrite each other's model facts
     return env
 
 
