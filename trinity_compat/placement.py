@@ -140,7 +140,10 @@ def told_when_pending(
     def look() -> None:
         since, told = time.monotonic(), ""
         while not over.wait(min(_LOOK_S, after_s)):
-            found = waiting(name)
+            try:
+                found = waiting(name)
+            except Exception:  # Ray is on its way out, and whoever waits for it says so
+                continue
             since = since if found else time.monotonic()
             said = found if time.monotonic() - since >= after_s else ""
             if said != told:

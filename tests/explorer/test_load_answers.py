@@ -1,5 +1,5 @@
 """Two vLLM workers behind a queue each, as MultiprocExecutor has them: whatever a rank says of one load, the
-next call gets its own answers. vLLM itself is not imported."""
+next call gets its own answers."""
 
 import asyncio
 from collections import deque
@@ -13,17 +13,35 @@ from trinity_compat.explorer.engine import AsyncEngine
 from trinity_compat.plugins.vllm_weights import WeightReceiver
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
 
+MODEL = SimpleNamespace(dtype=torch.float32, quantization=None)
+CONFIG = SimpleNamespace(quant_config=None, speculative_config=None, model_config=MODEL)
 
-class Worker(WeightReceiver):
-    def __init__(self, rank, lacks=()):
-        self.rank, self.got, self.lacks = rank, {}, lacks
-        self.model_runner = SimpleNamespace(get_model=lambda: self)
+
+class Model(torch.nn.Module):
+    """As much of vLLM's as veRL's update looks at."""
+
+    def __init__(self, lacks):
+        super().__init__()
+        self.got, self.lacks, self.model = {}, lacks, SimpleNamespace(layers=[])
 
     def load_weights(self, named):
         for name, tensor in named:
             if name in self.lacks:
                 raise KeyError(name)
             self.got[name] = tensor
+
+
+class Worker(WeightReceiver):
+    def __new__(cls, *_, **__):
+        return super().__new__(cls)
+
+    def __init__(self, rank, lacks=()):
+        self.rank, self.local_rank, self.device, model = rank, rank, torch.device("cpu"), Model(lacks)
+        self.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=CONFIG)
+
+    @property
+    def got(self):
+        return self.model_runner.model.got
 
 
 class Executor:

@@ -234,14 +234,19 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
 
     import trinity_compat.plugins.verl_checkpoint_engine as ours
     from trinity_compat.plugins.vllm_weights import WeightReceiver
-    from trinity_compat.synchronizer.collective import Meeting
+    from trinity_compat.synchronizer.collective import LoadFailed, Meeting
 
     class Model(torch.nn.Linear):
+        model = SimpleNamespace(layers=[])
+
         def load_weights(self, weights):
             self.load_state_dict(dict(weights), strict=False)
 
     worker, model = WeightReceiver(), Model(3, 2)
-    worker.rank, worker.model_runner = 0, SimpleNamespace(get_model=lambda: model)
+    dtype = SimpleNamespace(dtype=torch.float32, quantization=None)
+    settings = SimpleNamespace(quant_config=None, speculative_config=None, model_config=dtype)
+    worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
+    worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=30.0)
     answers = []
@@ -267,5 +272,14 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
     assert answers == [{"digest": sent["digest"], "nbytes": sent["nbytes"]}]
     assert torch.equal(model.weight.data, weights["weight"].to(torch.bfloat16).float())
     assert torch.equal(model.bias.data, weights["bias"].to(torch.bfloat16).float())
+    worker.model_runner.vllm_config = None  # veRL's own steps fail: the sender must hear of it
+    again = Meeting("h3", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=30.0)
+    thread = threading.Thread(target=lambda: answers.append(worker.receive_broadcast(asdict(again), 1)))
+    thread.start()
+    rank_zero.meet(asdict(again))
+    with pytest.raises(LoadFailed, match="rank 1: AttributeError"):
+        asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
+    thread.join(30)
+    assert "rank 1: AttributeError" in answers[1]["unloadable"]
     gone = asdict(Meeting("h2", "g2", "127.0.0.1", store.port, 2, version=5, timeout_s=1.0))
     assert "could not join" in worker.receive_broadcast(gone, 1)["failed"]

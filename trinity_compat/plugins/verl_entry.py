@@ -17,7 +17,8 @@ def _apply() -> None:
     if get_platform().device_name == cpu_platform.NAME:
         cpu_process_group.apply()
         verl_vllm_version.apply()
-    value_head.apply_without_flash_attention()
+    else:
+        value_head.apply_without_flash_attention()
 
 
 def assert_platform(device: str) -> None:

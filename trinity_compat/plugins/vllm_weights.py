@@ -70,10 +70,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's engine.
         """
         where = Meeting(**meeting)
-        received: list[WeightFile] = []
         try:
-            group = self._joined(where, first_rank + self.rank)
-            self._update(lambda load: received.append(group.receive(where, load)))
+            file = self._received(where, first_rank + self.rank)
         except HandoverFailed as error:
             self._leave_weight_group()
             return {"failed": str(error)}
@@ -82,7 +80,17 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         except Exception as error:
             self._leave_weight_group()
             return {"unloadable": str(error) if isinstance(error, LoadFailed) else _reason(error)}
-        return {"digest": received[0].digest, "nbytes": received[0].nbytes}
+        return {"digest": file.digest, "nbytes": file.nbytes}
+
+    def _received(self, where: Meeting, rank: int) -> WeightFile:
+        group, received = self._joined(where, rank), list[WeightFile]()
+        try:
+            self._update(lambda load: received.append(group.receive(where, load)))
+        except (HandoverFailed, LoadFailed, WeightsDamaged):
+            raise
+        except Exception as error:  # in veRL's steps around the buckets: the others would wait for this rank
+            raise LoadFailed(group.give_up(where, error)) from error
+        return received[0]
 
     def _joined(self, where: Meeting, rank: int) -> WeightGroup:
         if self._weight_group is None or self._weight_group.name != where.group:

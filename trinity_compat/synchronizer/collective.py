@@ -129,10 +129,7 @@ class WeightGroup:
         except (HandoverFailed, WeightsDamaged):
             raise
         except Exception as error:
-            why = f"rank {self.rank}: {_why(error)}"
-            with contextlib.suppress(HandoverFailed):
-                self._put(f"{meeting.handover}/{_BROKEN}", why)
-            raise LoadFailed(why) from error
+            raise LoadFailed(self.give_up(meeting, error)) from error
         return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
 
     def _receive(self, meeting: Meeting, load: Callable[[list[Named]], object]) -> list[str]:
@@ -153,8 +150,15 @@ class WeightGroup:
 
     def _room(self, until: float) -> int:
         """Bytes that every rank has room for, besides what a bucket's loading takes."""
-        rooms = (self._get(f"{self._handover}/room/{rank}", until) for rank in range(1, self._world))
+        rooms = (self._word(f"room/{rank}", until) for rank in range(1, self._world))
         return max(_LEAST_ROOM, min(map(int, rooms)))
+
+    def give_up(self, meeting: Meeting, error: Exception) -> str:
+        """Tell the others that this rank can't hold the weights, and why; returns that."""
+        why = f"rank {self.rank}: {_why(error)}"
+        with contextlib.suppress(HandoverFailed):
+            self._put(f"{meeting.handover}/{_BROKEN}", why)
+        return why
 
     def close(self) -> None:
         """Leave. Ranks that wait for this one get an error."""
@@ -204,15 +208,15 @@ class WeightGroup:
             raise LoadFailed(why) if self.rank == 0 else HandoverFailed(why)
 
     def _confirmed(self, meeting: Meeting, until: float) -> None:
-        words = [self._confirmation(meeting, rank, until) for rank in range(1, self._world)]
+        words = [self._word(f"rank/{rank}", until) for rank in range(1, self._world)]
         if wrong := [word for word in words if word != _OK]:
             raise WeightsDamaged(f"version {meeting.version} did not arrive whole: {wrong[0]}")
 
-    def _confirmation(self, meeting: Meeting, rank: int, until: float) -> str:
-        """A rank that can't load its last bucket says so in another place."""
+    def _word(self, key: str, until: float) -> str:
+        """What a rank has written, unless a rank says meanwhile that it can't go on."""
         while True:
             try:
-                return self._get(f"{meeting.handover}/rank/{rank}", min(until, time.monotonic() + _LOOK_S))
+                return self._get(f"{self._handover}/{key}", min(until, time.monotonic() + _LOOK_S))
             except HandoverFailed:
                 self._raise_if_given_up()
                 if time.monotonic() > until:
