@@ -19,11 +19,13 @@ class EnvRef:
 
     ``default`` is the text of ``${NAME:-default}``; None when the script gives none. ``parts`` are
     the default's own pieces when it isn't literal (``${MODEL:-$HOME/models/x}``), else empty.
+    ``required``: bash ends the script where it is unset (``${NAME:?}``, ``set -u``), else it is empty there.
     """
 
     name: str
     default: str | None = None
     parts: tuple[Part, ...] = ()
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
