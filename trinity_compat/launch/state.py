@@ -11,6 +11,7 @@ from trinity_compat.errors import Where
 from trinity_compat.launch import bounds
 from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.files import Files, absolute
+from trinity_compat.launch.guesses import Guesses
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open
 from trinity_compat.launch.tree import Node, Unit
 from trinity_compat.launch.values import EMPTY, Bit, Value, literal, text_of
@@ -101,6 +102,7 @@ class Log:
     launches: list[Launch] = field(default_factory=list)
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
     given: dict[str, Given] = field(default_factory=dict)
+    guesses: Guesses = field(default_factory=Guesses)
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""
