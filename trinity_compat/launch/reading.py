@@ -14,7 +14,7 @@ from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.files import Files
 from trinity_compat.launch.guesses import Guesses, search
 from trinity_compat.launch.model import Reading
-from trinity_compat.launch.state import Given, Log, Shell, Variable
+from trinity_compat.launch.state import Given, Log, Reach, Shell, Variable
 from trinity_compat.launch.tree import Unit
 from trinity_compat.launch.values import Bit, Value, lines_of, literal, text_of
 
@@ -139,6 +139,7 @@ def _shell(
         where=start,
     )
     shell.cwd = literal(root, start)
+    shell.reach = Reach(hooked="BASH_ENV" in env)
     shell.positional = [lines_of(arg, start) if arg else () for arg in args]
     for key, value in env.items():
         shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)

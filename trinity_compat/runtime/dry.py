@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import captured, micro_batches, plan, refusals, unread
+from trinity_compat.runtime import captured, foreseen, micro_batches, plan, refusals, unread
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.plan import Options
 from trinity_compat.runtime.session import Request, check_script
@@ -34,6 +34,7 @@ def sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[t
         return
     check_script(Path(path))
     request = Request(path, tuple(arguments), {}, str(Path.cwd()), dict(os.environ))
+    foreseen.check(path, arguments, request.environ)
     launches = read_script(path, args=arguments, env=request.environ).launches
     if not launches:
         raise UserError(f"{path} starts no veRL training main that can be read without running it")
