@@ -316,6 +316,89 @@ def test_diagnostics(text, code, line, tmp_path, monkeypatch):
     assert (code, line) in found
 
 
+WAITS = [
+    """
+wait_for_server() {
+    local attempt=0
+    while [ $attempt -lt 60 ]; do
+        if curl -s http://localhost:30000/health >/dev/null; then
+            return 0
+        fi
+        sleep 10
+        ((attempt++))
+    done
+    return 1
+}
+if ! wait_for_server; then
+    exit 1
+fi
+""",
+    """
+for i in $(seq 1 30); do
+    curl -sf localhost:8000/health && break
+    [ $i -eq 30 ] && exit 1
+    sleep 2
+done
+""",
+    """
+ready=0
+for i in {1..5}; do
+    if ray status | grep -q "8.0/8.0 GPU"; then ready=1; break; fi
+done
+if [ $ready = 0 ]; then echo no GPUs >&2; exit 1; fi
+""",
+    """
+tries=0
+set -e
+while ! nc -z localhost 6379 || false; do
+    tries=$((tries + 1))
+    if [ $tries -gt 3 ]; then exit 1; fi
+done
+for host in a b; do
+    up=no
+    for i in 1 2 3; do
+        if [ "$(curl -s $host/health)" = ok ]; then up=yes; break; fi
+    done
+    [ $up = yes ] || exit 1
+done
+""",
+    """
+if [ "$(hostname)" = head ]; then
+    :
+else
+    ray start --address=head:6379 --block
+    exit 0
+fi
+""",
+]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_wait_that_would_end_the_script_is_taken_to_succeed(wait, tmp_path):
+    reading = reading_of(f"{wait}{MAIN} a=1\n", tmp_path)
+    (launch,) = reading.launches
+    assert [word.text for word in launch.arguments] == ["a=1"]
+
+
+def test_what_is_assumed_is_named_with_its_line(tmp_path):
+    reading = reading_of(f"{WAITS[0]}{MAIN} a=1\n", tmp_path)
+    (assumed,) = [one for one in reading.diagnostics if one.code == "TP114"]
+    assert assumed.where.line == 4
+    assert "assumed: the condition is true" in assumed.message
+    assert "curl -s http://localhost:30000/health" in assumed.message
+
+
+def test_a_step_that_can_be_known_is_never_turned_round(tmp_path):
+    for text in ("false || exit 1\n", "[ -n '$UNSET' ] && exit 1\n", "if [ $UNSET = 1 ]; then\n"):
+        end = "fi\n" if "if" in text else ""
+        assert reading_of(f"{text}{MAIN} a=1\n{end}", tmp_path).launches == ()
+
+
+def test_where_no_guess_leads_to_a_launch_the_first_reading_counts(tmp_path):
+    reading = reading_of('if [ "$(hostname)" = a ]; then echo a; else echo b; fi\n', tmp_path)
+    assert (reading.launches, [one.code for one in reading.diagnostics]) == ((), ["TP101"])
+
+
 def test_a_plain_script_has_no_diagnostics(tmp_path):
     text = f"set -euxo pipefail\nN=${{N:-8}}\n{MAIN} \\\n  a.b=$N \\\n  c.d='x' \"$@\" 2>&1 | tee log\n"
     assert reading_of(text, tmp_path).diagnostics == ()

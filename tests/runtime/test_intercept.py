@@ -2,6 +2,7 @@
 
 import pytest
 
+from trinity_compat import ray_jobs
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import intercept
 from trinity_compat.runtime.intercept import find_main, read_submission
@@ -21,11 +22,14 @@ MAIN = "verl.trainer.main_ppo"
         ("torchrun", ["--nproc_per_node=1", "-m", MAIN, "a=b"], ("a=b",)),
         ("accelerate", ["launch", "-m", MAIN, "a=b"], ("a=b",)),
         ("uv", ["run", "--active", "python3", "-m", MAIN, "a=b"], ("a=b",)),
+        ("uv", ["run", "--python", "python3.11", "--with", "x", "python3", "-m", MAIN, "a=b"], ("a=b",)),
+        ("python3", ["/opt/conda/bin/torchrun", "--standalone", "-m", MAIN, "a=b"], ("a=b",)),
+        ("python", ["-m", "cProfile", "-o", "x", "/opt/bin/torchrun", "-m", MAIN, "a=b"], ("a=b",)),
         ("uv", ["run", "python", "verl/trainer/main_ppo.py", "a=b"], ("a=b",)),
     ],
 )
 def test_a_training_main_is_found(name, words, arguments):
-    found = find_main(name, words)
+    found = find_main([name, *words])
     assert found is not None
     assert found.arguments == arguments
     assert found.module in (MAIN, "recipe.dapo.main_dapo")
@@ -38,15 +42,27 @@ def test_a_training_main_is_found(name, words, arguments):
         ("python3", ["-c", "print()", "-m", MAIN]),
         ("python3", ["-m", "pip", "download", MAIN]),
         ("python3", ["-m", "verl.model_merger", "merge", "--note", MAIN]),
-        ("python3", ["-m", "verl.trainer.sft_trainer"]),
+        ("python3", ["main_preprocess.py", "--out", "data/x.parquet"]),
+        ("python3", ["-m", "my_package.trainer", "--epochs", "3"]),
+        ("coverage", ["report", "-m", "verl/trainer/main_ppo.py"]),
         ("python3", ["-"]),
         ("python3", ["-m"]),
-        ("torchrun", ["-m", "verl.trainer.sft_trainer"]),
         ("grep", ["-m", MAIN]),
     ],
 )
 def test_somebody_else_s_words_are_left_alone(name, words):
-    assert find_main(name, words) is None
+    assert find_main([name, *words]) is None
+
+
+def test_any_number_of_launchers_in_each_other_is_looked_through_quickly():
+    words = ["uv", "run", "python3", "-m", "coverage", "run"] * 5000
+    assert find_main([*words, "-m", MAIN]) is None
+    assert find_main(["uv", "run", "python3", "-m", "coverage", "run", "-m", MAIN]) is not None
+
+
+@pytest.mark.parametrize("address", ["http://[far", "http://far:x"])
+def test_what_is_no_address_is_not_this_machine(address):
+    assert ray_jobs.is_local(address) is False
 
 
 SUBMIT = ["job", "submit"]
@@ -65,7 +81,7 @@ def test_a_submission_s_environment_and_entry_point():
     ]
     read = read_submission(words, {})
     assert read.entrypoint == ("python3", "-m", MAIN)
-    assert (read.env, read.cwd, read.is_local) == ({"A": "1"}, "/w", True)
+    assert (read.env, read.cwd, read.address) == ({"A": "1"}, "/w", "")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +95,8 @@ def test_a_submission_s_environment_and_entry_point():
     ],
 )
 def test_which_clusters_are_this_machine(address, local):
-    assert read_submission([*SUBMIT, f"--address={address}", "--", "python3"], {}).is_local is local
+    read = read_submission([*SUBMIT, f"--address={address}", "--", "python3"], {})
+    assert ray_jobs.is_local(read.address) is local
 
 
 def test_a_remote_submission_says_what_must_be_installed_there():

@@ -466,11 +466,6 @@ def test_what_one_device_cannot_hold_is_refused(options, message):
     [
         (("trainer.n_gpus_per_node=8",), "on one device, and the run has 8", "leave out --mode colocate"),
         (("trainer.nnodes=2",), "on one device, and the run has 2", "--set trainer.nnodes=1"),
-        (
-            ("actor_rollout_ref.rollout.tensor_model_parallel_size=2",),
-            "tensor_model_parallel_size=2 on one device",
-            "tensor_model_parallel_size=1",
-        ),
     ],
 )
 def test_turns_on_one_device_are_not_taken_on_several(sets, message, hint):

@@ -6,6 +6,8 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan import Options
 from trinity_compat.vllm_arguments import CPU
 
@@ -19,6 +21,12 @@ python3 -m verl.trainer.main_ppo \\
     trainer.total_training_steps=4 \\
     {word}
 """
+
+
+@pytest.fixture(autouse=True)
+def no_start_check(monkeypatch):
+    """What veRL and vLLM say of a plan has tests of its own, test_start_objects.py; here it costs seconds."""
+    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
 
 
 def planned(tmp_path, word, *options):

@@ -136,6 +136,59 @@ def test_the_user_s_own_bash_env_is_read(bash, tmp_path):
 
 
 def test_without_gives_the_environment_back(tmp_path):
-    env = {"PATH": "/usr/bin:/bin", "HOME": "/h", "BASH_ENV": "/own"}
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/h", "BASH_ENV": "/own", "PYTHONPATH": "/own/python"}
     assert shim.without(shim.install(tmp_path, script_text="", env=env)) == env
     assert Path(tmp_path / "python3").exists()
+
+
+PYTHON = os.path.realpath(sys.executable)
+
+
+def test_a_python_called_by_its_path_runs_as_without_us(bash, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.OWN = 'own site'\n")
+    (tmp_path / "tool.py").write_text(
+        "import os, sys\nprint(OWN, sys.argv[1:], sys.stdin.read(), [p for p in sys.path if 'shim' in p])\n"
+        "print('sitecustomize' in sys.modules)\nsys.exit(3)\n"
+    )
+    done, caught = bash(
+        f"export PYTHONPATH=$PYTHONPATH:{tmp_path}/own\ncd {tmp_path}\n"
+        f"echo in | nohup {PYTHON} tool.py 'a b'\necho ${{PIPESTATUS[1]}}",
+    )
+    assert done.stdout == "own site ['a b'] in\n []\nTrue\n3\n", done.stderr
+    assert caught == []
+
+
+def test_a_python_without_a_sitecustomize_of_its_own_starts_silently(bash):
+    done, _ = bash(f"nohup {PYTHON} -c 'print(1)'")
+    assert (done.stdout, done.stderr.replace("nohup: ignoring input\n", "")) == ("1\n", "")
+
+
+def test_a_program_that_is_not_there_is_not_there(bash):
+    done, _ = bash("command -v deepspeed || echo none", env={"PATH": "/usr/bin:/bin"})
+    assert done.stdout == "none\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "seen"),
+    [
+        (None, "export PYTHONPATH=${PYTHONPATH:-/own}; echo $PYTHONPATH", "/own"),
+        (None, 'if [ -z "$PYTHONPATH" ]; then echo unset; fi', "unset"),
+        ("/mine", "echo ${PYTHONPATH#*:}", "/mine"),
+    ],
+)
+def test_a_script_that_asks_for_pythonpath_finds_its_own(bash, given, text, seen):
+    env = {"PYTHONPATH": given} if given else {}
+    assert bash(text, env={"PATH": os.environ["PATH"], **env})[0].stdout == f"{seen}\n"
+
+
+def test_a_folder_of_path_with_a_blank_in_its_name_is_no_trouble(bash, tmp_path):
+    folder = tmp_path / "with blank"
+    folder.mkdir()
+    (folder / "python3").write_text("#!/bin/sh\necho blank\n")
+    (folder / "python3").chmod(0o755)
+    done, caught = bash(
+        "python3 -V\npython3 -m verl.trainer.main_ppo k=v", env={"PATH": f"{folder}:{os.environ['PATH']}"}
+    )
+    assert (done.stdout, done.stderr) == ("blank\ncaught\n", "")
+    assert len(caught) == 1

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from trinity_compat.errors import UserError
 from trinity_compat.translate import Options, translate_launch
@@ -27,7 +28,7 @@ def yaml_of(text=SCRIPT, env=None, **options):
 def test_paths_and_names_keep_their_variables():
     config = yaml_of()
     assert config["model"]["model_path"] == "${oc.env:MODEL,${oc.env:HOME}/models/x}"
-    assert config["name"] == "run_${oc.env:USER}"
+    assert config["name"] == "run_${oc.env:USER,''}"
     files = config["buffer"]["explorer_input"]["tasksets"][0]["workflow_args"]["files"]
     assert files == ["${oc.env:HOME}/a/train.parquet", "${oc.env:HOME}/b/train.parquet"]
 
@@ -68,3 +69,31 @@ def test_an_open_value_in_free_text_is_kept_and_told():
     translation, text = translate_launch(launch, Options())
     assert yaml.safe_load(text)["name"] == "run_$(hostname)"
     assert any(caution.code == "TW013" for caution in translation.warnings)
+
+
+@pytest.mark.parametrize(
+    ("script_start", "spelling", "without", "with_it"),
+    [
+        ("", "$RUN", "run_", "run_5"),
+        ("", "${RUN:-a b}", "run_a b", "run_5"),
+        ("", "${RUN:-${OTHER}x}", "run_x", "run_5"),
+        ("", "${RUN:-}", "run_", "run_5"),
+        ("NAME=$RUN", "$NAME", "run_", "run_5"),
+    ],
+)
+def test_omegaconf_gives_an_unset_variable_bash_s_meaning(
+    script_start, spelling, without, with_it, monkeypatch
+):
+    text = SCRIPT.replace("run_$USER", f'"run_{spelling}"')
+    config = OmegaConf.create(yaml_of(f"{script_start}\n{text}"))
+    for name in ("RUN", "OTHER"):
+        monkeypatch.delenv(name, raising=False)
+    assert OmegaConf.to_container(config, resolve=True)["name"] == without
+    monkeypatch.setenv("RUN", "5")
+    assert OmegaConf.to_container(config, resolve=True)["name"] == with_it
+
+
+@pytest.mark.parametrize(("script_start", "spelling"), [("set -u", "$RUN"), ("", "${RUN:?name it}")])
+def test_a_variable_without_which_bash_stops_stays_one_without_which_omegaconf_stops(script_start, spelling):
+    text = SCRIPT.replace("run_$USER", f'"run_{spelling}"')
+    assert yaml_of(f"{script_start}\n{text}")["name"] == "run_${oc.env:RUN}"

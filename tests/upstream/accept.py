@@ -9,7 +9,6 @@ start goes through before a GPU is needed; what of them 0.4.1 doesn't have is le
 
 import json
 import os
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -118,8 +117,6 @@ if trinity.__version__ != "0.4.1":
 def judge(name, text, scratch):
     path = scratch / "x.yaml"
     path.write_text(text, encoding="utf-8")
-    for variable in re.findall(r"\$\{oc\.env:(\w+)\}", text):  # what its user has to export
-        os.environ.setdefault(variable, "unset")
     state = {}
     for stage in STAGES:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.launch import read_argv, read_script
+from trinity_compat.launch import read_argv, read_script, read_text
 from trinity_compat.translate import Options, is_translated, translate_launch
 from trinity_compat.trinity_config import TARGETS
 
@@ -70,6 +70,22 @@ def test_our_own_launches(accept, target):
     refused = {name: verdict for name, verdict in accept(made, target).items() if verdict[0]}
     assert {name: verdict for name, verdict in refused.items() if name not in hopeless} == {}
     assert hopeless <= set(refused)
+
+
+UNSET = r"""
+python3 -m verl.trainer.main_ppo data.train_files=$HOME/a.parquet data.val_files=$HOME/b.parquet \
+  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.model.path=$NOBODY/models/x \
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 \
+  trainer.experiment_name=run$NOBODY trainer.default_local_dir="$nobody/x"
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_launch_with_variables_that_nobody_sets(accept, target):
+    made, _ = texts([("unset", read_text(UNSET).launches[0])], target)
+    assert "${oc.env:NOBODY,''}" in made["unset"]
+    assert accept(made, target) == {"unset": (None, None)}
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="../shared/corpus is not here")

@@ -12,7 +12,8 @@ from trinity_compat.audit.silence import directives, silenced
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
-from trinity_compat.translate import is_translated, translate
+from trinity_compat.mains import is_translated, refusal
+from trinity_compat.translate import translate
 from trinity_compat.translate.model import Finding, Status, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import Rows, load_rows
@@ -200,7 +201,7 @@ def _and_above(key: str) -> list[str]:
 
 
 def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | None) -> LaunchAudit:
-    reason = f"{config.launch.module} is no main_ppo: only PPO-style training is translated"
+    reason = refusal(config.launch.module)
     findings = tuple(
         Finding(OTHER_MAIN, Status.UNSUPPORTED, key, setting.value, setting.where, reason=reason)
         for key, setting in _given(config).items()

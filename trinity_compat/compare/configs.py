@@ -15,7 +15,7 @@ from typing import Any
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, read_script
 from trinity_compat.translate import flavour_of, refuse_errors, to_verl
-from trinity_compat.translate.symbols import Symbols
+from trinity_compat.translate.symbols import Symbols, named
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.trinity_config.read import load
 from trinity_compat.verl_config import PINNED, compose_pinned, effective_config, upgrade
@@ -67,7 +67,7 @@ def read_in_effect(source: str) -> InEffect:
 
 def _of_trinity(source: str, config: Mapping[str, Any]) -> InEffect:
     # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
-    told = {**to_verl(config), "trainer.use_v1": False}
+    told = {**named(to_verl(config)), "trainer.use_v1": False}
     values = dict(_leaves(compose_pinned(told, flavour_of(config))))
     return InEffect(
         source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"

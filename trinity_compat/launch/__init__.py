@@ -1,6 +1,6 @@
 """Reading launches statically: shell scripts, texts and argument vectors become `Reading`s."""
 
-from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Part, Reading, Word
+from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Part, Reading, Start, Word
 from trinity_compat.launch.reading import read_argv, read_script, read_text
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Open",
     "Part",
     "Reading",
+    "Start",
     "Word",
     "read_argv",
     "read_script",

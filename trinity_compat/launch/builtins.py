@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trinity_compat import mains
 from trinity_compat.launch import (
     assignments,
     calls,
     code,
     conditions,
     external,
-    mains,
     parameters,
     printing,
     reading_input,
@@ -152,6 +152,7 @@ def _eval(sh: Shell, args: Args) -> int:
     if not text_of(value).strip():
         if doubt_in([value]):
             sh.warn("TP101", "eval of something that cannot be known here; it is skipped")
+            external.lose_path(sh)
         return 0
     return code.run_unit(sh, code.unit_of(value, sh.where))
 
@@ -164,6 +165,7 @@ def _source(sh: Shell, args: Args) -> int:
     content = external.script_content(sh, args[0], sourced=True)
     if content is None:
         sh.doubt = Open(f"source {text_of(args[0])}", sh.where)
+        external.lose_path(sh)
         return 0
     return code.source_file(sh, content, args[0], args[1:])
 
@@ -252,7 +254,8 @@ def _command(sh: Shell, args: Args) -> int:
         return 0
     if describe:
         return _found(sh, rest[0])
-    return calls.dispatch(sh, rest, {}, functions=False)
+    with sh.reaching(through=True):
+        return calls.dispatch(sh, rest, {}, functions=False)
 
 
 def _type(sh: Shell, args: Args) -> int:
@@ -279,7 +282,8 @@ def _exec(sh: Shell, args: Args) -> int:
             rest.pop(0)
     if not rest:
         return 0
-    status = calls.dispatch(sh, rest, {}, functions=False)
+    with sh.reaching(through=True):
+        status = calls.dispatch(sh, rest, {}, functions=False)
     sh.exit_trap = None  # the shell is another program now
     raise Exit(status)
 

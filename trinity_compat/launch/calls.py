@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from trinity_compat import mains
 from trinity_compat.launch import assignments, builtins, external, words
 from trinity_compat.launch.code import CARRIAGE_RETURN
 from trinity_compat.launch.state import Function, Return, Shell, Variable
 from trinity_compat.launch.tree import Node
 from trinity_compat.launch.values import Value, text_of
-
-OVERRIDE = re.compile(
-    r"(\+\+|\+|~)?[A-Za-z_][\w@]*([./][\w@-]+)+(\[\d+\])?=|(\+\+|\+)[A-Za-z_][\w.]*=|--config-\w+=?"
-)
 
 
 def run(sh: Shell, node: Node) -> int:
@@ -65,7 +62,7 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
     if builtin is not None:
         with _temporary(sh, prefix):
             return builtin(sh, fields[1:])
-    if OVERRIDE.match(name):
+    if mains.OVERRIDE.match(name):
         return _lost_override(sh, name)
     return external.run(sh, fields, prefix)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from trinity_compat.launch import assignments, bounds, calls, code, conditions, redirections, words
 from trinity_compat.launch.arithmetic import BadArithmetic
 from trinity_compat.launch.matching import Matcher, glob
-from trinity_compat.launch.model import EnvRef
+from trinity_compat.launch.model import EnvRef, Open
 from trinity_compat.launch.state import Exit, Function, Jump, Return, Shell
 from trinity_compat.launch.tree import Node
 from trinity_compat.launch.values import Value, text_of
@@ -101,10 +101,17 @@ def _binary(sh: Shell, node: Node) -> int:
     finally:
         sh.guarded -= 1
     wanted = (status == 0) == (node["Op"] == "&&")
-    if sh.doubt is not None and leaves(sh, [node["Y"]]):
-        _note_guess(sh, "the script is taken to go on")
-        sh.doubt = None
-        return 0
+    if sh.doubt is not None:
+        goes_on = leaves(sh, [node["Y"]])
+        if _turned(sh, node):
+            wanted = goes_on or not wanted
+            status = int(wanted != (node["Op"] == "&&"))
+            _note_turned(sh, node, f"what follows {node['Op']} {'runs' if wanted else 'does not run'}")
+            sh.doubt = None
+        elif goes_on:
+            _note_guess(sh, "the script is taken to go on")
+            sh.doubt = None
+            return 0
     if not wanted:
         return status
     return run_statement(sh, node["Y"])
@@ -129,6 +136,18 @@ def _leaves(sh: Shell, command: Node, depth: int) -> bool:
         return True
     function = sh.functions.get(name)
     return function is not None and _leaves(sh, function.body.get("Cmd") or {}, depth + 1)
+
+
+def _turned(sh: Shell, node: Node) -> bool:
+    """Whether the guess at ``node`` is turned round. That a variable is unset is known, not guessed."""
+    return isinstance(sh.doubt, Open) and sh.log.guesses.turns(sh.unit.where(node))
+
+
+def _note_turned(sh: Shell, node: Node, taken: str) -> None:
+    if isinstance(sh.doubt, Open):
+        why = f"this depends on {sh.doubt.expression}, which cannot be known here"
+        text = f"assumed: {taken}; {why}, and otherwise the script ends without any training"
+        sh.warn("TP114", text, sh.unit.where(node))
 
 
 def _note_guess(sh: Shell, taken: str) -> None:
@@ -175,7 +194,11 @@ def _if(sh: Shell, node: Node) -> int:
         away, stays = (body, rest) if taken else (rest, body)
         if leaves(sh, away) and not leaves(sh, stays) and not other.get("Cond"):
             taken = not taken
-        _note_guess(sh, f"taken as {'true' if taken else 'false'}")
+        if _turned(sh, node):
+            taken = not taken
+            _note_turned(sh, node, f"the condition is {'true' if taken else 'false'}")
+        else:
+            _note_guess(sh, f"taken as {'true' if taken else 'false'}")
     sh.doubt = None
     if taken:
         return run_list(sh, node.get("Then") or [])

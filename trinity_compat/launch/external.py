@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from trinity_compat.launch import calculator, code, mains, printing, tools, wrappers
-from trinity_compat.launch.model import Launch, Open
+from trinity_compat import mains
+from trinity_compat.launch import calculator, code, printing, tools, wrappers
+from trinity_compat.launch.model import Launch, Open, Start
 from trinity_compat.launch.segments import place_of
 from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Value, derived, doubt_in, literal, text_of, to_word
@@ -26,7 +27,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     name = texts[0].rsplit("/", 1)[-1]
     found = mains.find(texts, text_of(sh.cwd))
     if found is not None:
-        return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found)
+        start = sh.reach.start or _start(sh, fields[0], prefix, isolated=found.isolated)
+        return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found, start)
     if mains.PYTHON.fullmatch(name) and texts[1:2] == ["-c"] and len(texts) == 3:
         printed = calculator.python(texts[2])
         if printed is not None:
@@ -43,7 +45,7 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if inner is not None:
         return _inner(sh, fields, inner, (*wrapper, inner.name))
     if _is_script(sh, texts[0]):
-        return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix, asked=False)
+        return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _say_what_is_missed(sh, texts, name)
     return _unknown(sh, texts)
 
@@ -64,6 +66,21 @@ def _say_what_is_missed(sh: Shell, texts: list[str], name: str) -> None:
 def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
     if inner.remote:
         sh = remote(sh)
+    if inner.dropped != ():
+        sh = _without(sh, inner.dropped)
+    name = text_of(fields[0]).rsplit("/", 1)[-1]
+    start = _start(sh, fields[0], inner.prefix) if inner.name == "ray job submit" else None
+    elsewhere = inner.elsewhere or (inner.name if name in wrappers.ELSEWHERE else "")
+    with sh.reaching(
+        through=True,
+        path_known=sh.reach.path_known and name not in wrappers.SWITCHES,
+        elsewhere=sh.reach.elsewhere or elsewhere,
+        start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
+    ):
+        return _run_inner(sh, fields, inner, wrapper)
+
+
+def _run_inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
     if inner.code is not None:
         child = _within(sh, wrapper).child(inner.prefix)
         return code.run_script(child, inner.code, fields[0], [], place_of(inner.code, sh.where))
@@ -71,6 +88,35 @@ def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple
     for call in inner.calls:
         status = run(sh, call, inner.prefix, wrapper)
     return status
+
+
+def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:
+    """How bash, or what stands between it and the program, finds the program."""
+    path, python_path = (
+        text_of(prefix[name] if name in prefix else sh.exported(name)) for name in ("PATH", "PYTHONPATH")
+    )
+    reach = sh.reach
+    return Start(
+        program=text_of(program),
+        hooked=reach.hooked and not reach.through and not isinstance(doubt_in([program]), Open),
+        path=path if reach.path_known else None,
+        python_path=python_path,
+        isolated=isolated,
+        elsewhere=reach.elsewhere,
+    )
+
+
+def lose_path(sh: Shell) -> None:
+    """Something that isn't read may have put another folder in front of PATH."""
+    sh.reach = replace(sh.reach, path_known=False)
+
+
+def _without(sh: Shell, names: tuple[str, ...] | None) -> Shell:
+    """The shell for a command that gets none (or not these) of its variables: ``env -i``, ``env -u``."""
+    shell = sh.copy()
+    kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
+    shell.variables = kept
+    return shell
 
 
 def _within(sh: Shell, wrapper: tuple[str, ...]) -> Shell:
@@ -87,7 +133,12 @@ def remote(sh: Shell) -> Shell:
 
 
 def _launch(
-    sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...], found: mains.Found
+    sh: Shell,
+    fields: list[Value],
+    prefix: Prefix,
+    wrapper: tuple[str, ...],
+    found: mains.Found,
+    start: Start,
 ) -> int:
     arguments = tuple(to_word(value, place_of(value, sh.where)) for value in fields[found.arguments :])
     for word in arguments:
@@ -101,12 +152,14 @@ def _launch(
     values.update(prefix)
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
-    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, text_of(sh.cwd) or "."))
+    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, text_of(sh.cwd) or ".", start))
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0
 
 
 def _unknown(sh: Shell, texts: list[str]) -> int:
+    if texts[0] in wrappers.CHANGES_PATH:
+        lose_path(sh)
     expression = " ".join(texts)[:200]
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = Open(sh.capturing or expression, sh.where)
@@ -128,14 +181,15 @@ def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
             command = command or "c" in option
             options |= set(option[1:]) if option[0] == "-" else set()
             rest = rest[1:] if option.endswith("o") else rest
-    child = sh.child(prefix)
+    name = "sh" if "p" in options else name  # bash -p reads no BASH_ENV
+    child = _shell_of(sh, prefix, name)
     child.options |= options & set("euax")
     if command:
         if not rest:
             return 2
         return code.run_script(child, rest[0], rest[1] if len(rest) > 1 else fields[0], rest[2:], sh.where)
     if rest and "s" not in options:
-        return _script_file(sh, rest[0], rest[1:], prefix, options=options)
+        return _script_file(sh, rest[0], rest[1:], prefix, program=name, options=options)
     if sh.stdin is None:
         return 0
     if doubt_in([sh.stdin]) and not text_of(sh.stdin).strip():
@@ -143,6 +197,13 @@ def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
         return 0
     child.stdin = None
     return code.run_script(child, code.without_last_backslash(sh.stdin), fields[0], rest, sh.where)
+
+
+def _shell_of(sh: Shell, prefix: Prefix, program: str) -> Shell:
+    """The shell that ``program`` is. Of all shells only bash reads the file that BASH_ENV names."""
+    child = sh.child(prefix)
+    child.reach = replace(child.reach, hooked=program == "bash" and bool(child.exported("BASH_ENV")))
+    return child
 
 
 def _is_script(sh: Shell, text: str) -> bool:
@@ -162,15 +223,17 @@ def _script_file(
     args: list[Value],
     prefix: Prefix,
     *,
-    asked: bool = True,
+    program: str = "",
     options: set[str] | None = None,
 ) -> int:
+    """A script run by ``program``, or by the one that its first line names."""
     content = script_content(sh, name, sourced=False)
     if content is None:
         sh.doubt = Open(f"bash {text_of(name)}", sh.where)
         sh.write((sh.unknown(f"bash {text_of(name)}", sh.where),))
-        return 0 if asked or sh.doubt else 127
-    child = sh.child(prefix)
+        return 0
+    by_itself = "bash" if re.match(r"#!.*\bbash\b", text_of(content).split("\n", 1)[0]) else "sh"
+    child = _shell_of(sh, prefix, program or by_itself)
     child.options |= (options or set()) & set("euax")
     return code.run_script(child, code.without_last_backslash(content), name, args, sh.where)
 

@@ -19,11 +19,13 @@ class EnvRef:
 
     ``default`` is the text of ``${NAME:-default}``; None when the script gives none. ``parts`` are
     the default's own pieces when it isn't literal (``${MODEL:-$HOME/models/x}``), else empty.
+    ``required``: bash ends the script where it is unset (``${NAME:?}``, ``set -u``), else it is empty there.
     """
 
     name: str
     default: str | None = None
     parts: tuple[Part, ...] = ()
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,24 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """How the program of a launch is found: whether one that stands in front of it would be run instead.
+
+    ``program`` is its word: ``python3``, ``/usr/bin/python3``. ``hooked``: bash starts it itself, having read
+    the file that BASH_ENV names. ``path`` and ``python_path`` are PATH and PYTHONPATH in its environment;
+    ``path`` is None where something that isn't read may have changed it. ``isolated``: it takes no code from
+    the environment (``python -I``). ``elsewhere``: what takes it out of the script's reach (``docker exec``).
+    """
+
+    program: str
+    hooked: bool = False
+    path: str | None = ""
+    python_path: str = ""
+    isolated: bool = False
+    elsewhere: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One call of a training main. ``arguments`` are everything after ``-m module``."""
 
@@ -85,6 +105,7 @@ class Launch:
     env: Mapping[str, Word] = field(default_factory=dict)  # exported by the script, or prefixed
     wrapper: tuple[str, ...] = ()  # e.g. ("ray job submit",): what stands before python
     cwd: str = "."
+    start: Start | None = None  # None: made otherwise than by reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,7 @@ def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, v
     if operator in operators.DEFAULTS:
         return _scalar_default(sh, unit, part, quoted, name, value)
     if value is None or _unset(value):
-        _note_unset(sh, unit, part, name, value)
+        value = _under_set_u(sh, unit, part, name, value)
     if part.get("Slice"):
         value = operators.slice_text(sh, unit, part, value or EMPTY)
     if operator == "@" and (value is None or _unset(value)):
@@ -317,9 +317,17 @@ def _unset(value: Value) -> bool:
     return len(value) == 1 and isinstance(value[0].source, EnvRef) and value[0].source.default is None
 
 
-def _note_unset(sh: Shell, unit: Unit, part: Node, name: str, value: Value | None) -> None:
-    if "u" in sh.options and (name.isdigit() or value is not None) and name not in ("@", "*"):
+def _under_set_u(sh: Shell, unit: Unit, part: Node, name: str, value: Value | None) -> Value | None:
+    """The value of an unset variable: under ``set -u`` bash ends the script, which is said."""
+    if "u" not in sh.options:
+        return value
+    if (name.isdigit() or value is not None) and name not in ("@", "*"):
         sh.warn("TP104", f"${name} is not set; under set -u bash ends the script here", unit.where(part))
+    return value and tuple(_required(bit) for bit in value)
+
+
+def _required(bit: Bit) -> Bit:
+    return replace(bit, source=replace(bit.source, required=True)) if isinstance(bit.source, EnvRef) else bit
 
 
 def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None) -> Segs:
@@ -333,7 +341,7 @@ def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, 
         return segs_of(value or EMPTY, quoted=quoted, where=where)
     if operator in (":?", "?"):
         sh.warn("TP104", f"${name} must be set; without it bash ends the script here", where)
-        return [Seg("", where, EnvRef(name), quoted)]
+        return [Seg("", where, EnvRef(name, required=True), quoted)]
     segs = _default_word(sh, unit, word, quoted)
     if surrounding and value is not None and isinstance(value[0].source, EnvRef):
         segs = _with_reference(segs, value[0].source.name, where, quoted)

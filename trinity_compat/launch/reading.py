@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import bounds, code, commands, external
 from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.files import Files
+from trinity_compat.launch.guesses import Guesses, search
 from trinity_compat.launch.model import Reading
-from trinity_compat.launch.state import Given, Log, Shell, Variable
+from trinity_compat.launch.state import Given, Log, Reach, Shell, Variable
 from trinity_compat.launch.tree import Unit
 from trinity_compat.launch.values import Bit, Value, lines_of, literal, text_of
 
@@ -49,10 +50,14 @@ def read_script(
             data = stream.read(bounds.SCRIPT + 1)
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
-    shell = _shell(name or os.fspath(path), cwd, env or {}, args, given)
-    shell.name = literal(os.fspath(path), shell.where)
-    shell.scripts = [shell.name]
-    return _read(shell, data.decode(errors="surrogateescape"))
+
+    def start() -> Shell:
+        shell = _shell(name or os.fspath(path), cwd, env or {}, args, given)
+        shell.name = literal(os.fspath(path), shell.where)
+        shell.scripts = [shell.name]
+        return shell
+
+    return _read(start, data.decode(errors="surrogateescape"))
 
 
 def read_text(
@@ -65,10 +70,24 @@ def read_text(
     given: Collection[str] | None = None,
 ) -> Reading:
     """Read the text of a shell script; parameters as for `read_script`."""
-    return _read(_shell(name, cwd, env or {}, args, given), text)
+    return _read(lambda: _shell(name, cwd, env or {}, args, given), text)
 
 
-def _read(shell: Shell, text: str) -> Reading:
+def _read(start: Callable[[], Shell], text: str) -> Reading:
+    """Read ``text`` in a shell that ``start`` makes; again, with other guesses, until a launch is reached."""
+    budget = Budget()
+
+    def attempt(made: Guesses) -> Shell:
+        shell = start()
+        shell.budget, shell.log.guesses = budget, made
+        _run(shell, text)
+        return shell
+
+    shell = search(attempt, lambda shell: bool(shell.log.launches))
+    return _reading(shell.unit.name, shell)
+
+
+def _run(shell: Shell, text: str) -> None:
     name = shell.unit.name
     if len(text) > bounds.SCRIPT:
         raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
@@ -78,7 +97,6 @@ def _read(shell: Shell, text: str) -> Reading:
     source = code.without_unreadable(text, holes, Where(name, 1)).encode(errors="surrogateescape")
     with _bounded(shell):
         code.run_script_unit(shell, Unit(name, source, holes=holes))
-    return _reading(name, shell)
 
 
 def read_argv(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Reading:
@@ -121,6 +139,7 @@ def _shell(
         where=start,
     )
     shell.cwd = literal(root, start)
+    shell.reach = Reach(hooked="BASH_ENV" in env)
     shell.positional = [lines_of(arg, start) if arg else () for arg in args]
     for key, value in env.items():
         shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)

@@ -11,7 +11,8 @@ from trinity_compat.errors import Where
 from trinity_compat.launch import bounds
 from trinity_compat.launch.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.files import Files, absolute
-from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open
+from trinity_compat.launch.guesses import Guesses
+from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Start
 from trinity_compat.launch.tree import Node, Unit
 from trinity_compat.launch.values import EMPTY, Bit, Value, literal, text_of
 
@@ -94,6 +95,21 @@ class Given:
     replaced: Where | None = None  # where the script first put another value in its place
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a command of a shell still has of the script's surroundings (see `Start`).
+
+    ``through``: something of the shell's own stands before the command (``exec``, a program that runs it).
+    ``start``: what a program started that starts the rest by itself (``ray job submit``).
+    """
+
+    hooked: bool = False
+    through: bool = False
+    path_known: bool = True
+    elsewhere: str = ""
+    start: Start | None = None
+
+
 @dataclass(slots=True)
 class Log:
     """What a whole reading collects, over all of its shells."""
@@ -101,6 +117,7 @@ class Log:
     launches: list[Launch] = field(default_factory=list)
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
     given: dict[str, Given] = field(default_factory=dict)
+    guesses: Guesses = field(default_factory=Guesses)
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""
@@ -155,6 +172,7 @@ class Shell:
     ended_at: Where | None = None
     wrapper: tuple[str, ...] = ()  # the programs that started this shell
     literal_argument: bool = False  # the command's first argument is written out, nothing expanded
+    reach: Reach = Reach()
 
     def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:
         """Record a diagnostic at ``where``, or at the command that runs now."""
@@ -181,6 +199,11 @@ class Shell:
         if found.array is not None:
             return found.array.get("0" if found.is_table else 0)
         return found.value
+
+    def exported(self, name: str) -> Value:
+        """What a program that is started now finds in its environment; empty where it finds nothing."""
+        found = self.variables.get(name)
+        return found.value or EMPTY if found is not None and found.exported else EMPTY
 
     def from_surroundings(self, name: str) -> bool:
         """Whether an unset name could still come from the environment of the script."""
@@ -367,7 +390,17 @@ class Shell:
         shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
         shell.loops = shell.calls = shell.guarded = 0
         shell.frames = []
+        shell.reach = replace(self.reach, hooked=False, through=False)
         return shell
+
+    @contextmanager
+    def reaching(self, **changes: Any) -> Iterator[None]:
+        """While a command runs whose reach is another: ``exec``, ``nohup``."""
+        before, self.reach = self.reach, replace(self.reach, **changes)
+        try:
+            yield
+        finally:
+            self.reach = replace(before, path_known=before.path_known and self.reach.path_known)
 
     def status_value(self, status: int, doubt: Open | EnvRef | None, where: Where) -> Value:
         """A status as ``$?`` gives it: open where it is a guess."""

@@ -10,7 +10,8 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from trinity_compat.launch import mains, parameters, xargs
+from trinity_compat import mains, ray_jobs
+from trinity_compat.launch import parameters, xargs
 from trinity_compat.launch.assignments import NAME, tail
 from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Value, doubt_in, literal, text_of
@@ -45,12 +46,38 @@ INERT = {
     "du", "df", "ray", "make",
 }  # fmt: skip
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
+# What starts a command out of the script's reach, and how.
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(
+        ("docker", "podman", "nerdctl", "kubectl", "apptainer", "singularity", "enroot", "chroot"),
+        "in a container, where this run is not",
+    ),
+    **dict.fromkeys(("ssh", "pdsh"), "on another machine"),
+    **dict.fromkeys(("srun", "sbatch", "salloc", "bsub", "qsub"), "on machines that the scheduler chooses"),
+    **dict.fromkeys(("sudo", "doas", "su"), "as another user, with an environment of its own"),
+    **dict.fromkeys(("tmux", "screen", "systemd-run", "at"), "in a session with an environment of its own"),
+}
+# What runs a command with another environment's folder in front of PATH.
+SWITCHES = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye"}
+# What may change PATH of the script itself.
+CHANGES_PATH = {
+    "conda",
+    "mamba",
+    "micromamba",
+    "module",
+    "ml",
+    "spack",
+    "workon",
+    "mise",
+    "pyenv",
+    "activate",
+}
 STRINGS = {
     "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
     "watch", "salloc",
 }  # fmt: skip
 SSH_VALUES = {f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWw"}
-RUNNERS = frozenset({"bash", "sh", "zsh", "dash", "torchrun", "accelerate", "deepspeed"})
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,8 @@ class Inner:
     code: Value | None = None
     prefix: Prefix = field(default_factory=dict)
     remote: bool = False
+    elsewhere: str = ""
+    dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
 
 
 def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
@@ -80,8 +109,6 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
         return _uv(fields, texts, prefix)
-    if name in mains.TRACERS and (own := mains.traced(texts, 1)) is not None:
-        return Inner(name, [[literal("python", fields[0][0].where), *fields[own:]]], prefix=prefix)
     if name in INERT or name == "parallel":
         return None
     return _scan(sh, fields, texts, name, prefix)
@@ -106,34 +133,37 @@ def _skip_options(texts: list[str], with_value: frozenset[str], words: int) -> i
 
 def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
     at, own = 1, dict(prefix)
+    dropped: tuple[str, ...] | None = ()
     while at < len(texts):
         text = texts[at]
         match = re.match(r"([A-Za-z_]\w*)=", text)
         if match:
             own[match[1]] = tail(fields[at], match.end())
+        elif text in ("-i", "-", "--ignore-environment"):
+            own, dropped = {}, None
         elif text in ("-u", "--unset", "-C", "--chdir"):
             at += 1
+            if "u" in text and dropped is not None:
+                dropped = (*dropped, *texts[at : at + 1])
         elif not text.startswith("-"):
             break
         at += 1
-    return Inner("env", [fields[at:]], prefix=own) if at < len(fields) else None
+    return Inner("env", [fields[at:]], prefix=own, dropped=dropped) if at < len(fields) else None
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
-    if "--" in texts:
-        at = texts.index("--") + 1
-    else:
-        at = next((i for i in range(3, len(texts)) if _starts(texts, i)), len(texts))
+    job = ray_jobs.read(texts[1:])
+    at = 1 + job.entry
     if at >= len(fields):
         return None
     own = dict(prefix)
-    for index, text in enumerate(texts[:at]):
-        if text.startswith("--runtime-env-json"):
-            given = text.partition("=")[2] or (texts[index + 1] if index + 1 < at else "")
-            own.update(_runtime_env(sh, given))
+    own.update(_runtime_env(sh, job.options.get("--runtime-env-json", "")))
+    address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
+    elsewhere = "" if ray_jobs.is_local(address) else f"ray job submit --address {address}"
+    shown = "ray job submit"
     if at == len(fields) - 1 and " " in texts[at]:
-        return Inner("ray job submit", code=fields[at], prefix=own)
-    return Inner("ray job submit", [fields[at:]], prefix=own)
+        return Inner(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
+    return Inner(shown, [fields[at:]], prefix=own, elsewhere=elsewhere)
 
 
 def _runtime_env(sh: Shell, text: str) -> Prefix:
@@ -146,20 +176,9 @@ def _runtime_env(sh: Shell, text: str) -> Prefix:
 
 
 def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
-    start = texts.index("run") + 1
-    for index in range(start, len(texts)):
-        python = literal("python", fields[0][0].where)
-        if texts[index] in ("-m", "--module"):
-            return Inner(
-                "uv run",
-                [[python, literal("-m", fields[index][0].where), *fields[index + 1 :]]],
-                prefix=prefix,
-            )
-        if texts[index].endswith(".py"):
-            return Inner("uv run", [[python, *fields[index:]]], prefix=prefix)
-        if _starts(texts, index):
-            return Inner("uv run", [fields[index:]], prefix=prefix)
-    return None
+    """``uv run bash x.sh``; where it starts a training main itself, ``mains.find`` has found it."""
+    start = next((i for i in range(texts.index("run") + 1, len(texts)) if _starts(texts, i)), None)
+    return None if start is None else Inner("uv run", [fields[start:]], prefix=prefix)
 
 
 def _starts(texts: list[str], at: int) -> bool:
@@ -167,7 +186,7 @@ def _starts(texts: list[str], at: int) -> bool:
     name = texts[at].rsplit("/", 1)[-1]
     if at + 1 >= len(texts):
         return False
-    if mains.PYTHON.fullmatch(name) or name in RUNNERS:
+    if mains.is_launcher(name) or name in SHELLS:
         return True
     return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trinity_compat import mains
 from trinity_compat.audit import Audit, render
 from trinity_compat.audit import Request as AuditRequest
 from trinity_compat.audit.collect import audit_launch
@@ -36,6 +37,7 @@ def source_of(found: Invocation, request: Request, options: Options) -> tuple[So
     everything derived from it follows; the options that come back hold the rest."""
     words = [text for text in options.sets if not is_trinity_only(text)]
     launch, environ = launch_of(found, request)
+    mains.refuse(launch.module, launch.where)
     added = [Word((Part(text),), Where("--set")) for text in words]
     launch = replace(launch, arguments=(*launch.arguments, *added))
     asked = TranslateOptions(resolve=True, environ=environ, command=_command(request))
@@ -47,7 +49,7 @@ def source_of(found: Invocation, request: Request, options: Options) -> tuple[So
         text,
         _record(launch, request),
         _audit(launch, environ, request.script),
-        _notes(translation),
+        (*_notes(translation), *_left_out(found)),
     )
     return source, replace(options, sets=rest)
 
@@ -117,6 +119,12 @@ def _notes(translation: Translation) -> tuple[str, ...]:
             if finding.status is Status.UNSUPPORTED and finding.where
         ),
     )
+
+
+def _left_out(found: Invocation) -> list[str]:
+    """What stood before the launch and has no part in its run."""
+    left = [name for name in found.wrapper if name not in ("ray job submit", "uv run")]
+    return [f"note: {', '.join(left)} is left out: the run starts processes of its own"] if left else []
 
 
 def _audit(launch: Launch, environ: Mapping[str, str], script: str) -> str:

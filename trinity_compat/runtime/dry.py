@@ -10,7 +10,16 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import captured, configs, micro_batches, plan, preflight, refusals, unread
+from trinity_compat.runtime import (
+    captured,
+    configs,
+    foreseen,
+    micro_batches,
+    plan,
+    preflight,
+    refusals,
+    unread,
+)
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.intercept import Invocation
@@ -70,6 +79,7 @@ def sources(path: str, arguments: Sequence[str], options: Options) -> Iterator[t
         return
     check_script(Path(path))
     request = Request(path, tuple(arguments), {}, str(Path.cwd()), dict(os.environ))
+    foreseen.check(path, arguments, request.environ)
     launches = read_script(path, args=arguments, env=request.environ).launches
     if not launches:
         raise UserError(f"{path} starts no veRL training main that can be read without running it")

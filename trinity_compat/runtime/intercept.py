@@ -9,28 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from trinity_compat import mains, ray_jobs
 from trinity_compat.errors import RunError, UserError
-
-_MAIN = re.compile(r"(?:[\w]+\.)*main_(?:ppo|dapo)")
-_MAIN_FILE = re.compile(r"(?:.*/)?((?:verl/trainer|recipe/dapo(?:/src)?)/main_(?:ppo|dapo))\.py")
-_PYTHON = re.compile(r"python[\d.]*")
-_PYTHON_OPTIONS_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
-_HERE = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "auto"}
+from trinity_compat.runtime import shim
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A call of a training main. ``wrapper``: the words that stand before it (``ray job submit``)."""
+    """A call of a training main. ``wrapper``: what stands before it (``ray job submit``, ``torchrun``)."""
 
     module: str
     arguments: tuple[str, ...]
@@ -48,83 +42,29 @@ class Submission:
     env: Mapping[str, str]
     cwd: str | None
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the cluster is this machine's."""
-        host = urlsplit(self.address).hostname if "//" in self.address else self.address.split(":")[0]
-        return (host or "") in _HERE
 
-
-def find_main(name: str, words: Sequence[str]) -> Invocation | None:
-    """The training main that ``name words…`` starts, or None. Pure; never raises for foreign words."""
-    if _PYTHON.fullmatch(name):
-        return _python_main(words)
-    if name in ("torchrun", "accelerate", "uv"):
-        return _wrapped_main(name, words)
-    return None
-
-
-def _python_main(words: Sequence[str]) -> Invocation | None:
-    """Reads Python's own options, so that the ``-m`` of somebody else's program is left alone."""
-    index = 0
-    while index < len(words) and words[index].startswith("-") and words[index] != "-":
-        word = words[index]
-        if word in _PYTHON_OPTIONS_WITH_VALUE:
-            index += 2
-        elif module := re.match(r"-[^-mcWX]*m(.*)", word):
-            rest = [module[1], *words[index + 1 :]] if module[1] else list(words[index + 1 :])
-            return _invocation(rest[0], rest[1:]) if rest and _MAIN.fullmatch(rest[0]) else None
-        elif re.match(r"-[^-mcWX]*c", word):
-            return None
-        else:
-            index += 1
-    if index < len(words) and (file := _MAIN_FILE.fullmatch(words[index])):
-        return _invocation(file[1].replace("/", "."), words[index + 1 :])
-    return None
-
-
-def _wrapped_main(name: str, words: Sequence[str]) -> Invocation | None:
-    """``torchrun|accelerate launch|uv run … [python] -m module …``: only their launching forms."""
-    for index, word in enumerate(words[:-1]):
-        following = words[index + 1]
-        if word in ("-m", "--module") and _MAIN.fullmatch(following):
-            return _invocation(following, words[index + 2 :], (name, *words[:index]))
-        if _MAIN_FILE.fullmatch(following) and not word.startswith("--"):
-            file = _MAIN_FILE.fullmatch(following)
-            assert file
-            return _invocation(file[1].replace("/", "."), words[index + 2 :], (name, *words[: index + 1]))
-    return None
-
-
-def _invocation(module: str, arguments: Sequence[str], wrapper: Sequence[str] = ()) -> Invocation:
-    return Invocation(module=module, arguments=tuple(arguments), wrapper=tuple(wrapper))
-
-
-_RAY_FLAGS = {"--no-wait", "--verbose", "-v", "--help"}
+def find_main(words: Sequence[str]) -> Invocation | None:
+    """The training main that the words start here, or None. Never raises for foreign words."""
+    try:
+        here = os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:  # the folder is gone
+        here = "/"
+    found = mains.find(words, here)
+    return Invocation(found.module, tuple(words[found.arguments :]), found.wrapper) if found else None
 
 
 def read_submission(words: Sequence[str], env: Mapping[str, str]) -> Submission:
     """Read ``ray job submit``'s options. ``words`` follow ``ray``. Reads runtime-env files.
 
-    Raises UserError for a runtime environment that is no mapping."""
-    options: dict[str, str] = {}
-    index = 2
-    while index < len(words) and words[index].startswith("-") and words[index] != "--":
-        name, sep, value = words[index].partition("=")
-        if sep or name in _RAY_FLAGS:
-            index += 1
-        else:
-            value = words[index + 1] if index + 1 < len(words) else ""
-            index += 2
-        options[name] = value
-    entry = words[index + 1 :] if index < len(words) and words[index] == "--" else words[index:]
-    entry = shlex.split(entry[0]) if len(entry) == 1 else entry
-    runtime = _runtime_env(options)
+    Raises UserError for a runtime environment that is not a mapping."""
+    job = ray_jobs.read(words)
+    entry = words[job.entry :]
+    runtime = _runtime_env(job.options)
     return Submission(
-        entrypoint=tuple(entry),
-        address=options.get("--address", env.get("RAY_ADDRESS", "")),
+        entrypoint=tuple(shlex.split(entry[0]) if len(entry) == 1 else entry),
+        address=job.options.get("--address", env.get("RAY_ADDRESS", "")),
         env={str(k): str(v) for k, v in (runtime.get("env_vars") or {}).items()},
-        cwd=options.get("--working-dir", runtime.get("working_dir")),
+        cwd=job.options.get("--working-dir", runtime.get("working_dir")),
     )
 
 
@@ -138,7 +78,7 @@ def _runtime_env(options: Mapping[str, str]) -> dict[str, Any]:
     else:
         return {}
     if not isinstance(loaded, dict):
-        raise UserError(f"ray job submit: the runtime environment is no mapping: {loaded!r}")
+        raise UserError(f"ray job submit: the runtime environment is not a mapping: {loaded!r}")
     return loaded
 
 
@@ -148,24 +88,15 @@ def _submitted(words: Sequence[str]) -> Invocation | Submission | None:
         return None
     submission = read_submission(words, os.environ)
     entry = submission.entrypoint
-    found = find_main(Path(entry[0]).name, entry[1:]) if entry else None
-    starts_us = found or any("main_ppo" in text or "main_dapo" in text for text in _script_texts(entry))
-    if not starts_us:
+    found = find_main(entry) if entry else None
+    if not found and not any(map(mains.trains, (*_script_texts(entry), *entry))):
         return None
-    if not submission.is_local:
-        raise UserError(
-            f"ray job submit --address {submission.address}: the job would run on that cluster, where"
-            " this `trinity-compat run` cannot stand in front of python3",
-            hint="install trinity-compat[run] and vllm on that cluster's head node and submit"
-            f" `ray job submit --address {submission.address} … -- trinity-compat run SCRIPT`,"
-            " or leave --address away to run on this machine",
-        )
+    if not ray_jobs.is_local(submission.address):
+        raise ray_jobs.remote(submission.address)
     if found is None:
         return submission
     where = submission.cwd if submission.cwd and Path(submission.cwd).is_dir() else None
-    return Invocation(
-        found.module, found.arguments, ("ray job submit", *found.wrapper), submission.env, where
-    )
+    return replace(found, wrapper=("ray job submit", *found.wrapper), env=submission.env, cwd=where)
 
 
 def _script_texts(words: Sequence[str]) -> list[str]:
@@ -173,20 +104,31 @@ def _script_texts(words: Sequence[str]) -> list[str]:
     return [path.read_text(errors="replace") for path in files if path.is_file()]
 
 
-def main(argv: Sequence[str]) -> int:
+def _found(name: str, words: Sequence[str]) -> Invocation | Submission | None:
+    if mains.PYTHON.fullmatch(name) and words and Path(words[0]).name == "ray":
+        name, words = "ray", words[1:]  # a program of Python's, started by its interpreter
+    return _submitted(words) if name == "ray" else find_main([name, *words])
+
+
+def _run_captured(found: Invocation) -> int:
+    from trinity_compat.runtime.session import run_captured
+
+    return run_captured(found)
+
+
+def main(argv: Sequence[str], run: Callable[[Invocation], int] = _run_captured) -> int:
     """Run the launch that the words make, or become the program that was meant."""
     real, name, *words = argv
-    found = _submitted(words) if name == "ray" else find_main(name, words)
+    found = _found(name, words)
     if isinstance(found, Submission):
         os.environ.update(found.env)
         os.execvp(found.entrypoint[0], list(found.entrypoint))
     if isinstance(found, Invocation):
-        from trinity_compat.runtime.session import run_captured
-
-        return run_captured(found)
+        return run(found)
     if not real:
         print(f"{name}: command not found", file=sys.stderr)
         return 127
+    os.environ[shim.ASKED] = str(os.getpid())  # a Python that this becomes need not ask again
     return os.execv(real, [real, *words])
 
 

@@ -16,7 +16,7 @@ from typing import Any, cast, get_args
 
 from trinity_compat.addresses import outward_address
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import engine_width
+from trinity_compat.gpus import trainer_gpus
 from trinity_compat.runtime import attention, checkout, length, micro_batches, profiles
 from trinity_compat.runtime.devices import detect_device, usable
 from trinity_compat.runtime.jobdir import JobDir
@@ -259,22 +259,13 @@ def _check_colocated(spec: RunSpec) -> None:
 
 def _check_one_device(spec: RunSpec) -> None:
     """A CPU is one however many processes train on it."""
-    trainer, width = (
-        spec.verl["trainer"],
-        engine_width(spec.verl["actor_rollout_ref"]["rollout"], spec.device),
-    )
-    devices = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
+    devices = trainer_gpus(spec.verl)
     if spec.device != "cpu" and devices > 1:
         raise UserError(
             f"mode colocate: both sides take turns on one device, and the run has {devices}"
             " (trainer.nnodes × trainer.n_gpus_per_node)",
             hint="leave out --mode colocate: the devices are then split between the two sides; or write"
             " --set trainer.nnodes=1 --set trainer.n_gpus_per_node=1",
-        )
-    if width > 1:
-        raise UserError(
-            f"mode colocate: actor_rollout_ref.rollout.tensor_model_parallel_size={width} on one device",
-            hint="write actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         )
 
 

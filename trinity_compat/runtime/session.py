@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import processes, shim
+from trinity_compat.runtime import foreseen, processes, shim
 from trinity_compat.runtime.intercept import Invocation, die_of_ctrl_c
 
 
@@ -55,8 +55,10 @@ def run_script(script: str, arguments: Sequence[str], options: Mapping[str, Any]
         raise UserError("bash is not on PATH: a script needs it")
     check_script(Path(script))
     environ = shim.without(os.environ)
+    programs = foreseen.check(script, arguments, environ)
     with _folder(Request(script, tuple(arguments), options, str(Path.cwd()), environ)) as folder:
-        env = shim.install(folder / "bin", script_text=Path(script).read_text(errors="replace"), env=environ)
+        text = Path(script).read_text(errors="replace")
+        env = shim.install(folder / "bin", script_text=text, env=environ, programs=programs)
         env[shim.SESSION] = str(folder)
         # Without this process nobody would know of the run any more: it ends with it, however that ends.
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=processes.die_with_parent)

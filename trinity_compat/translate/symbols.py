@@ -1,5 +1,9 @@
 """Environment variables that stay symbolic: ``$HOME/models`` → ``${oc.env:HOME}/models``.
 
+A variable that may be unset where the YAML is used gets what bash would put there as its default:
+``$RUN`` → ``${oc.env:RUN,''}``, ``${RUN:-a}`` → ``${oc.env:RUN,a}``. OmegaConf refuses an unset one
+without a default, so those where bash would stop too (``${RUN:?}``, ``set -u``) have none.
+
 The launch is composed twice: once with real texts, once with a mark in place of each piece that
 comes from the environment or that cannot be known. Where a mark turns up in a composed value, the
 piece flows there, through lists, dictionaries and interpolations. Marks are plain words, so that
@@ -9,7 +13,7 @@ they survive Hydra's grammar.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +22,8 @@ from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
 from trinity_compat.secret import is_secret
 
 _MARK = re.compile(r"TCmark(\d+)x")
+_ALWAYS_SET = {"HOME"}  # by every login; a path without it would lead to the root directory
+_EMPTY_DEFAULT = re.compile(r"(\$\{oc\.env:\w+),''\}")
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,10 @@ class Symbols:
         return _replaced(value, lambda number: self.pieces[number][0].text)
 
     def in_effect(self, value: Any) -> Any:
-        """``value`` with each mark as its text, as the YAML writes it where that is not known."""
-        return _replaced(value, lambda number: self.pieces[number][0].text or _spell(self.pieces[number][0]))
+        """``value`` with each mark as its text; a variable that nobody sets stands there by its name."""
+        return _replaced(
+            value, lambda number: self.pieces[number][0].text or named(_spell(self.pieces[number][0]))
+        )
 
     def is_known(self, value: Any) -> bool:
         """Whether every mark in ``value`` has a text."""
@@ -55,6 +63,11 @@ class Symbols:
 def has_mark(value: Any) -> bool:
     """Whether ``value`` is or holds a text with a mark."""
     return _MARK.search(str(value)) is not None
+
+
+def named(value: Any) -> Any:
+    """``value`` of a YAML with ``${oc.env:NAME}`` for each variable whose default is bash's empty text."""
+    return _mapped(value, lambda text: _EMPTY_DEFAULT.sub(r"\1}", text))
 
 
 def marked_launch(launch: Launch, symbols: Symbols) -> Launch | None:
@@ -129,26 +142,27 @@ def _how_to_give(source: Open) -> str:
     )
 
 
-def _replaced(value: Any, text_of: Any) -> Any:
+def _replaced(value: Any, text_of: Callable[[int], str]) -> Any:
+    return _mapped(value, lambda text: _MARK.sub(lambda match: text_of(int(match.group(1))), text))
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """``value`` with every text in it changed, those of keys too."""
     if isinstance(value, str):
-        if "TCmark" not in value:
-            return value
-        return _MARK.sub(lambda match: text_of(int(match.group(1))), value)
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, (dict, Mapping)):
-        return {_replaced(key, text_of): _replaced(item, text_of) for key, item in value.items()}
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_replaced(item, text_of) for item in value]
+        return [_mapped(item, change) for item in value]
     return value
 
 
 def _spell(part: Part) -> str:
     source = part.source
     if isinstance(source, EnvRef):
-        if source.default is None:
+        if source.default is None and (source.required or source.name in _ALWAYS_SET):
             return f"${{oc.env:{source.name}}}"
-        default = "".join(map(_spell, source.parts)) if source.parts else _quoted(source.default)
+        default = "".join(map(_spell, source.parts)) if source.parts else _quoted(source.default or "")
         return f"${{oc.env:{source.name},{default}}}"
     if isinstance(source, Open):
         return source.expression.replace("${", "\\${")

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from trinity_compat import mains
 from trinity_compat.errors import UserError
 from trinity_compat.translate.apply import Draft, apply_rows
 from trinity_compat.translate.cautions import launch_cautions
@@ -22,14 +23,6 @@ from trinity_compat.translate.view import View
 from trinity_compat.trinity_config import validate
 from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
-
-MAINS = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
-_OTHERS = {
-    "sft": "supervised fine-tuning has no rollout to decouple",
-    "fully_async": "this recipe is decoupled already, by its own trainer",
-    "one_step_off": "this recipe is decoupled already, by its own trainer",
-    "transfer_queue": "this recipe replaces veRL's trainer by one on TransferQueue",
-}
 
 
 def translate(effective: EffectiveConfig, options: Options, *, root: Path | None = None) -> Translation:
@@ -60,22 +53,9 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     return Translation(config, provenance, findings, tuple(draft.cautions), _facts(view, draft))
 
 
-def is_translated(module: str) -> bool:
-    """Whether ``module`` is a training main that is translated."""
-    return module in MAINS
-
-
 def refuse_other_mains(effective: EffectiveConfig) -> None:
     """Raise UserError unless the launch's main is one that is translated."""
-    module = effective.launch.module
-    if is_translated(module):
-        return
-    reasons = (reason for part, reason in _OTHERS.items() if part in module)
-    raise UserError(
-        f"{module} is not translated: {next(reasons, 'its trainer is a recipe of its own')}",
-        where=effective.launch.where,
-        hint=f"translated are {' and '.join(MAINS)}; audit lists this launch's keys",
-    )
+    mains.refuse(effective.launch.module, effective.launch.where)
 
 
 def symbolic_settings(

@@ -66,10 +66,11 @@ def _evaluation(view: View, file: str, names: set[str]) -> dict[str, Any]:
 def _published(view: View, file: str, names: set[str], suffix: str) -> dict[str, Any]:
     """A taskset as the published guide writes it: directory, split, two columns."""
     folder, name = posixpath.split(file)
+    bare = folder and "/" not in folder and not view.symbols.plain(folder)
     return {
         "name": _name(view, file, names, suffix),
         "storage_type": "file",
-        "path": folder,
+        "path": f"{folder}/" if bare else folder,  # $D/x.parquet lies in / where $D is empty
         "split": SPLITS.get(posixpath.splitext(name)[0], "train"),
         "format": {"prompt_key": view.value("data.prompt_key", "prompt"), "response_key": "answer"},
     }

@@ -1,0 +1,322 @@
+"""Which command lines start a training main of veRL's, and which of these mains are translated.
+
+The one recogniser: reading a script (``launch``) and the interception of a run (``runtime.intercept``) both
+ask `find`, so what ``parse`` shows is what ``run`` catches. Imports nothing heavy: each interception pays.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from trinity_compat.errors import UserError, Where
+
+PYTHON = re.compile(r"(python|pypy)(\d(\.\d+)?)?w?")
+# An argument that Hydra takes for an override, or a flag of its own.
+OVERRIDE = re.compile(
+    r"(\+\+|\+|~)?[A-Za-z_][\w@]*([./][\w@-]+)+(\[\d+\])?=|(\+\+|\+)[A-Za-z_][\w.]*=|--config-\w+=?"
+)
+# A training main by its last name: main_ppo, main_dapo, fully_async_main, sft_trainer, fsdp_sft_trainer.
+_TRAINING = re.compile(r"main_\w+|\w+_main|\w*_main_\w+|(\w+_)?trainer|sft_trainer_\w+")
+_NOT_TRAINING = re.compile(r"main_(eval|generation|gen|infer|inference|serve|server|merge)\w*|\w*_eval_main")
+# Of a package that isn't veRL's only these names, or Hydra's overrides, tell that it trains.
+_NAMED = re.compile(r"(\w+_)?main_(ppo|dapo|grpo)(_\w+)?")
+_EASY_R1 = "verl.trainer.main"
+_OF_VERL = ("verl.", "recipe.", "verl_recipe.")
+_PACKAGE = re.compile(r"(?:^|/)((?:verl|recipe|verl_recipe)/.+)$")
+_NESTED = 8  # launchers in each other
+MARKS = ("main", "trainer")  # every command line that starts a training main has one of these in it
+
+TRANSLATED = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+_OTHERS = {
+    "sft_trainer": "supervised fine-tuning has no rollout to decouple",
+    "main_sft": "supervised fine-tuning has no rollout to decouple",
+    "fully_async": "this recipe is decoupled already, by its own trainer",
+    "one_step_off": "this recipe is decoupled already, by its own trainer",
+    "transfer_queue": "this recipe replaces veRL's trainer by one on TransferQueue",
+    "main_ppo_sync": "it is veRL 0.8's trainer on TransferQueue, which 0.9 has in main_ppo",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A program that starts a Python module or file after options of its own.
+
+    ``shown`` is how messages name it, ``command`` the word that has to come first (``accelerate launch``).
+    ``flags`` are its options without a value, where all others have one; None where that isn't known: then
+    the first ``-m``, ``x.py`` or further launcher is what it starts.
+    """
+
+    shown: str
+    command: str = ""
+    flags: frozenset[str] | None = None
+
+
+_TORCHRUN = Launcher("torchrun", flags=frozenset({
+    "--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "--use-env", "--use_env",
+    "--enable-cpu-affinity-binding", "-h", "--help",
+}))  # fmt: skip
+_ACCELERATE = Launcher("accelerate launch", "launch", frozenset({
+    "--multi_gpu", "--multi-gpu", "--cpu", "--tpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp",
+    "--use-fsdp", "--use_megatron_lm", "--quiet", "-q", "--debug", "--no_python", "--use_xpu", "--ipex",
+    "--enable_cpu_affinity", "--same_network", "--standalone", "--downcast_bf16",
+}))  # fmt: skip
+_DEEPSPEED = Launcher("deepspeed", flags=frozenset({
+    "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--bind_cores_to_rank", "--no_ssh",
+}))  # fmt: skip
+# Debuggers, profilers and another interpreter: as programs, and as modules (some only as these).
+_TRACERS = {
+    name: Launcher(name)
+    for name in (
+        "debugpy", "ipdb", "ipdb3", "pudb", "pudb3", "viztracer", "scalene", "pyinstrument", "kernprof",
+        "ipython", "ipython3",
+    )
+} | {name: Launcher(name, "run") for name in ("coverage", "memray")}  # fmt: skip
+_TRACING_MODULES = (
+    "pdb", "cProfile", "profile", "trace", "line_profiler", "memory_profiler", "torch.utils.bottleneck",
+    "IPython",
+)  # fmt: skip
+# Programs by name.
+PROGRAMS: dict[str, Launcher] = {
+    **_TRACERS,
+    "uv": Launcher("uv run", "run"),
+    "torchrun": _TORCHRUN,
+    "accelerate": _ACCELERATE,
+    "deepspeed": _DEEPSPEED,
+}
+# Modules that `python -m` starts.
+_MODULES: dict[str, Launcher] = {
+    **_TRACERS,
+    **{name: Launcher(name) for name in _TRACING_MODULES},
+    "uv": PROGRAMS["uv"],
+    "torch.distributed.run": _TORCHRUN,
+    "torch.distributed.launch": _TORCHRUN,
+    "accelerate.commands.launch": replace(_ACCELERATE, command=""),
+    "accelerate.commands.accelerate_cli": _ACCELERATE,
+    "deepspeed": _DEEPSPEED,
+    "deepspeed.launcher.runner": _DEEPSPEED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A training main: its module, the index of its first argument, the launchers before it.
+
+    ``isolated``: its Python takes no code from the environment (``-I``, ``-E``, ``-S``).
+    """
+
+    module: str
+    arguments: int
+    wrapper: tuple[str, ...] = ()
+    isolated: bool = False
+
+
+def find(words: Sequence[str], cwd: str) -> Found | None:
+    """The training main that a command line starts in ``cwd``, None when it starts something else.
+
+    Pure, and never raises: ``words`` are those of any program.
+    """
+    return _Line(words, cwd).program(0)
+
+
+def is_translated(module: str) -> bool:
+    """Whether ``module`` is a training main that is translated."""
+    return module in TRANSLATED
+
+
+def refusal(module: str) -> str:
+    """That and why a training main isn't translated; empty for one that is."""
+    if is_translated(module):
+        return ""
+    reason = next((why for part, why in _OTHERS.items() if part in module), "its trainer is one of its own")
+    same_name = (main for main in TRANSLATED if main.rpartition(".")[2] == module.rpartition(".")[2])
+    if module == _EASY_R1:
+        reason = "it is EasyR1's, whose configuration is another"
+    elif not module.startswith(_OF_VERL) and (main := next(same_name, "")):
+        reason = f"by its place it is not veRL's own (where it is, write python3 -m {main})"
+    return f"{module} is not translated: {reason}"
+
+
+def refuse(module: str, where: Where | None = None) -> None:
+    """Raise UserError unless ``module`` is a training main that is translated."""
+    if why := refusal(module):
+        hint = f"translated are {' and '.join(TRANSLATED)}; audit lists this launch's keys"
+        raise UserError(why, where=where, hint=hint)
+
+
+def is_training(module: str) -> bool:
+    """Whether a module's name is that of a training main."""
+    last = module.rsplit(".", 1)[-1]
+    return module == _EASY_R1 or (bool(_TRAINING.fullmatch(last)) and not _NOT_TRAINING.fullmatch(last))
+
+
+def is_launcher(word: str) -> bool:
+    """Whether a word names an interpreter, or a program that starts a module or a file of Python."""
+    name = word.rsplit("/", 1)[-1]
+    return bool(PYTHON.fullmatch(name)) or name in PROGRAMS
+
+
+def mentioned(text: str) -> bool:
+    """Whether a text that isn't read as code looks as if it started a training main, or a script."""
+    words = _names(text)
+    shells = any(word in ("bash", "sh", "source") for word in words)
+    scripts = any(word.endswith((".sh", "{}")) for word in words)
+    return _trains(words) or (shells and scripts)
+
+
+def trains(text: str) -> bool:
+    """Whether a text that isn't read as code looks as if it started a training main."""
+    return _trains(_names(text))
+
+
+def _names(text: str) -> list[str]:
+    return [word.rsplit("/", 1)[-1] for word in re.findall(r"[\w./{}-]+", text)]
+
+
+def _trains(words: Sequence[str]) -> bool:
+    return any(map(is_launcher, words)) and any(is_training(word.removesuffix(".py")) for word in words)
+
+
+def named(words: Sequence[str]) -> bool:
+    """Whether the words of a command that isn't followed name a training main to start."""
+    modules = (b for a, b in pairwise(words) if a in ("-m", "--module"))
+    return any(is_training(module) for module in modules) or any(
+        " " in text and mentioned(text) for text in words[1:]
+    )
+
+
+def module_of(path: str, cwd: str) -> str:
+    """A file as a module: verl/trainer/main_ppo.py is verl.trainer.main_ppo, in its own folder too."""
+    path = path.removesuffix(".py")
+    whole = os.path.normpath(f"{cwd}/{path}" if not path.startswith("/") else path)
+    known = (main for main in TRANSLATED if whole.endswith("/" + main.replace(".", "/")))
+    if main := next(known, ""):
+        return main
+    if path.startswith(cwd.rstrip("/") + "/"):
+        path = path[len(cwd.rstrip("/")) + 1 :]
+    match = _PACKAGE.search(path)
+    if match and (path.startswith("/") or match[1].count("/") > 1):
+        path = match[1]
+        while (
+            (deeper := _PACKAGE.search(path[1:]))
+            and path.startswith("verl/")
+            and deeper[1].startswith("verl/")
+        ):
+            path = deeper[1]
+    pieces = [piece for piece in path.split("/") if piece not in ("", ".", "..")]
+    return ".".join(pieces if not path.startswith("/") else pieces[-1:])
+
+
+@dataclass(slots=True)
+class _Line:
+    """One command line while it is looked through. ``at`` is always the index of a word."""
+
+    words: Sequence[str]
+    cwd: str
+    nested: int = 0
+
+    def program(self, at: int) -> Found | None:
+        name = self.words[at].rsplit("/", 1)[-1]
+        if PYTHON.fullmatch(name):
+            return self._python(at + 1)
+        launcher = PROGRAMS.get(name)
+        return self._launched(at + 1, launcher) if launcher else None
+
+    def _main(self, arguments: int, module: str) -> Found | None:
+        """A module that is started, where it trains: veRL's by its name, another's by its overrides too."""
+        if not is_training(module):
+            return None
+        known = module.startswith(_OF_VERL) or _NAMED.fullmatch(module.rpartition(".")[2])
+        given = (OVERRIDE.match(word) for word in self.words[arguments:])
+        return Found(module, arguments) if known or any(given) else None
+
+    def _python(self, at: int) -> Found | None:
+        """By Python's own options, so that the ``-m`` of somebody else's program is left alone."""
+        given = ""
+        while at < len(self.words) and self.words[at].startswith("-") and len(self.words[at]) > 1:
+            letters, value, at = self._option(at)
+            given += letters
+            if letters.endswith("c"):
+                return None
+            if letters.endswith("m"):
+                found = self._module(at, value)
+                break
+        else:
+            found = self._file(at)
+        return found and replace(found, isolated=found.isolated or not set("IES").isdisjoint(given))
+
+    def _option(self, at: int) -> tuple[str, str, int]:
+        """One of Python's options: its letters, the value of the last, and where the next word is."""
+        option, at = self.words[at], at + 1
+        if option.startswith("--"):
+            return "", "", at + (option == "--check-hash-based-pycs")
+        stop = next((i for i, letter in enumerate(option) if letter in "mcWX"), len(option))
+        letters, value = option[1 : stop + 1], option[stop + 1 :]
+        if stop < len(option) and not value:
+            value, at = "".join(self.words[at : at + 1]), at + 1
+        return letters, value, at
+
+    def _module(self, at: int, module: str) -> Found | None:
+        launcher = _MODULES.get(module)
+        if launcher is not None:
+            return self._launched(at, launcher)
+        from_inside = any(main.endswith(f".{module}") for main in TRANSLATED)  # cd verl/trainer
+        return self._main(at, module_of(module.replace(".", "/"), self.cwd) if from_inside else module)
+
+    def _file(self, at: int) -> Found | None:
+        """A file that is run: a main, or the program of a launcher (``python /opt/conda/bin/torchrun …``)."""
+        if at >= len(self.words):
+            return None
+        if self.words[at].endswith(".py"):
+            return self._main(at + 1, module_of(self.words[at], self.cwd))
+        launcher = PROGRAMS.get(self.words[at].rsplit("/", 1)[-1])
+        return self._launched(at + 1, launcher) if launcher else None
+
+    def _launched(self, at: int, launcher: Launcher) -> Found | None:
+        self.nested += 1
+        if self.nested > _NESTED:
+            return None
+        if launcher.command:
+            if launcher.command not in self.words[at:]:
+                return None
+            at = self.words.index(launcher.command, at) + 1
+        if launcher.flags is None:
+            found = self._searched(at)
+        else:
+            found = self._after_options(at, launcher.flags)
+        return found and replace(found, wrapper=(launcher.shown, *found.wrapper))
+
+    def _searched(self, at: int) -> Found | None:
+        """What a launcher starts whose options aren't known."""
+        while at < len(self.words):
+            word = self.words[at]
+            if word in ("-p", "--python") and is_launcher("".join(self.words[at + 1 : at + 2])):
+                at += 1  # uv's option, and the interpreter to take
+            elif word in ("-m", "--module"):
+                return self._module(at + 2, self.words[at + 1]) if at + 1 < len(self.words) else None
+            elif word.endswith(".py"):
+                return self._file(at)
+            elif is_launcher(word):
+                return self.program(at)
+            at += 1
+        return None
+
+    def _after_options(self, at: int, flags: frozenset[str]) -> Found | None:
+        as_module = False
+        while at < len(self.words) and self.words[at].startswith("-"):
+            option = self.words[at]
+            at += 1
+            if option == "--":
+                break
+            if option in ("-m", "--module"):
+                as_module = True
+            elif "=" not in option and option not in flags:
+                at += 1
+        if at >= len(self.words):
+            return None
+        if as_module:
+            return self._module(at + 1, self.words[at])
+        return self._file(at) if self.words[at].endswith(".py") else self.program(at)
