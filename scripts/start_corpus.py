@@ -164,13 +164,12 @@ def forked(name: str, argv: Sequence[str], device: str, folder: Path) -> Outcome
 
 
 def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[Outcome]:
-    """One after the other, from a process that has imported everything."""
-    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: F401
-
-    from trinity_compat.runtime.checks import objects  # noqa: F401
+    """One after the other, each in a fork of a process that has imported everything."""
+    from trinity_compat.runtime.checks.objects import warm
     from trinity_compat.translate import translate_launch  # noqa: F401
 
     with tempfile.TemporaryDirectory() as name:
+        warm(Path(name) / "models")
         for launch, argv in chosen:
             yield forked(launch, argv, device, Path(name))
 

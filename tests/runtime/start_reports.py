@@ -36,11 +36,10 @@ def forked(asked, folder):
 
 
 def main(path):
-    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: F401
-
-    from trinity_compat.runtime.checks import objects  # noqa: F401
+    from trinity_compat.runtime.checks.objects import warm
 
     with tempfile.TemporaryDirectory() as name:
+        warm(Path(name) / "models")
         reports = [forked(asked, Path(name)) for asked in json.loads(Path(path).read_text())]
     print(json.dumps(reports))
 

@@ -74,7 +74,7 @@ CASES = {
         "mine",
     ),
     "more tokens than the model has positions": (
-        [f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B", "data.max_response_length=8192"],
+        [f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B", f"{ARR}.rollout.max_model_len=8704"],
         f"{ARR}.rollout.max_model_len",
         "4096",
     ),
@@ -84,7 +84,11 @@ CASES = {
         None,
     ),
     "heads that Ulysses cannot share": (
-        [f"{ARR}.actor.ulysses_sequence_parallel_size=4", f"{ARR}.model.path=Qwen/Qwen2.5-0.5B"],
+        [
+            f"{ARR}.actor.ulysses_sequence_parallel_size=4",
+            f"{ARR}.model.path=Q/Qwen2.5-0.5B",
+            "trainer.nnodes=2",
+        ],
         f"{ARR}.model",
         "num_attention_heads 14 must be divisible by ulysses_sp_size 4",
     ),
@@ -131,13 +135,13 @@ def reports(tmp_path_factory):
     return out
 
 
-GPUS_ONLY = ("heads that Ulysses cannot share", "Megatron")  # a CPU splits no sequences and has no Megatron
-ON = [
-    (case, device)
-    for case in CASES
-    for device in ("cuda", "cpu")
-    if device == "cuda" or case not in GPUS_ONLY
-]
+# A CPU splits no sequences and has no Megatron; what another vLLM than the GPU's refuses is a gap there.
+ONLY = {
+    "heads that Ulysses cannot share": "cuda",
+    "Megatron": "cuda",
+    "more tokens than the model has positions": "cpu",
+}
+ON = [(case, device) for case in CASES for device in ("cuda", "cpu") if ONLY.get(case, device) == device]
 
 
 @pytest.mark.parametrize(("case", "device"), ON)
@@ -156,3 +160,16 @@ def test_stand_ins_and_the_engine_s_arguments_are_told(reports):
     assert report.engine["model"] == "Qwen/Qwen2.5-7B-Instruct"
     assert report.engine["max_model_len"] == 1024
     assert report.versions["verl"] == "0.9.1"
+
+
+def test_what_another_release_of_vllm_refuses_is_a_gap_and_no_refusal(tmp_path):
+    """The CPU's vLLM judges a run for GPUs where the GPU's is not there."""
+    words = CASES["more tokens than the model has positions"][0]
+    path = tmp_path / "requests.json"
+    path.write_text(json.dumps([request(words, "cuda")], default=str))
+    helper = Path(__file__).with_name("start_reports.py")
+    env = {**os.environ, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
+    (answer,) = json.loads(done.stdout.splitlines()[-1])
+    assert answer["refused"] == []
+    assert any("max_model_len" in gap and "another release" in gap for gap in answer["unchecked"])

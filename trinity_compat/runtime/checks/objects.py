@@ -120,3 +120,10 @@ def _release(package: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
     return None
+
+
+def warm(folder: Path) -> None:
+    """Import and build once what every examination needs, for a process that makes many in forks. ``folder``:
+    for stand-ins."""
+    model = models.write(models.stand_in("Qwen2.5-7B"), folder)
+    explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
