@@ -34,6 +34,7 @@ PLAIN = [
     "trainer.nnodes=1",
     "trainer.total_training_steps=4",
 ]
+TWO_NODES = "trainer.nnodes=2"
 # name → (words beside the plain ones, the key at fault, a piece of the message); None: it starts
 CASES = {
     "a plain launch": ([], None, None),

@@ -27,6 +27,7 @@ from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
 _ACTOR = "actor_rollout_ref.actor"
 _FSDP = ("fsdp", "fsdp2")
+_ULYSSES = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_parallel_size")
 Stage = tuple[str, Callable[[], Any]]  # (the section it is about, what to call)
 
 
@@ -193,7 +194,7 @@ def _architecture(config: DictConfig, model: Any) -> None:
     apply_monkey_patch(
         model=module,
         use_remove_padding=model.use_remove_padding,
-        ulysses_sp_size=int(OmegaConf.select(actor, "fsdp_config.ulysses_sequence_parallel_size") or 1),
+        ulysses_sp_size=max(int(OmegaConf.select(actor, key) or 1) for key in _ULYSSES),
         use_fused_kernels=model.use_fused_kernels,
         fused_kernels_backend=(model.fused_kernel_options or {}).get("impl_backend"),
     )
