@@ -19,7 +19,7 @@ def test_a_file_that_is_no_parquet(run, tmp_path):
     file.write_text("no")
     one = run(f"data.val_files={file}").start().finish(60)
     assert one.code == 2
-    assert f"data.val_files: {file} is no parquet file" in one.errors[0]
+    assert f"data.val_files: {file} is not a Parquet file" in one.errors[0]
 
 
 def test_fewer_rows_than_a_batch(run, tmp_path):

@@ -159,7 +159,7 @@ def _columns(key: str, path: Path) -> set[str]:
     try:
         return set(pyarrow.parquet.read_schema(path).names)
     except pyarrow.ArrowInvalid as error:
-        raise UserError(f"{key}: {path} is no parquet file ({str(error).splitlines()[0]})") from error
+        raise UserError(f"{key}: {path} is not a Parquet file ({str(error).splitlines()[0]})") from error
 
 
 def check_reward_function(verl: Mapping[str, Any], *, cwd: Path) -> None:
