@@ -14,8 +14,6 @@ fixed seed.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import os
 import random
@@ -27,6 +25,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,37 +140,26 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
     return ""
 
 
-def forked(name: str, argv: Sequence[str], device: str, folder: Path) -> Outcome:
-    """``judged`` in a child of this process, which keeps what it imported and nothing of the launch."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        with os.fdopen(writing, "w") as out, contextlib.redirect_stdout(io.StringIO()):
-            sys.stderr = io.StringIO()
-            try:
-                outcome = judged(name, argv, device, folder)
-            except BaseException:
-                outcome = Outcome(name, REFUSED, f"fault of the check: {traceback.format_exc()}")
-            json.dump(asdict(outcome), out)
-            out.flush()
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return Outcome(**json.loads(text)) if text else Outcome(name, REFUSED, "the check died")
+def answered(name: str, argv: Sequence[str], device: str, folder: Path) -> str:
+    """``judged`` as JSON; a fault of the check itself is a refusal with its traceback."""
+    try:
+        outcome = judged(name, argv, device, folder)
+    except Exception:
+        outcome = Outcome(name, REFUSED, f"fault of the check: {traceback.format_exc()}")
+    return json.dumps(asdict(outcome))
 
 
 def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[Outcome]:
     """One after the other, each in a fork of a process that has imported everything."""
-    from trinity_compat.runtime.checks.objects import warm
+    from trinity_compat.runtime.checks import objects  # noqa: F401
+    from trinity_compat.runtime.checks.many import forked, warm
     from trinity_compat.translate import translate_launch  # noqa: F401
 
     with tempfile.TemporaryDirectory() as name:
         warm(Path(name) / "models")
         for launch, argv in chosen:
-            yield forked(launch, argv, device, Path(name))
+            text = forked(partial(answered, launch, argv, device, Path(name)))
+            yield Outcome(**json.loads(text)) if text else Outcome(launch, REFUSED, "the check died")
 
 
 def table(found: Sequence[Outcome]) -> Iterator[str]:

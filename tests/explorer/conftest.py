@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 
@@ -7,3 +9,16 @@ def toy(tmp_path_factory):
     from trinity_compat.runtime.toy import ToySpec, make_toy
 
     return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=20))
+
+
+@pytest.fixture(scope="module")
+def loop():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from trinity_compat.runtime.toy import make_tokenizer
+
+    return make_tokenizer()

@@ -1,6 +1,5 @@
 """vLLM's real AsyncLLM, with its own processes, on a CPU: what a GPU run uses of it."""
 
-import asyncio
 import threading
 from dataclasses import asdict
 
@@ -19,19 +18,6 @@ from trinity_compat.trainer.handover import store_at
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]
 KNOWN = 259  # bytes and ChatML's marks
-
-
-@pytest.fixture(scope="module")
-def loop():
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    from trinity_compat.runtime.toy import make_tokenizer
-
-    return make_tokenizer()
 
 
 @pytest.fixture(scope="module")

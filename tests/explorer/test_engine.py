@@ -15,19 +15,6 @@ pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture(scope="module")
-def loop():
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    from trinity_compat.runtime.toy import make_tokenizer
-
-    return make_tokenizer()
-
-
-@pytest.fixture(scope="module")
 def engine(toy, loop, tokenizer):
     from verl.utils.config import omega_conf_to_dataclass
 

@@ -78,10 +78,14 @@ def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monk
 
 def test_an_answer_serves_again_until_what_it_rests_on_changes(made, monkeypatch):
     asked = []
-    monkeypatch.setattr(start, "_asked", lambda *_, **__: asked.append(1) or Report(engine={"seed": 1}))
+    monkeypatch.setattr(
+        start,
+        "_asked",
+        lambda *_, **__: asked.append(1) or Report(engine={"seed": 1}, versions={"verl": "0.9.1"}),
+    )
     first = start.check(made, RECORD, execute=True)
     (made.job.root / "config").mkdir(exist_ok=True)
-    made.job.write_config(start.texts(made, first))
+    made.job.write_config(start.texts(first))
     assert start.check(made, RECORD, execute=True) == first
     assert len(asked) == 1
     monkeypatch.setenv(start.VLLM_ELSEWHERE, "/elsewhere")
@@ -94,7 +98,7 @@ def test_a_check_that_dies_is_a_gap_that_is_said_and_stops_nothing(made, monkeyp
     monkeypatch.setattr(start.sys, "executable", "/bin/false")
     report = start.check(made, RECORD, execute=True)
     assert report.refused == []
-    assert "the start check itself failed" in " ".join(start.lines(report, native=True))
+    assert "the start check itself failed" in " ".join(start.lines(report))
 
 
 def test_a_report_survives_json():

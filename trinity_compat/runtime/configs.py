@@ -22,7 +22,7 @@ def write(made: Plan, source: Source, options: Options, report: Report) -> None:
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",
         "trinity.yaml": source.yaml_text,
         "verl.yaml": yaml.safe_dump(hidden("", made.spec.verl), sort_keys=True, allow_unicode=True),
-        **start.texts(made, report),
+        **start.texts(report),
     }
     made.spec.save(made.job.spec_path)
     made.job.write_config({**texts, "audit.json": source.audit} if source.audit else texts)

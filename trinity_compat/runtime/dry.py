@@ -24,7 +24,7 @@ from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.intercept import Invocation
 from trinity_compat.runtime.jobdir import locked
-from trinity_compat.runtime.plan import Options, Plan, detect_device
+from trinity_compat.runtime.plan import Options, Plan
 from trinity_compat.runtime.session import Request, check_script
 from trinity_compat.runtime.source import Source, from_yaml
 
@@ -50,9 +50,8 @@ def _one(source: Source, options: Options) -> Iterator[str]:
         micro_batches.check(made.spec.verl, source.record)
     missing = tuple(f"note: {text}" for text in preflight.missing(made))
     report = start.check(made, source.record, execute=False)
-    native = made.spec.device == detect_device()
     yield source.yaml_text.rstrip("\n")
-    for line in (*made.notes, *missing, *plan.describe(made), *start.lines(report, native=native)):
+    for line in (*made.notes, *missing, *plan.describe(made), *start.lines(report)):
         yield f"# {line}"
     if options.job:
         _write(replace(made, notes=(*made.notes, *missing)), source, options, report)

@@ -78,11 +78,11 @@ def _sizes(verl: Mapping[str, Any]) -> Iterator[_Size]:
     yield _Size("actor_rollout_ref.rollout.log_prob_micro_batch_size", (_DYNAMIC,))
     if (kl := next((key for key in _KL if value_of(verl, key)), None)) is not None:
         yield _Size(f"{_REF}.log_prob_micro_batch_size", (_DYNAMIC, f"{_REF}.log_prob_use_dynamic_bsz"), kl)
-    if _has_critic(verl):
+    if has_critic(verl):
         yield _Size("critic.ppo_micro_batch_size", ("critic.use_dynamic_bsz",), "algorithm.adv_estimator")
 
 
-def _has_critic(verl: Mapping[str, Any]) -> bool:
+def has_critic(verl: Mapping[str, Any]) -> bool:
     """As verl.trainer.ppo.utils.need_critic."""
     enabled = value_of(verl, "critic.enable")
     return value_of(verl, "algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)

@@ -84,7 +84,7 @@ def _checked(made: Plan, source: Source) -> Report:
     """veRL and vLLM have taken the configuration. Raises UserError."""
     say("checks the configuration on veRL's and vLLM's own objects …")
     report = start.check(made, source.record, execute=True)
-    for line in start.lines(report, native=made.spec.device == plan.detect_device()):
+    for line in start.lines(report):
         say(line)
     return report
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_managers import register_legacy
 from trinity_compat.explorer.rollout import arguments_for
 from trinity_compat.plugins import cpu_engine
+from trinity_compat.runtime import micro_batches
 from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.spec import RunSpec
@@ -56,7 +56,7 @@ class _Examination:
         if (library := model.get("external_lib")) and not self.execute:
             self.report.unchecked.append(f"actor_rollout_ref.model.external_lib={library}: not run")
             model["external_lib"] = None
-        critic = verl["algorithm"]["adv_estimator"] == "gae" or bool(verl["critic"].get("enable"))
+        critic = micro_batches.has_critic(verl)
         stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
         self.report.stand_ins = dict(stand_ins)
         return replace(self.spec, verl=verl)
@@ -116,14 +116,4 @@ class _Examination:
 
 
 def _release(package: str) -> str | None:
-    for distribution in _PACKAGES[package][1]:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(distribution)
-    return None
-
-
-def warm(folder: Path) -> None:
-    """Import and build once what every examination needs, for a process that makes many in forks. ``folder``:
-    for stand-ins."""
-    model = models.write(models.stand_in("Qwen2.5-7B"), folder)
-    explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
+    return next(filter(None, map(extras.version, _PACKAGES[package][1])), None)

@@ -23,13 +23,16 @@ class Refused:
 class Report:
     """``unchecked``: what could not be judged here, each with its reason. ``stand_ins``: veRL key of a model
     → the stand-in whose configuration served in its place. ``engine``: the arguments for vLLM.
-    ``versions``: package → the release that judged."""
+    ``versions``: package → the release that judged; empty where nothing did. ``native``: whether this machine
+    has the device that the run is for. ``mark``: what the answer rests on, in short."""
 
     refused: list[Refused] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     stand_ins: dict[str, str] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    native: bool = True
+    mark: str = ""
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True, default=str) + "\n"

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime import checkout
 from trinity_compat.runtime.checks.report import Refused, Report
@@ -40,23 +40,23 @@ def check(made: Plan, record: Mapping[str, Any], *, execute: bool) -> Report:
     UserError for what is refused.
     """
     native = made.spec.device == detect_device()
-    mark = _mark(made, native)
+    mark = _mark(made, native, execute)
     report = _known(made, mark) or _asked(made, execute=execute, native=native)
+    report.native, report.mark = native, mark
     if report.refused:
         raise _error(report, made, record)
     return report
 
 
-def texts(made: Plan, report: Report) -> dict[str, str]:
+def texts(report: Report) -> dict[str, str]:
     """The files of the job's config folder that keep a report."""
-    kept = {"mark": _mark(made, made.spec.device == detect_device()), "report": asdict(report)}
     return {
-        _ANSWERS: json.dumps(hidden("", kept), indent=1, sort_keys=True, default=str) + "\n",
+        _ANSWERS: json.dumps(hidden("", asdict(report)), indent=1, sort_keys=True, default=str) + "\n",
         "engine.json": json.dumps(hidden("", report.engine), indent=1, sort_keys=True, default=str) + "\n",
     }
 
 
-def lines(report: Report, *, native: bool) -> Iterator[str]:
+def lines(report: Report) -> Iterator[str]:
     """What was judged by what, and what could not be."""
     names = {"verl": "veRL", "vllm": "vLLM"}
     judges = " and ".join(f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items()))
@@ -66,21 +66,22 @@ def lines(report: Report, *, native: bool) -> Iterator[str]:
         yield f"  {key}: not on this machine, judged with the configuration of {stand_in}"
     for gap in report.unchecked:
         yield f"  not checked: {gap}"
-    if not native and report.versions:
+    if not report.native and report.versions:
         if report.versions.get("vllm", "").split("+")[0] != GPU:
             yield f"  not checked: what only vLLM {GPU} refuses ({VLLM_ELSEWHERE}=FOLDER names that release)"
         yield f"  not checked: {_GPU_ONLY}"
 
 
 def _known(made: Plan, mark: str) -> Report | None:
+    """The answer that lies in the job; None for one that rests on something else, or that nobody gave."""
     try:
-        kept = json.loads((made.job.root / "config" / _ANSWERS).read_text(encoding="utf-8"))
-        return Report.loads(json.dumps(kept["report"])) if kept["mark"] == mark else None
+        kept = Report.load(made.job.root / "config" / _ANSWERS)
+        return kept if kept.mark == mark and kept.versions else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _mark(made: Plan, native: bool) -> str:
+def _mark(made: Plan, native: bool, execute: bool) -> str:
     """Changes with the configuration, with what judges it, and with the models' own configurations."""
     spec = made.spec
     models = [_stamp(value_of(spec.verl, key), made.cwd) for key in _MODELS]
@@ -90,8 +91,9 @@ def _mark(made: Plan, native: bool) -> str:
         spec.mode,
         spec.explorers,
         native,
+        execute,
         models,
-        [_release(n) for n in _JUDGES],
+        [extras.version(n) for n in _JUDGES],
     ]
     rests_on.append(os.environ.get(VLLM_ELSEWHERE))
     return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
@@ -108,16 +110,9 @@ def _stamp(path: Any, cwd: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _release(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _asked(made: Plan, *, execute: bool, native: bool) -> Report:
     """The report of a process of its own: verl and vllm choose their platform once in a process."""
-    if _release("verl") is None:
+    if extras.version("verl") is None:
         extra = "pip install 'trinity-compat[run]'"
         return Report(unchecked=[f"veRL and vLLM, which are not installed here ({extra})"])
     with tempfile.TemporaryDirectory(prefix="trinity-compat-check-") as name:
