@@ -93,6 +93,15 @@ def test_an_answer_serves_again_until_what_it_rests_on_changes(made, monkeypatch
     assert len(asked) == 2
 
 
+def test_neither_a_dry_run_s_answer_nor_that_of_a_dead_check_serves_a_run(made, monkeypatch):
+    asked, answers = [], [Report(versions={"verl": "0.9.1"}), Report(unchecked=["it died"]), Report()]
+    monkeypatch.setattr(start, "_asked", lambda *_, **__: asked.append(1) or answers[len(asked) - 1])
+    (made.job.root / "config").mkdir(exist_ok=True)
+    for execute, times in ((False, 1), (True, 2), (True, 3)):
+        made.job.write_config(start.texts(start.check(made, RECORD, execute=execute)))
+        assert len(asked) == times
+
+
 def test_a_check_that_dies_is_a_gap_that_is_said_and_stops_nothing(made, monkeypatch):
     monkeypatch.setenv(start.VLLM_ELSEWHERE, "")
     monkeypatch.setattr(start.sys, "executable", "/bin/false")
