@@ -78,4 +78,4 @@ def test_a_reward_function_that_raises_ends_the_step_before_its_other_rollouts()
 
     with pytest.raises(ValueError, match="no ground truth"):
         asyncio.run(collect())
-    assert answered == [0, 1]
+    assert len(answered) <= 3  # of 20: what the event loop had under way when the failure became known
