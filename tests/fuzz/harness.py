@@ -13,12 +13,12 @@ from pathlib import Path
 import yaml
 
 from trinity_compat.audit.collect import Request, audit_config, audit_launch
+from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv, read_text, tree
 from trinity_compat.launch.bounds import Budget
 from trinity_compat.translate import Options, Status
 from trinity_compat.verl_config import config_from_yaml, effective_config
-from trinity_compat.verl_config.tree import put
 
 SEEDS = Path(__file__).parent / "seeds"
 SECONDS = 10  # the promise is 2 of a core of one's own; a shared machine may be slower, a hang is not

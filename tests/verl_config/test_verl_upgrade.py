@@ -8,11 +8,11 @@ import pytest
 from verl_samples import DAPO, FULL, PPO, corpus_launches, make_launch
 
 from trinity_compat.data import data_path
+from trinity_compat.dotted import nodes
 from trinity_compat.errors import UserError
 from trinity_compat.verl_config import FLAVOURS, PINNED, VERSIONS, effective_config, upgrade
 from trinity_compat.verl_config.pinned import pinned_tree
 from trinity_compat.verl_config.releases import key_index, recipes
-from trinity_compat.verl_config.tree import nodes
 from trinity_compat.verl_config.upgrade import row_for
 
 ACTOR = "actor_rollout_ref.actor."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.silence import directives, silenced
+from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
@@ -181,23 +182,17 @@ def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:
     missing = set(config.set_keys) - found
     blamed = {d.where for d in config.diagnostics if d.severity == "error"}
     named = {key.lstrip("~").partition("@")[0] for key in found}
-    nodes = {above for key in named for above in _and_above(key)}
+    nodes = {above for key in named for above in (key, *sections_above(key))}
     arguments = read_arguments(config.launch)
     later: set[str] = set()  # keys that are given again, or replaced with all that is around them
     for given in reversed((*arguments.hydra, *arguments.overrides)):
         key = given.override.key
-        told = key in nodes or not (named | later).isdisjoint(_and_above(key))
+        told = key in nodes or not (named | later).isdisjoint((key, *sections_above(key)))
         if not told and given.where not in blamed:
             missing.add(given.override.line)
         later.add(key)
     if missing:
         raise AssertionError(f"{config.launch.where}: no finding for {', '.join(sorted(missing))}")
-
-
-def _and_above(key: str) -> list[str]:
-    """``a.b.c`` → a.b.c, a.b, a."""
-    parts = key.split(".")
-    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
 def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | None) -> LaunchAudit:

@@ -17,7 +17,7 @@ from trinity_compat.compare.model import Run, Side
 from trinity_compat.compare.options import Options
 from trinity_compat.compare.statistics import area_between
 from trinity_compat.errors import UserError
-from trinity_compat.verl_config.suggest import did_you_mean
+from trinity_compat.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from trinity_compat.compare.inference.parting import Band

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from trinity_compat.dotted import holds, leaves, put
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import profiles
 from trinity_compat.secret import shown
@@ -50,13 +51,7 @@ class Overlay:
 def apply(values: Mapping[str, Any], tree: dict[str, Any]) -> None:
     """Set every dotted key of ``values`` in ``tree``, making the levels that are missing."""
     for key, value in values.items():
-        node = tree
-        *path, last = key.split(".")
-        for part in path:
-            if not isinstance(node.get(part), dict):
-                node[part] = {}
-            node = node[part]
-        node[last] = value
+        put(tree, key, value)
 
 
 def _read(text: str) -> tuple[str, Any]:
@@ -80,7 +75,7 @@ def _is_verl(key: str, text: str) -> bool:
         return True
     if schema(TARGETS[0]).find(key) is not None:
         return False
-    near = difflib.get_close_matches(key, [*_leaves(pinned_tree("ppo_trainer"))], n=1)
+    near = difflib.get_close_matches(key, [key for key, _ in leaves(pinned_tree("ppo_trainer"))], n=1)
     raise UserError(
         f"--set {text}: neither veRL 0.9.1 nor Trinity has a key {key!r}",
         hint=(f"did you mean {near[0]!r}? " if near else "")
@@ -89,20 +84,4 @@ def _is_verl(key: str, text: str) -> bool:
 
 
 def _in_verl(key: str) -> bool:
-    tree: Any = pinned_tree("ppo_trainer")
-    for part in key.split("."):
-        if not isinstance(tree, Mapping) or part not in tree:
-            return False
-        tree = tree[part]
-    return True
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
-    out: list[str] = []
-    for name, value in tree.items():
-        out += (
-            _leaves(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping) and value
-            else [f"{prefix}{name}"]
-        )
-    return out
+    return holds(pinned_tree("ppo_trainer"), key)

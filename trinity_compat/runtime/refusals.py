@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.translate.ours import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
@@ -21,9 +22,9 @@ _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, explorers: int = 1) -> None:
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
     words and places, as config/launch.json holds them."""
-    for asked in refusals(partial(value_of, verl), explorers):
+    for asked in refusals(partial(value_at, verl), explorers):
         raise UserError(
-            f"{asked.key}={value_of(verl, asked.key)} cannot be run decoupled: {asked.why}",
+            f"{asked.key}={value_at(verl, asked.key)} cannot be run decoupled: {asked.why}",
             where=place(record, (asked.key, *asked.also)),
             hint=asked.hint,
         )
@@ -46,13 +47,6 @@ def _said(record: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def value_of(tree: Any, key: str) -> Any:
-    """The value at a dotted key, None where nothing stands."""
-    for part in key.split("."):
-        tree = tree.get(part) if isinstance(tree, Mapping) else None
-    return tree
-
-
 def place(record: Mapping[str, Any], keys: Sequence[str]) -> Where | None:
     """Where the launch says one of ``keys``, the last time, else where it stands; the YAML when it came
     from one."""
@@ -72,7 +66,7 @@ def _where(text: str) -> Where:
 def _check_training_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Megatron has no CPU, and the other engines are not among a run's. Known by the section's class and the
     launch's word: on a CPU the profile has put FSDP's strategy into the section."""
-    target, named = value_of(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
+    target, named = value_at(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
     where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
     if verl["trainer"]["device"] == "cpu" and target.endswith(".McoreActorConfig"):
         raise UserError(

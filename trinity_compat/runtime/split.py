@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, give_engines, trainer_gpus
-from trinity_compat.runtime.refusals import value_of
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
 
@@ -102,8 +102,8 @@ def _split(verl: Mapping[str, Any], asked: int | None) -> tuple[Machine, int, in
     """(what is split, the engine's tensor parallel size, the explorer's GPUs): the first sizes that fit, the
     sequence's and the engine's being halved, as neither changes what is computed."""
     actor, rollout = "actor_rollout_ref.actor", verl["actor_rollout_ref"]["rollout"]
-    megatron = value_of(verl, f"{actor}.strategy") == "megatron"
-    sequence = sharing(actor, lambda key: int(value_of(verl, key) or 1), megatron=megatron)
+    megatron = value_at(verl, f"{actor}.strategy") == "megatron"
+    sequence = sharing(actor, lambda key: int(value_at(verl, key) or 1), megatron=megatron)
     for sp in [sequence] if megatron else halvings(sequence):
         for tp in halvings(int(rollout["tensor_model_parallel_size"])):
             machine = _machine(verl, tp, sp)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.translate.derivations import NAMES
 from trinity_compat.translate.model import Caution, Status
@@ -46,19 +47,6 @@ class Draft:
     def at(self, path: str) -> Any:
         """The value at a dotted path (list positions as numbers); None when nothing is there."""
         return value_at(self.config, path)
-
-
-def value_at(config: Any, path: str) -> Any:
-    """The value at a dotted path of nested mappings and lists; None when nothing is there."""
-    node = config
-    for part in path.split("."):
-        if isinstance(node, (dict, Mapping)):
-            node = node.get(part)
-        elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        else:
-            return None
-    return node
 
 
 def apply_rows(view: View, rows: Rows) -> Draft:

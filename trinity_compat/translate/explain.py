@@ -10,12 +10,12 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
+from trinity_compat.nearest import did_you_mean
 from trinity_compat.translate.meaningless import meaningless
 from trinity_compat.translate.rows import Row, Rows, load_rows
 from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS, VERSIONS
 from trinity_compat.verl_config.releases import key_index
-from trinity_compat.verl_config.suggest import did_you_mean
 from trinity_compat.verl_config.upgrade import row_for
 
 HOW_READS: Mapping[str, str] = {

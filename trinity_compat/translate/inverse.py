@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError
 from trinity_compat.spec import SyncSpec
 from trinity_compat.translate import inverse_sections as sections
 from trinity_compat.translate.options import TARGETS
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.verl_config.tree import leaves
 
 COMPAT = "trinity_compat"
 _TC = "trainer.trainer_config"

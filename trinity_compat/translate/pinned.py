@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trinity_compat.dotted import leaves
 from trinity_compat.verl_config.pinned import pinned_tree
-from trinity_compat.verl_config.tree import leaves
 
 
 @lru_cache(maxsize=2)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 
 NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
@@ -25,15 +26,8 @@ class Reading:
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path, list positions as numbers; ``default`` where nothing stands."""
-        node: Any = self.config
-        for part in path.split("."):
-            if isinstance(node, (dict, Mapping)) and part in node:
-                node = node[part]
-            elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
-                node = node[int(part)]
-            else:
-                return default
-        return default if node is None else node
+        value = value_at(self.config, path)
+        return default if value is None else value
 
     def steps(self, path: str) -> int | None:
         """The count of steps at ``path`` in veRL steps; 0, −1 and None stay as they are.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from trinity_compat.nearest import did_you_mean
 from trinity_compat.translate.rows import Rows
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import key_index
-from trinity_compat.verl_config.suggest import did_you_mean
 
 UNKNOWN = "TC001"
 USER_RULE = "TC002"

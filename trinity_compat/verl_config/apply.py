@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.dotted import nodes
 from trinity_compat.launch.model import Diagnostic
+from trinity_compat.nearest import did_you_mean
 from trinity_compat.verl_config.arguments import Given
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.sections import takes
-from trinity_compat.verl_config.suggest import did_you_mean
-from trinity_compat.verl_config.tree import nodes
 
 _ABSENT = object()
 

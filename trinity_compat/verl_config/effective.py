@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.dotted import copied, nodes, paired_leaves, put
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
@@ -20,7 +21,6 @@ from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import PINNED, Tree, check_version
-from trinity_compat.verl_config.tree import copied, nodes, paired_leaves, put
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 

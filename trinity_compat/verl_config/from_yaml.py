@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.dotted import leaves, nodes, put, sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Launch, Part, Word
 from trinity_compat.verl_config.arguments import Arguments, Flags
@@ -24,7 +25,6 @@ from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.releases import FLAVOURS, VERSIONS, check_version, key_index
-from trinity_compat.verl_config.tree import leaves, nodes, put
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
@@ -185,6 +185,5 @@ def _differing(
 
 def _free(key: str, base: EffectiveConfig) -> bool:
     """Whether ``key`` lies below an empty dict of the release, which takes any key."""
-    parts = key.split(".")
-    above = (".".join(parts[:length]) for length in range(1, len(parts)))
+    above = sections_above(key)
     return any(parent in base.settings and base.settings[parent].value in ({}, None) for parent in above)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trinity_compat.dotted import copied, nodes, value_at
+from trinity_compat.dotted import put as set_key
 from trinity_compat.errors import UserError
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import FLAVOURS, PINNED, release_tree
 from trinity_compat.verl_config.sections import takes
-from trinity_compat.verl_config.tree import copied, nodes
-from trinity_compat.verl_config.tree import put as set_key
 
 
 def compose_pinned(overrides: Mapping[str, Any], flavour: str = "ppo_trainer") -> dict[str, Any]:
@@ -64,13 +64,7 @@ def pinned_release(flavour: str) -> Pinned:
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key as ``++key=value`` does: dicts merge, sections on the way are made."""
     if isinstance(value, Mapping):
-        set_key(tree, key, merge(_section(tree, key), value))
+        below = value_at(tree, key)
+        set_key(tree, key, merge(below if isinstance(below, dict) else {}, value))
     else:
         set_key(tree, key, list(value) if isinstance(value, list) else value)
-
-
-def _section(tree: dict[str, Any], key: str) -> dict[str, Any]:
-    node: Any = tree
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else {}

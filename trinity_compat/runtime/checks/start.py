@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat import extras
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime import checkout
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.runtime.devices import detect_device
 from trinity_compat.runtime.plan import Plan
-from trinity_compat.runtime.refusals import place, value_of
+from trinity_compat.runtime.refusals import place
 from trinity_compat.secret import hidden
 from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
@@ -84,7 +85,7 @@ def _known(made: Plan, mark: str) -> Report | None:
 def _mark(made: Plan, native: bool, execute: bool) -> str:
     """Changes with the configuration, with what judges it, and with the models' own configurations."""
     spec = made.spec
-    models = [_stamp(value_of(spec.verl, key), made.cwd) for key in _MODELS]
+    models = [_stamp(value_at(spec.verl, key), made.cwd) for key in _MODELS]
     rests_on = [
         spec.verl,
         spec.device,
@@ -162,7 +163,7 @@ def _error(report: Report, made: Plan, record: Mapping[str, Any]) -> UserError:
 
 
 def _said(found: Refused, made: Plan) -> str:
-    value = value_of(made.spec.verl, found.key) if found.key else None
+    value = value_at(made.spec.verl, found.key) if found.key else None
     named = f"{found.key}={value}: " if value is not None and not isinstance(value, Mapping) else ""
     return f"{named}{found.by} refuses to start: {found.why}"
 

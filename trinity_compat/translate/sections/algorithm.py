@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trinity_compat.nearest import did_you_mean
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.ours import why_refused
 from trinity_compat.translate.view import ARR, Put, Verdict, View
-from trinity_compat.verl_config.suggest import did_you_mean
 
 ACTOR = f"{ARR}.actor"
 ESTIMATOR = "algorithm.adv_estimator"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from trinity_compat.dotted import put
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.ours import why_refused
 from trinity_compat.translate.view import Put, Verdict, View
@@ -87,9 +88,5 @@ def _tensor_parallel(view: View) -> int:
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in flat.items():
-        node = tree
-        *path, last = key.split(".")
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
+        put(tree, key, value)
     return tree

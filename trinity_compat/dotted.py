@@ -1,9 +1,35 @@
-"""Nested dicts by dotted key."""
+"""Values of nested containers by dotted key: read, set, flatten. The one place that walks by such a key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+_NOTHING: Any = object()
+
+
+def value_at(tree: Any, key: str, default: Any = None) -> Any:
+    """The value at a dotted key of nested mappings and lists (positions as numbers); ``default`` where
+    nothing stands."""
+    for part in key.split("."):
+        if isinstance(tree, Mapping) and part in tree:
+            tree = tree[part]
+        elif isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            return default
+    return tree
+
+
+def holds(tree: Any, key: str) -> bool:
+    """Whether something, None too, stands at a dotted key."""
+    return value_at(tree, key, _NOTHING) is not _NOTHING
+
+
+def sections_above(key: str) -> list[str]:
+    """``a.b.c`` → ``a.b``, ``a``: nearest first."""
+    parts = key.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
 def nodes(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
