@@ -30,7 +30,7 @@ bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
 
 # How many public launches start (docs/starts.md): two passes of a few minutes each.
-CORPUS ?= ../shared/corpus/public.json
+CORPUS ?= tests/facts/public.json.xz
 starts: install
 	$(PY) scripts/start_corpus.py $(CORPUS) --device cuda --vllm $$(scripts/unpack_vllm.sh)
 	$(PY) scripts/start_corpus.py $(CORPUS) --device cpu

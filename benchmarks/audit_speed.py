@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import resource
 import shlex
@@ -27,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from translate_speed import OVERRIDES
 
 ROOT = Path(__file__).resolve().parents[1]
-CORPUS = ROOT.parent / "shared" / "corpus" / "public.json"
+CORPUS = ROOT / "tests" / "facts" / "public.json.xz"
 LIMIT_S = 20
 
 
 def commands() -> tuple[str, list[list[str]]]:
     """(where they are from, module and overrides of each launch)."""
     if CORPUS.is_file():
-        scripts = json.loads(CORPUS.read_text())["scripts"]
+        scripts = json.loads(lzma.decompress(CORPUS.read_bytes()))["scripts"]
         found = [[x["module"], *x["args"]] for script in scripts for x in script.get("launches", [])]
         return "public launches", found
     return "made up", [

@@ -1,6 +1,6 @@
 """Translate every public main_ppo launch and let the real trinity-rft judge the result.
 
-    .venv/bin/python scripts/accept_corpus.py ../shared/corpus/public.json [--target 0.6.0] [--only TEXT] [-v]
+    .venv/bin/python scripts/accept_corpus.py tests/facts/public.json.xz [--target 0.6.0] [--only TEXT] [-v]
 
 Prints how many are accepted, refused by us (with the reason) and rejected by upstream (with its stage),
 those apart that our translation announces (TW004: the GPUs of the launch hold no such split).
@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import record_facts
+
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv
 from trinity_compat.translate import Options, is_translated, translate_launch
@@ -27,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 def launches(corpus: Path, only: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (name, argv) of every launch of main_ppo (or main_dapo with --all-mains)."""
-    for script in json.loads(corpus.read_text())["scripts"]:
+    for script in record_facts.read(corpus)["scripts"]:
         for number, launch in enumerate(script.get("launches", [])):
             name = f"{script['tag']}:{script['path']}#{number}"
             translated = is_translated(launch["module"]) if only == "all" else launch["module"] == only

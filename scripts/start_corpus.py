@@ -1,6 +1,6 @@
 """Which public launches start: under veRL, and decoupled here.
 
-    .venv/bin/python scripts/start_corpus.py ../shared/corpus/public.json --device cuda|cpu
+    .venv/bin/python scripts/start_corpus.py tests/facts/public.json.xz --device cuda|cpu
         [--vllm FOLDER] [--sample N] [--only TEXT] [--main MODULE] [--json FILE] [-v]
 
 Each launch of veRL's main_ppo is planned for ``--device`` and put through the start check of ``run``, with
@@ -29,6 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import record_facts
+
 ROOT = Path(__file__).resolve().parents[1]
 STARTS, NOT_UNDER_VERL, REFUSED = "starts", "does not start under veRL either", "refused by us"
 # What stands for a path or name that the user has to fill in.
@@ -49,7 +51,7 @@ class Outcome:
 def launches(corpus: Path, main: str) -> list[tuple[str, list[str]]]:
     """(name, argv) of every launch of ``main``."""
     found = []
-    for script in json.loads(corpus.read_text())["scripts"]:
+    for script in record_facts.read(corpus)["scripts"]:
         for number, launch in enumerate(script.get("launches", [])):
             if launch["module"] == main:
                 name = f"{script['tag']}:{script['path']}#{number}"

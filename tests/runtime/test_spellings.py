@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from facts import COMMAND_LINES
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_text
@@ -22,7 +23,6 @@ SPELLINGS = [
     for line in (HERE / "spellings.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
-GIVEN = HERE.parents[2] / "shared" / "corpus" / "command_lines.txt"
 MAIN = "-m verl.trainer.main_ppo a=1"
 CAUGHT = ["verl.trainer.main_ppo", "a=1"]
 
@@ -89,9 +89,7 @@ def spelled(tmp_path_factory):
 
 
 def test_every_spelling_that_was_given_is_here():
-    if not GIVEN.exists():
-        pytest.skip("../shared/corpus is not here")
-    given = [line for line in GIVEN.read_text().splitlines() if line and not line.startswith("#")]
+    given = [line for line in COMMAND_LINES.read_text().splitlines() if line and not line.startswith("#")]
     assert set(given) <= {line for _, line in SPELLINGS}
 
 

@@ -1,11 +1,10 @@
 """launch → YAML → the veRL configuration of our trainer: the same on every trainer-side key."""
 
-import json
 import os
-from pathlib import Path
 
 import pytest
 import yaml
+from facts import public_scripts
 
 from trinity_compat.errors import UserError
 from trinity_compat.translate import (
@@ -25,15 +24,11 @@ from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
 
 from .helpers import flat, launch_of, translated
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "public.json"
 EVERY = int(os.environ.get("TRINITY_COMPAT_CORPUS_EVERY", "8"))  # 1: all of them, a minute
 
 
 def public_launches():
-    if not CORPUS.exists():
-        return []
-    scripts = json.loads(CORPUS.read_text())["scripts"]
-    found = [(entry["path"], launch) for entry in scripts for launch in entry["launches"]]
+    found = [(entry["path"], launch) for entry in public_scripts() for launch in entry["launches"]]
     return [(path, launch) for path, launch in found if is_translated(launch["module"])]
 
 
@@ -50,7 +45,6 @@ def differences(effective, config):
                 yield path, value, told.get(path)
 
 
-@pytest.mark.skipif(not CORPUS.exists(), reason="../shared/corpus is not here")
 @pytest.mark.parametrize("target", ["0.6.0", "0.4.1"])
 def test_public_launches_come_back_exactly(target):
     launches = public_launches()[::EVERY]

@@ -3,10 +3,10 @@
 A sample here; scripts/accept_corpus.py does all of them.
 """
 
-import json
 from pathlib import Path
 
 import pytest
+from facts import public_scripts
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv, read_script, read_text
@@ -17,7 +17,6 @@ from .conftest import ROOT
 
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1200)]
 
-CORPUS = ROOT.parent / "shared" / "corpus" / "public.json"
 # What we say of a launch that cannot run there; 0.4.1 finds out about a split only when it trains.
 HOPELESS = {
     "0.4.1": "trinity-rft 0.4.1 cannot run on one GPU",
@@ -41,7 +40,7 @@ def texts(launches, target):
 
 
 def seeds():
-    """Launches of our own, so that a checkout without ../shared is tested too."""
+    """Launches of our own."""
     scripts = [
         *(ROOT / "tests" / "fuzz" / "seeds").glob("*.sh"),
         ROOT / "examples/verl_scripts/run_toy_grpo.sh",
@@ -55,7 +54,7 @@ def seeds():
 def published():
     argvs = [
         (f"{script['path']}#{number}", ["python3", "-m", launch["module"], *launch["args"]])
-        for script in json.loads(CORPUS.read_text())["scripts"]
+        for script in public_scripts()
         for number, launch in enumerate(script.get("launches", []))
         if launch["module"] == "verl.trainer.main_ppo"
     ]
@@ -88,7 +87,6 @@ def test_a_launch_with_variables_that_nobody_sets(accept, target):
     assert accept(made, target) == {"unset": (None, None)}
 
 
-@pytest.mark.skipif(not CORPUS.exists(), reason="../shared/corpus is not here")
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_sample_of_the_public_launches(accept, target):
     made, hopeless = texts(published(), target)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import facts
 import pytest
-from verl_samples import shared_json
 
 from trinity_compat.dotted import leaves, nodes
 from trinity_compat.errors import UserError
@@ -18,7 +18,7 @@ def defaults(version: str, flavour: str) -> dict:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_defaults_are_those_recorded_from_the_release(version: str, flavour: str) -> None:
-    recorded = shared_json(f"verl_defaults/{version}.json")[flavour]
+    recorded = facts.load("verl_defaults")[version][flavour]
     ours = dict(leaves(defaults(version, flavour)))
     assert ours == recorded
     assert {key: type(value) for key, value in ours.items()} == {k: type(v) for k, v in recorded.items()}

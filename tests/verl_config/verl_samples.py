@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from facts import public_scripts
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
@@ -20,7 +18,6 @@ from trinity_compat.launch.model import Launch, Part, Word
 from trinity_compat.verl_config.arguments import hydra_flags
 from trinity_compat.verl_config.releases import recipes, release_tree
 
-SHARED = Path(__file__).resolve().parents[3] / "shared"
 FULL = os.environ.get("TRINITY_COMPAT_FULL") == "1"
 RELEASE_OF_TAG = {
     "v0.2.0.post2": "0.2.0",
@@ -40,23 +37,10 @@ def make_launch(*arguments: str, module: str = PPO, file: str = "run.sh", cwd: s
     return Launch(module, words, Where(file, 1), cwd=cwd)
 
 
-def shared_json(name: str) -> Any:
-    """A file of ../shared; the test is skipped where that isn't there."""
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"needs {name} of the project's shared folder, which this checkout has not")
-    return _load(path)
-
-
-@functools.cache
-def _load(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
 def corpus_launches(*modules: str) -> list[tuple[str, Launch]]:
     """(tag, launch) of every public launch of ``modules``."""
     out = []
-    for script in shared_json("corpus/public.json")["scripts"]:
+    for script in public_scripts():
         for launch in script["launches"]:
             if launch["module"] in modules:
                 out.append(

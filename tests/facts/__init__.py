@@ -1,0 +1,30 @@
+"""Facts about other people's software, recorded from it; kept here so that a clone needs nothing else.
+
+`public.json.xz`: what bash hands to Python for the launch scripts of seven revisions of volcengine/verl
+(module, arguments, digest of the script; not the script). `verl_defaults.json.xz`: release → flavour → dotted
+key → default, as Hydra composes them. `command_lines.txt`: ways in which people start a veRL main.
+`scripts/record_facts.py` makes them from the folder that they were recorded in.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PUBLIC = HERE / "public.json.xz"
+COMMAND_LINES = HERE / "command_lines.txt"
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """The content of ``NAME.json.xz``; shared by all that ask, so not to be changed."""
+    return json.loads(lzma.decompress((HERE / f"{name}.json.xz").read_bytes()))
+
+
+def public_scripts() -> list[dict[str, Any]]:
+    """One entry a script: tag, path, kind, sha, cwd, args, env, launches [{module, args}]."""
+    return load("public")["scripts"]
