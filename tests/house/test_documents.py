@@ -1,0 +1,43 @@
+"""The documents: whole, their links lead somewhere, the commands they show exist."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from trinity_compat.cli import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def tracked():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_half_of_a_merge_is_left_in_any_file():
+    marker = re.compile(rb"^(<{7} |>{7} |={7}$)", re.MULTILINE)
+    assert [str(path) for path in tracked() if marker.search(path.read_bytes())] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_here(page):
+    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_are_shown_exist(page):
+    shown = re.findall(r"(?m)^ +trinity-compat ([a-z-]+)", page.read_text())
+    assert set(shown) <= set(cli.list_commands(click.Context(cli)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_of_the_project_that_are_named_exist(page):
+    """`trinity_compat/…`, `scripts/…` and the like in backquotes; a placeholder or a glob is left alone."""
+    folders = "trinity_compat|translators|overrides|tests|scripts|benchmarks|requirements"
+    named = re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
