@@ -4,7 +4,7 @@ hasn't leaves an actor pending for ever, without a word.
 The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
 ``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. Nothing else reads or
 writes them. How a launch's GPUs are divided between the two: ``translate/sections/gpus.py``, which
-``runtime/split.py`` asks.
+``runtime/plan/split.py`` asks.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import job
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus, engine_count, shares
-from trinity_compat.runtime.plan import Options, make_plan
-from trinity_compat.runtime.split import split_gpus
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.split import split_gpus
 from trinity_compat.verl_config import compose_pinned
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -119,7 +120,7 @@ def reported(spec, folder):
 def test_a_yaml_s_run_may_have_gpus_for_its_rollout_alone():
     config = source("trainer.n_gpus_per_node=8")[0].config
     sets = (f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=4", f"{TP}=4")
-    spec = make_plan(config, Options(sets=sets), cwd=Path("/work"), device="cuda").spec
+    spec = make_plan(config, RunOptions(sets=sets), cwd=Path("/work"), device="cuda").spec
     assert shares(spec.verl, device="cuda", mode="both", explorers=1) == {"trainer": 8, "explorer": 8}
 
 
