@@ -12,7 +12,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.options import RunOptions
 
 if TYPE_CHECKING:
-    from trinity_compat.runtime.run import LaunchEnd
+    from trinity_compat.runtime.job.launch_end import LaunchEnd
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})

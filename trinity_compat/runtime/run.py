@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat.errors import RunError
@@ -19,6 +18,7 @@ from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.job import agreement, jobdir
 from trinity_compat.runtime.job.checkpoint_links import CheckpointLinks
 from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.job.progress import Progress, say
 from trinity_compat.runtime.plan import micro_batches, refusals, unread
 from trinity_compat.runtime.plan.options import RunOptions
@@ -34,15 +34,6 @@ from trinity_compat.synchronizer import turns
 
 _RAY_OF_USER = "RAY_ADDRESS"
 _SURVIVE_S = 20.0  # what SIGTERM ends has so long, where its supervisor was killed
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchEnd:
-    """How one launch ended, for the outer process's last words."""
-
-    code: int
-    job: str | None
-    message: str | None = None
 
 
 def run_source(source: Source, options: RunOptions) -> LaunchEnd:

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.run import LaunchEnd
 
 _CALL = "request.json"
 _RUNNING = "running-"

@@ -7,8 +7,9 @@ import signal
 from pathlib import Path
 
 from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.processes.children import die_of_ctrl_c, die_with_parent
-from trinity_compat.runtime.run import LaunchEnd, run_source
+from trinity_compat.runtime.run import run_source
 from trinity_compat.runtime.script import handover, hydra_flags, shim
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation

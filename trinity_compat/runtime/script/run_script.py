@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.processes import children
-from trinity_compat.runtime.run import LaunchEnd
 from trinity_compat.runtime.script import catchable, handover, shim
 from trinity_compat.runtime.script.handover import ScriptCall
 
