@@ -115,6 +115,7 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
     from trinity_compat.launch import read_argv
     from trinity_compat.runtime.checks import blame, models, trainer_side
     from trinity_compat.runtime.plan import micro_batches
+    from trinity_compat.runtime.plan.verl_view import VerlView
     from trinity_compat.translate.pipeline import refuse_errors
     from trinity_compat.verl_config import as_tree, effective_config, upgrade
 
@@ -126,7 +127,7 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
         path = str(tree["actor_rollout_ref"]["model"].get("path"))
         if _PLACEHOLDER.search(path):
             return f"actor_rollout_ref.model.path={path}: to be filled in"
-        micro_batches.divide(tree)
+        tree = dict(micro_batches.divided(VerlView.of(tree))[0].tree)
         micro_batches.check(tree, {})
         critic = tree["algorithm"]["adv_estimator"] == "gae"
         list(models.localise(tree, folder / "models", cwd=folder, execute=False, critic=critic))

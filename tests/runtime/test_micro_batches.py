@@ -2,12 +2,14 @@
 
 import pytest
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.dry_run import lines
 from trinity_compat.runtime.plan import micro_batches, planning
 from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.verl_view import VerlView
 from trinity_compat.verl_config import compose_pinned
 
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
@@ -146,7 +148,6 @@ def test_a_megatron_model_is_one_rank():
         f"{ACTOR}.ppo_micro_batch_size": 64,
         "trainer.n_gpus_per_node": 8,
     }
-    verl = compose_pinned(given, "ppo_megatron_trainer")
-    micro_batches.divide(verl)
-    assert verl["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 32
-    assert verl["actor_rollout_ref"]["actor"]["ppo_micro_batch_size"] is None
+    verl, _ = micro_batches.divided(VerlView.of(compose_pinned(given, "ppo_megatron_trainer")))
+    assert value_at(verl.tree, f"{ACTOR}.ppo_micro_batch_size_per_gpu") == 32
+    assert value_at(verl.tree, f"{ACTOR}.ppo_micro_batch_size") is None

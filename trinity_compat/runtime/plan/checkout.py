@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from trinity_compat.runtime.plan.verl_view import Step, VerlView
 
 
 def holds_verl(folder: Path) -> bool:
@@ -17,12 +18,20 @@ def holds_verl(folder: Path) -> bool:
     return (folder / "verl" / "__init__.py").is_file()
 
 
-def absolute_paths(tree: Any, cwd: Path) -> Any:
-    """``tree`` with every string that is a relative path to something below ``cwd`` made absolute."""
+def without_checkout(verl: VerlView, cwd: Path) -> Step:
+    """The configuration for a run that starts elsewhere, where ``cwd`` holds a veRL: every string that is a
+    relative path to something below ``cwd`` is made absolute."""
+    if not holds_verl(cwd):
+        return verl, []
+    tree = {key: _absolute(value, cwd) for key, value in verl.tree.items()}
+    return VerlView.of(tree), [f"veRL's sources in {cwd} are not used: the run needs the installed veRL"]
+
+
+def _absolute(tree: object, cwd: Path) -> object:
     if isinstance(tree, Mapping):
-        return {key: absolute_paths(value, cwd) for key, value in tree.items()}
+        return {key: _absolute(value, cwd) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [absolute_paths(item, cwd) for item in tree]
+        return [_absolute(item, cwd) for item in tree]
     return str(cwd / tree) if isinstance(tree, str) and _is_path_below(tree, cwd) else tree
 
 

@@ -7,21 +7,19 @@ What counts is ``use_dynamic_bsz`` of the actor: veRL asks for the reference's s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import trainer_gpus
 from trinity_compat.runtime.plan.refusals import place
+from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate.sections.gpus import sharing
 from trinity_compat.verl_config import PINNED
 
-_ACTOR = "actor_rollout_ref.actor"
-_REF = "actor_rollout_ref.ref"
-_DYNAMIC = f"{_ACTOR}.use_dynamic_bsz"
-_KL = (f"{_ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")
+_DYNAMIC = f"{ACTOR}.use_dynamic_bsz"
+_KL = (f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +40,54 @@ class _Size:
     def per_gpu(self) -> str:
         return f"{self.all_gpus}_per_gpu"
 
+    def is_dynamic(self, verl: Tree) -> bool:
+        """Whether batches are cut by tokens, so that the size has no say."""
+        return all(value_at(verl, key) for key in self.dynamic)
 
-def divide(verl: dict[str, Any]) -> list[str]:
-    """Write each size over all GPUs per GPU instead, in ``verl``, as veRL itself did until 0.7
-    (fsdp_workers.py, megatron_workers.py); returns a line for the user for each. One that isn't a
-    number is left to ``check``."""
+
+def divided(verl: VerlView) -> Step:
+    """Each size over all GPUs written per GPU instead, as veRL itself did until 0.7 (fsdp_workers.py,
+    megatron_workers.py), with a line for the user for each. One that isn't a number is left to ``check``."""
+    values: dict[str, object] = {}
     lines = []
-    for size in _sizes(verl):
-        given = value_at(verl, size.all_gpus)
-        if type(given) is not int or given < 1 or all(value_at(verl, key) for key in size.dynamic):
+    for size in _sizes(verl.tree):
+        given = value_at(verl.tree, size.all_gpus)
+        if type(given) is not int or given < 1 or size.is_dynamic(verl.tree):
             continue
-        each = value_at(verl, size.per_gpu) or max(1, given // _ranks(verl, size.role))
-        section = value_at(verl, size.per_gpu.rpartition(".")[0])
-        section[size.all_gpus.rpartition(".")[2]] = None
-        section[size.per_gpu.rpartition(".")[2]] = each
+        each = value_at(verl.tree, size.per_gpu) or max(1, given // _ranks(verl, size.role))
+        values |= {size.all_gpus: None, size.per_gpu: each}
         lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")
-    return lines
+    return verl.changed(values), lines
 
 
-def _ranks(verl: Mapping[str, Any], role: str) -> int:
+def _ranks(verl: VerlView, role: str) -> int:
     """Data-parallel ranks of ``role``."""
-    megatron = value_at(verl, f"{_ACTOR}.strategy") == "megatron"
-    shared = sharing(role, lambda key: int(value_at(verl, key) or 1), megatron=megatron)
-    return max(1, trainer_gpus(verl) // shared)
+    return max(1, verl.trainer.gpus // sharing(role, verl.size, megatron=verl.megatron))
 
 
-def check(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def check(verl: Tree, record: Tree) -> None:
     """Raises UserError for the first size that veRL would miss or refuse. ``record``: config/launch.json."""
     for size in _sizes(verl):
-        if not all(value_at(verl, key) for key in size.dynamic):
+        if not size.is_dynamic(verl):
             _check_one(size, verl, record)
 
 
-def _sizes(verl: Mapping[str, Any]) -> Iterator[_Size]:
-    yield _Size(f"{_ACTOR}.ppo_micro_batch_size", (_DYNAMIC,))
-    yield _Size("actor_rollout_ref.rollout.log_prob_micro_batch_size", (_DYNAMIC,))
+def _sizes(verl: Tree) -> Iterator[_Size]:
+    yield _Size(f"{ACTOR}.ppo_micro_batch_size", (_DYNAMIC,))
+    yield _Size(f"{ROLLOUT}.log_prob_micro_batch_size", (_DYNAMIC,))
     if (kl := next((key for key in _KL if value_at(verl, key)), None)) is not None:
-        yield _Size(f"{_REF}.log_prob_micro_batch_size", (_DYNAMIC, f"{_REF}.log_prob_use_dynamic_bsz"), kl)
+        yield _Size(f"{REF}.log_prob_micro_batch_size", (_DYNAMIC, f"{REF}.log_prob_use_dynamic_bsz"), kl)
     if has_critic(verl):
         yield _Size("critic.ppo_micro_batch_size", ("critic.use_dynamic_bsz",), "algorithm.adv_estimator")
 
 
-def has_critic(verl: Mapping[str, Any]) -> bool:
+def has_critic(verl: Tree) -> bool:
     """As verl.trainer.ppo.utils.need_critic."""
     enabled = value_at(verl, "critic.enable")
     return value_at(verl, "algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
 
 
-def _check_one(size: _Size, verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _check_one(size: _Size, verl: Tree, record: Tree) -> None:
     per_gpu, all_gpus = value_at(verl, size.per_gpu), value_at(verl, size.all_gpus)
     if all_gpus is not None:
         raise UserError(
@@ -107,7 +105,7 @@ def _check_one(size: _Size, verl: Mapping[str, Any], record: Mapping[str, Any]) 
         )
 
 
-def _like(size: _Size, verl: Mapping[str, Any]) -> Any:
+def _like(size: _Size, verl: Tree) -> object:
     """The actor's size where there is one."""
-    actor = value_at(verl, f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
+    actor = value_at(verl, f"{ACTOR}.ppo_micro_batch_size_per_gpu")
     return "1" if actor is None else actor

@@ -3,92 +3,94 @@
 Reads the Trinity configuration only, with what it passes through, whatever it came from. Overlays
 (profiles, ``--set``) act on the veRL configuration that the way back gives; they are kept beside the
 YAML, which stays as ``translate`` wrote it.
+
+The way: ``_ask`` (what was asked, overlays included) → ``_composed`` (veRL's configuration) → the steps of
+``_fitted`` (what this run makes of it) → ``_spec``. Nothing is changed on the way: each step returns anew.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
 
 from trinity_compat.addresses import outward_address
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import trainer_gpus
 from trinity_compat.runtime.job.jobdir import JobDir
-from trinity_compat.runtime.plan import attention, checkout, length, micro_batches, profiles
+from trinity_compat.runtime.plan import attention, checkout, colocate, length, micro_batches, places, profiles
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.split import split_gpus
+from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
+from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.vllm_arguments import changes, given_in, release_for
 
-_SHARED_MEMORY = Path("/dev/shm")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-def make_plan(
-    config: Mapping[str, Any], options: RunOptions, *, cwd: Path, device: str | None = None
-) -> RunPlan:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked of a run, the configuration and the command line taken together."""
+
+    options: RunOptions
+    device: str
+    cwd: Path
+    given: Tree  # the Trinity configuration, with the sets that name its paths
+    trinity: Tree  # the same, watched
+    read: set[str]  # its paths that were read, growing as that happens
+    overlays: Sequence[Overlay]  # in the order in which they act
+    told: Tree  # dotted veRL key → value: what the configuration and the overlays say
+    r: int  # optimizer updates of one veRL step, as the configuration says
+    how: str  # … and how that is known; "" where that needs no words
+
+
+def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | None = None) -> RunPlan:
     """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
 
     Raises UserError for values that cannot be run."""
-    device = usable(device or options.device or detect_device())
-    overlays = _overlays(options, device)
-    config, read = watched(given := _with_trinity_sets(config, overlays))
-    r, how = inverse.updates_per_step(config)
-    told = plain(inverse.to_verl(config)) | length.steps_of(config, options.sets)
-    overlays = [*attention.overlay(_laid_over(told, overlays), device), *overlays]
-    verl = resolved(compose_pinned(_laid_over(told, overlays), inverse.flavour_of(config)), os.environ)
-    length.refuse_idle_epochs(options.sets, verl["trainer"].get("total_training_steps"))
-    notes = [f"r = {r} optimizer updates per veRL step ({how})"] if how else []
-    notes += [line for overlay in overlays for line in overlay.lines]
-    notes += micro_batches.divide(verl)
-    notes += changes(given_in(verl), release_for(device))
-    job = JobDir(_job_root(config, options, cwd))
-    local_dir = verl["trainer"].get("default_local_dir")
-    verl["trainer"]["default_local_dir"] = str(job.root)
-    verl["trainer"]["device"] = device
-    verl["trainer"]["use_v1"] = False  # as trainer/config.py has it: ours is veRL's v0 trainer
-    run_cwd = cwd
-    if checkout.holds_verl(cwd):
-        verl, run_cwd = checkout.absolute_paths(verl, cwd), job.root
-        notes.append(f"veRL's sources in {cwd} are not used: the run needs the installed veRL")
-    mode = options.mode or _mode_of(config, device)
-    notes += split_gpus(
-        verl, config, mode=mode, explorers=options.explorers, device=device, sets=options.sets
-    )
-    spec = _spec(config, verl, options, job, device=device, mode=mode, r=_updates(verl, r))
-    _check_colocated(spec)
+    asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
+    composed = _composed(asked)
+    job = JobDir(places.job_root(asked.trinity, options, cwd))
+    mode = options.mode or colocate.mode_of(asked.trinity, asked.device)
+    verl, notes = _fitted(composed, asked, job, mode)
+    spec = _spec(asked, verl, job, mode)
+    colocate.check(spec)
     return RunPlan(
         spec=spec,
         job=job,
-        local_dir=local_dir,
-        ray=(verl.get("ray_kwargs") or {}).get("ray_init") or {},
+        local_dir=composed.trainer.local_dir,
+        ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
-        run_cwd=run_cwd,
-        notes=(
-            *notes,
-            *_filter_note(verl),
-            *_save_freq_note(verl, spec),
-            *([note_of(spec.replay)] if spec.replay else []),
-            *_database_note(config, spec, options, cwd),
-        ),
-        env=_log_level(config) | {name: value for overlay in overlays for name, value in overlay.env},
-        explorer=_one_explorer(options, spec.mode),
-        log_folder=outward_address() if (config.get("log") or {}).get("group_by_node") else "",
-        unread={path: value for path, value in values_of(given).items() if path not in read},
+        run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
+        notes=(*_notes_of(asked), *notes, *_closing_notes(asked, verl, spec)),
+        env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
+        explorer=_one_explorer(options, mode),
+        log_folder=outward_address() if Reading(asked.trinity).get("log.group_by_node") else "",
+        unread={path: value for path, value in values_of(asked.given).items() if path not in asked.read},
     )
+
+
+def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
+    wanted = _overlays(options, device)
+    given = _with_trinity_sets(config, wanted)
+    trinity, read = watched(given)
+    r, how = inverse.updates_per_step(trinity)
+    told = plain(inverse.to_verl(trinity)) | length.steps_of(trinity, options.sets)
+    # flash-attn's stand-in comes first: a profile or a --set may name another one.
+    overlays = [*attention.overlay(_laid_over(told, wanted), device), *wanted]
+    return _Asked(options, device, cwd, given, trinity, read, overlays, _laid_over(told, overlays), r, how)
 
 
 def _overlays(options: RunOptions, device: str) -> list[Overlay]:
@@ -97,14 +99,14 @@ def _overlays(options: RunOptions, device: str) -> list[Overlay]:
     return [*(Overlay.of_profile(profiles.load(name)) for name in wanted), Overlay.of_sets(options.sets)]
 
 
-def _with_trinity_sets(config: Mapping[str, Any], overlays: Sequence[Overlay]) -> dict[str, Any]:
-    out = _copy(config)
+def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
+    out = {key: _copy(value) for key, value in config.items()}
     for overlay in overlays:
         apply(overlay.trinity, out)
     return out
 
 
-def _laid_over(values: Mapping[str, Any], overlays: Sequence[Overlay]) -> dict[str, Any]:
+def _laid_over(values: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
     """``values`` with the overlays' last, so that they win and interpolations follow them."""
     out = dict(values)
     for overlay in overlays:
@@ -114,23 +116,72 @@ def _laid_over(values: Mapping[str, Any], overlays: Sequence[Overlay]) -> dict[s
     return out
 
 
-def _copy(tree: Any) -> Any:
+def _copy(tree: object) -> object:
     if isinstance(tree, Mapping):
         return {key: _copy(value) for key, value in tree.items()}
     return [_copy(item) for item in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _job_root(config: Mapping[str, Any], options: RunOptions, cwd: Path) -> Path:
-    if options.job:
-        return (cwd / Path(options.job).expanduser()).absolute()
-    root = Path(str(config.get("checkpoint_root_dir") or "checkpoints")).expanduser()
-    return (cwd / root / str(config["project"]) / str(config["name"])).absolute()
+def _composed(asked: _Asked) -> VerlView:
+    """veRL's complete configuration, before anything of this run's own. Raises UserError."""
+    verl = compose_pinned(asked.told, inverse.flavour_of(asked.trinity))
+    view = VerlView.of(resolved(verl, os.environ))
+    length.refuse_idle_epochs(asked.options.sets, view.trainer.total_steps)
+    return view
 
 
-def _updates(verl: Mapping[str, Any], r: int) -> int:
+def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
+    """The configuration for this job on this device, and what became of the launch's own values.
+
+    The order matters: the micro-batches are of all the GPUs that the launch names, so they come before the
+    GPUs are split; and a job's folder is no path of the launch's."""
+    verl, notes = micro_batches.divided(composed)
+    notes += changes(given_in(verl.tree), release_for(asked.device))
+    verl = _of_this_run(verl, asked.device, job)
+    verl, more = checkout.without_checkout(verl, asked.cwd)
+    shared, told = split_gpus(
+        verl,
+        asked.trinity,
+        mode=mode,
+        explorers=asked.options.explorers,
+        device=asked.device,
+        sets=asked.options.sets,
+    )
+    return shared, [*notes, *more, *told]
+
+
+def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:
+    return verl.changed(
+        {
+            "trainer.default_local_dir": str(job.root),
+            "trainer.device": device,
+            "trainer.use_v1": False,  # as trainer/config.py has it: ours is veRL's v0 trainer
+        }
+    )
+
+
+def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
+    config, r, sync = asked.trinity, _updates(verl, asked.r), inverse.sync_of(asked.trinity)
+    return RunSpec(
+        job_dir=str(job.root),
+        database_url=asked.options.database or places.database_url(config, job),
+        verl=verl.tree,
+        updates_per_step=r,
+        total_steps=verl.trainer.total_steps or None,
+        sync=replace(sync, directory=sync.directory or str(places.weights_folder(job, sync))),
+        device=asked.device,
+        mode=mode,
+        explorers=asked.options.explorers,
+        max_staleness=_max_staleness(config, sync, r),
+        replay=replay_of(config),
+        env=checkout.python_path(_env_vars(config)),
+        resume=bool(config.get("continue_from_checkpoint", True)),
+    )
+
+
+def _updates(verl: VerlView, r: int) -> int:
     """r after the overlays, from veRL's own batch sizes. Raises UserError when they don't divide."""
-    batch = verl["data"]["train_batch_size"]
-    mini = verl["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
+    batch, mini = verl.batches.train, verl.batches.mini
     if not batch or not mini:
         return r
     if batch % mini:
@@ -139,39 +190,10 @@ def _updates(verl: Mapping[str, Any], r: int) -> int:
             f"data.train_batch_size={batch} is no multiple of actor.ppo_mini_batch_size={mini}",
             hint=f"ppo_mini_batch_size may be {', '.join(fits)}",
         )
-    return int(batch // mini)
+    return batch // mini
 
 
-def _spec(
-    config: Mapping[str, Any],
-    verl: dict[str, Any],
-    options: RunOptions,
-    job: JobDir,
-    *,
-    device: str,
-    mode: Mode,
-    r: int,
-) -> RunSpec:
-    total = verl["trainer"].get("total_training_steps")
-    sync = inverse.sync_of(config)
-    return RunSpec(
-        job_dir=str(job.root),
-        database_url=options.database or _database_of(config, job),
-        verl=verl,
-        updates_per_step=r,
-        total_steps=int(total) if total else None,
-        sync=replace(sync, directory=sync.directory or str(_weights_folder(job, sync))),
-        device=device,
-        mode=mode,
-        explorers=options.explorers,
-        max_staleness=_max_staleness(config, sync, r),
-        replay=replay_of(config),
-        env=checkout.python_path(_env_vars(config)),
-        resume=bool(config.get("continue_from_checkpoint", True)),
-    )
-
-
-def _max_staleness(config: Mapping[str, Any], sync: SyncSpec, r: int) -> int | None:
+def _max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:
     """Raises UserError for a limit that the style itself would break, for ever."""
     limit = inverse.max_staleness_of(config)
     lag = _least_staleness(sync)
@@ -191,75 +213,14 @@ def _least_staleness(sync: SyncSpec) -> int:
         return 0
     if sync.style != "fixed":
         return trainer_interval(sync) - 1
+    # The rule repeats with both intervals: so many steps hold its worst one.
     steps = range(1, 2 * (sync.offset + sync.interval + explorer_interval(sync)) + 2)
     return max(expected_lag(sync, step) or 0 for step in steps)
 
 
-def _mode_of(config: Mapping[str, Any], device: str) -> Mode:
-    """The YAML's mode; colocate is about an accelerator's memory: on a CPU both sides run at once. Raises
-    UserError for one that this runtime does not have."""
-    mode: Any = config.get("mode") or "both"
-    if mode not in get_args(Mode):
-        raise UserError(f"mode: {mode} is not among {', '.join(get_args(Mode))}")
-    return "both" if mode == "colocate" and device == "cpu" else cast(Mode, mode)
-
-
-def _check_colocated(spec: RunSpec) -> None:
-    """One device, one explorer, weights through files: NCCL knows a device once in a group."""
-    if spec.mode != "colocate":
-        return
-    _check_one_device(spec)
-    if spec.explorers > 1:
-        raise UserError(
-            "mode colocate shares one device between the trainer and one explorer",
-            hint="leave out --explorers",
-        )
-    if spec.sync.method == "nccl":
-        raise UserError(
-            "synchronizer.sync_method=nccl: mode colocate has both sides on one device, which NCCL refuses",
-            hint="write synchronizer.sync_method=memory",
-        )
-    if spec.replay and spec.replay.max_uses > 1:  # the trainer would never have to give the device away
-        raise UserError(
-            "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
-            hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
-        )
-
-
-def _check_one_device(spec: RunSpec) -> None:
-    """A CPU is one however many processes train on it."""
-    devices = trainer_gpus(spec.verl)
-    if spec.device != "cpu" and devices > 1:
-        raise UserError(
-            f"mode colocate: both sides take turns on one device, and the run has {devices}"
-            " (trainer.nnodes × trainer.n_gpus_per_node)",
-            hint="leave out --mode colocate: the devices are then split between the two sides; or write"
-            " --set trainer.nnodes=1 --set trainer.n_gpus_per_node=1",
-        )
-
-
-def _env_vars(config: Mapping[str, Any]) -> dict[str, str]:
-    given = (config.get("explorer") or {}).get("env_vars") or {}
+def _env_vars(config: Tree) -> dict[str, str]:
+    given = Reading(config).get("explorer.env_vars") or {}
     return {str(name): str(value) for name, value in given.items()}
-
-
-def _weights_folder(job: JobDir, sync: SyncSpec) -> Path:
-    """Shared memory for the method of that name, where there is any; else the job directory."""
-    if sync.method != "memory" or not _SHARED_MEMORY.is_dir():
-        return job.root / "weights"
-    tag = hashlib.sha256(str(job.root).encode()).hexdigest()[:12]
-    return _SHARED_MEMORY / f"trinity-compat-{os.getuid()}-{tag}"
-
-
-def _database_of(config: Mapping[str, Any], job: JobDir) -> str:
-    """The YAML's database when it names a server; a file of its own stays in the job directory."""
-    path = _named_database(config)
-    return path if path.startswith("postgresql") else job.default_database_url
-
-
-def _named_database(config: Mapping[str, Any]) -> str:
-    buffer = ((config.get("buffer") or {}).get("trainer_input") or {}).get("experience_buffer") or {}
-    return str(buffer.get("path") or "")
 
 
 def _one_explorer(options: RunOptions, mode: Mode) -> int | None:
@@ -275,18 +236,9 @@ def _one_explorer(options: RunOptions, mode: Mode) -> int | None:
     return number
 
 
-def _database_note(config: Mapping[str, Any], spec: RunSpec, options: RunOptions, cwd: Path) -> list[str]:
-    """A file that the YAML names itself: a rerun or a reset of the job must find its database with it."""
-    path, ours = _named_database(config), spec.database_url
-    here = f"sqlite:///{(cwd / path.removeprefix('sqlite:///')).absolute()}"
-    if options.job or options.database or here == ours or not path.startswith("sqlite:///"):
-        return []
-    return [f"buffer.trainer_input.experience_buffer.path={path}: the run's database is {ours}"]
-
-
-def _log_level(config: Mapping[str, Any]) -> dict[str, str]:
+def _log_level(config: Tree) -> dict[str, str]:
     """``log.level`` for the loggers of veRL and vLLM. Raises UserError for a level that nobody knows."""
-    level = (config.get("log") or {}).get("level")
+    level = Reading(config).get("log.level")
     if not level:
         return {}
     name = str(level).upper()
@@ -295,10 +247,22 @@ def _log_level(config: Mapping[str, Any]) -> dict[str, str]:
     return {"VERL_LOGGING_LEVEL": name, "VLLM_LOGGING_LEVEL": name}
 
 
-def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:
+def _notes_of(asked: _Asked) -> list[str]:
+    of_r = [f"r = {asked.r} optimizer updates per veRL step ({asked.how})"] if asked.how else []
+    return [*of_r, *(line for overlay in asked.overlays for line in overlay.lines)]
+
+
+def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
+    replayed = [note_of(spec.replay)] if spec.replay else []
+    database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
+    return [*_filter_note(verl), *_save_freq_note(verl, spec), *replayed, *database]
+
+
+def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
     """veRL saves nothing by default; then a crash costs the whole run."""
-    if (verl["trainer"].get("save_freq") or -1) > 0:
+    if verl.trainer.save_freq > 0:
         return []
+    # At least ten checkpoints in a run, and one every 50 steps in a long one.
     offer = max(1, min(50, (spec.total_steps or 200) // 10))
     return [
         "warning: trainer.save_freq=-1 saves no checkpoint: a crash rolls back to the start;"
@@ -306,13 +270,12 @@ def _save_freq_note(verl: Mapping[str, Any], spec: RunSpec) -> list[str]:
     ]
 
 
-def _filter_note(verl: Mapping[str, Any]) -> list[str]:
-    asked, data = verl["algorithm"].get("filter_groups") or {}, verl["data"]
-    if not asked.get("enable"):
+def _filter_note(verl: VerlView) -> list[str]:
+    if not value_at(verl.tree, "algorithm.filter_groups.enable"):
         return []
-    batch = data["train_batch_size"]
-    draw, metric = data.get("gen_batch_size") or batch, asked.get("metric") or "reward"
+    batch, metric = verl.batches.train, value_at(verl.tree, "algorithm.filter_groups.metric") or "reward"
     return [
-        f"algorithm.filter_groups: a step draws {draw} tasks at a time until {batch} groups differ in"
-        f" {metric}; the number of steps stays, so the data may be read more often than total_epochs says"
+        f"algorithm.filter_groups: a step draws {verl.batches.drawn or batch} tasks at a time until {batch}"
+        f" groups differ in {metric}; the number of steps stays, so the data may be read more often than"
+        " total_epochs says"
     ]

@@ -9,56 +9,77 @@ they stay beside the trainer's; and a CPU has none to split.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from trinity_compat.dotted import value_at
+from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import ENGINES, give_engines, trainer_gpus
+from trinity_compat.gpus import ENGINES, engine_places
+from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What came of a split: of ``machine`` the explorer gets ``gpus``, for engines of ``tensor_parallel``."""
+
+    machine: Machine
+    tensor_parallel: int
+    gpus: int
+
+    @property
+    def engines(self) -> int:
+        return self.gpus // self.tensor_parallel
+
+    @property
+    def left(self) -> int:
+        """The trainer's."""
+        return self.machine.total - self.gpus
+
+
 def split_gpus(
-    verl: dict[str, Any],
-    config: Mapping[str, Any],
+    verl: VerlView,
+    config: Tree,
     *,
     mode: str,
     explorers: int,
     device: str,
     sets: Sequence[str] = (),
-) -> list[str]:
-    """Write the shares into ``verl``, the explorer's as GPUs of its rollout's own; return lines for the user.
+) -> Step:
+    """The configuration with each side's share, the explorer's as GPUs of its rollout's own.
 
-    Raises UserError where no split can run, or the YAML's own can't.
+    ``config``: the Trinity configuration. Raises UserError where no split can run, or the YAML's own can't.
     """
-    trainer, rollout = verl["trainer"], verl["actor_rollout_ref"]["rollout"]
-    total = trainer_gpus(verl)
-    if rollout.get("nnodes"):
-        return []
-    lines = list(_on_one(verl, mode)) if device != "cpu" and total == 1 else []
+    if verl.rollout.nodes:
+        return verl, []
+    on_one = device != "cpu" and verl.trainer.gpus == 1
+    fitted, lines = _on_one(verl, mode) if on_one else (verl, [])
     if mode == "colocate":
-        return lines
-    if device == "cpu" or total == 1:
-        return [*lines, *_by_hand(rollout, config, sets, explorers, device)]
-    machine, tensor_parallel, explorer = _split(verl, _asked(config, total))
-    engines = explorer // tensor_parallel
-    each = _of_each(engines, explorers, f"the explorers' {explorer} GPUs hold {engines} of {tensor_parallel}")
-    lines = list(_lowered(verl, tensor_parallel, machine.sequence))
-    share = total - explorer
-    trainer["nnodes"], trainer["n_gpus_per_node"] = _nodes(share, machine.per_node)
-    used = f"{engines} engine(s) of {tensor_parallel}"
-    lines.append(
-        f"{total} GPUs = {explorer} for generation ({used}) + {share} for training; --set {ENGINES}=N"
-    )
-    give_engines(rollout, each, device)
-    return lines
+        return fitted, lines
+    if device == "cpu" or on_one:
+        shared, more = _by_hand(fitted, config, sets, explorers, device)
+    else:
+        shared, more = _shared(fitted, _asked(config, verl.trainer.gpus), explorers)
+    return shared, lines + more
 
 
-def _on_one(verl: dict[str, Any], mode: str) -> Iterator[str]:
+def _shared(verl: VerlView, asked: int | None, explorers: int) -> Step:
+    """Both shares written. ``asked``: the explorer's as the YAML says."""
+    share = _split(verl, asked)
+    width, engines = share.tensor_parallel, share.engines
+    each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
+    fitted, lines = _lowered(verl, width, share.machine.sequence)
+    nodes, per_node = _nodes(share.left, share.machine.per_node)
+    told = f"{share.machine.total} GPUs = {share.gpus} for generation ({engines} engine(s) of {width})"
+    told += f" + {share.left} for training; --set {ENGINES}=N"
+    trainer = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
+    return fitted.changed({**trainer, **engine_places(each, width)}), [*lines, told]
+
+
+def _on_one(verl: VerlView, mode: str) -> Step:
     """A launch with one GPU trains on it alone; in mode colocate its engine has no other either."""
-    width = verl["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]
-    return _lowered(verl, 1 if mode == "colocate" else width, 1)
+    return _lowered(verl, 1 if mode == "colocate" else verl.rollout.tensor_parallel, 1)
 
 
 def _of_each(engines: int, explorers: int, why: str) -> int:
@@ -73,20 +94,19 @@ def _of_each(engines: int, explorers: int, why: str) -> int:
     return engines // explorers
 
 
-def _by_hand(
-    rollout: dict[str, Any], config: Mapping[str, Any], sets: Sequence[str], explorers: int, device: str
-) -> list[str]:
+def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
     """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
     if not any(text.partition("=")[0] == ENGINES for text in sets):
-        return []
+        return verl, []
     engines = Reading(config).get(ENGINES)
     if type(engines) is not int or engines < explorers:
         raise UserError(f"--set {ENGINES}={engines}: each of --explorers {explorers} needs one at least")
-    give_engines(rollout, _of_each(engines, explorers, f"--set {ENGINES}={engines}"), device)
-    return [f"{engines} engine(s) for generation"]
+    each = _of_each(engines, explorers, f"--set {ENGINES}={engines}")
+    width = 1 if device == "cpu" else verl.rollout.tensor_parallel
+    return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
 
 
-def _asked(config: Mapping[str, Any], total: int) -> int | None:
+def _asked(config: Tree, total: int) -> int | None:
     """The explorer's GPUs as the YAML says, None where it doesn't or speaks of another number in all."""
     reading = Reading(config)
     engines, width = (
@@ -98,21 +118,19 @@ def _asked(config: Mapping[str, Any], total: int) -> int | None:
     return engines * (width or 1)
 
 
-def _split(verl: Mapping[str, Any], asked: int | None) -> tuple[Machine, int, int]:
-    """(what is split, the engine's tensor parallel size, the explorer's GPUs): the first sizes that fit, the
-    sequence's and the engine's being halved, as neither changes what is computed."""
-    actor, rollout = "actor_rollout_ref.actor", verl["actor_rollout_ref"]["rollout"]
-    megatron = value_at(verl, f"{actor}.strategy") == "megatron"
-    sequence = sharing(actor, lambda key: int(value_at(verl, key) or 1), megatron=megatron)
-    for sp in [sequence] if megatron else halvings(sequence):
-        for tp in halvings(int(rollout["tensor_model_parallel_size"])):
+def _split(verl: VerlView, asked: int | None) -> _Share:
+    """The first sizes that fit, the sequence's and the engine's being halved, as neither changes what is
+    computed. A Megatron model's sequence stays: its sizes say where its weights lie, in checkpoints too."""
+    sequence, width = sharing(ACTOR, verl.size, megatron=verl.megatron), verl.rollout.tensor_parallel
+    for sp in [sequence] if verl.megatron else halvings(sequence):
+        for tp in halvings(width):
             machine = _machine(verl, tp, sp)
             choices = machine.choices()
             if asked in choices:
-                return machine, tp, asked
+                return _Share(machine, tp, asked)
             if choices and asked is None:
-                return machine, tp, machine.nearest_half(choices)
-    raise _impossible(_machine(verl, int(rollout["tensor_model_parallel_size"]), sequence), asked)
+                return _Share(machine, tp, machine.nearest_half(choices))
+    raise _impossible(_machine(verl, width, sequence), asked)
 
 
 def _impossible(machine: Machine, asked: int | None) -> UserError:
@@ -126,25 +144,29 @@ def _impossible(machine: Machine, asked: int | None) -> UserError:
     )
 
 
-def _machine(verl: Mapping[str, Any], tp: int, sp: int) -> Machine:
-    trainer, actor = verl["trainer"], verl["actor_rollout_ref"]["actor"]
-    experiences = int(actor["ppo_mini_batch_size"]) * int(verl["actor_rollout_ref"]["rollout"]["n"])
-    return Machine(int(trainer["nnodes"]), int(trainer["n_gpus_per_node"]), tp, 0, experiences, sp)
+def _machine(verl: VerlView, tp: int, sp: int) -> Machine:
+    """``tp``: GPUs of an engine, ``sp``: those that share a sequence in the trainer."""
+    if verl.batches.mini is None:
+        raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the GPUs are split by it")
+    experiences = verl.batches.mini * verl.batches.group
+    return Machine(verl.trainer.nodes, verl.trainer.gpus_per_node, tp, 0, experiences, sp)
 
 
-def _lowered(verl: dict[str, Any], tp: int, sp: int) -> Iterator[str]:
-    """Write the sizes that fit a share, with a line for each that is smaller than the launch's."""
-    arr = verl["actor_rollout_ref"]
-    if tp != arr["rollout"]["tensor_model_parallel_size"]:
-        yield f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
-        arr["rollout"]["tensor_model_parallel_size"] = tp
-    if arr["actor"].get("strategy") == "megatron":
-        return
-    roles = {"actor": arr["actor"], "ref": arr.get("ref") or {}, "critic": verl.get("critic") or {}}
-    for name, role in roles.items():
-        if int(role.get(SEQUENCE) or 1) > sp:
-            yield f"{name}.{SEQUENCE} = {sp}: the trainer's share of the GPUs holds no more"
-            role[SEQUENCE] = sp
+def _lowered(verl: VerlView, tp: int, sp: int) -> Step:
+    """Sizes that fit a share, with a line for each that is smaller than the launch's."""
+    values: dict[str, int] = {}
+    lines = []
+    if tp != verl.rollout.tensor_parallel:
+        lines.append(
+            f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
+        )
+        values[f"{ROLLOUT}.tensor_model_parallel_size"] = tp
+    for role in () if verl.megatron else (ACTOR, REF, "critic"):
+        if verl.size(f"{role}.{SEQUENCE}") > sp:
+            name = role.rpartition(".")[2]
+            lines.append(f"{name}.{SEQUENCE} = {sp}: the trainer's share of the GPUs holds no more")
+            values[f"{role}.{SEQUENCE}"] = sp
+    return verl.changed(values), lines
 
 
 def _nodes(gpus: int, per_node: int) -> tuple[int, int]:
