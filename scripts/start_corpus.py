@@ -79,16 +79,18 @@ def _refused_here(argv: Sequence[str], device: str, folder: Path) -> str:
     import yaml
 
     from trinity_compat.launch import read_argv
-    from trinity_compat.runtime import checks, micro_batches, refusals
+    from trinity_compat.runtime import checks
     from trinity_compat.runtime.checks.objects import examine
-    from trinity_compat.runtime.plan import Options, make_plan
+    from trinity_compat.runtime.plan import micro_batches, refusals
+    from trinity_compat.runtime.plan.options import RunOptions
+    from trinity_compat.runtime.plan.planning import make_plan
     from trinity_compat.translate import Options as TranslateOptions
     from trinity_compat.translate import translate_launch
 
     assert checks
     (launch,) = read_argv(list(argv)).launches
     _, text = translate_launch(launch, TranslateOptions(), root=ROOT / "translators")
-    made = make_plan(yaml.safe_load(text), Options(job=str(folder / "job")), cwd=folder, device=device)
+    made = make_plan(yaml.safe_load(text), RunOptions(job=str(folder / "job")), cwd=folder, device=device)
     refusals.check(made.spec.verl, {}, cwd=folder)
     micro_batches.check(made.spec.verl, {})
     _check_images(made.spec.verl)
@@ -113,8 +115,9 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
     from trinity_compat.errors import UserError
     from trinity_compat.explorer.reward_managers import register_legacy
     from trinity_compat.launch import read_argv
-    from trinity_compat.runtime import micro_batches
     from trinity_compat.runtime.checks import blame, models, trainer_side
+    from trinity_compat.runtime.plan import micro_batches
+    from trinity_compat.runtime.plan.verl_view import VerlView
     from trinity_compat.translate.pipeline import refuse_errors
     from trinity_compat.verl_config import as_tree, effective_config, upgrade
 
@@ -126,7 +129,7 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
         path = str(tree["actor_rollout_ref"]["model"].get("path"))
         if _PLACEHOLDER.search(path):
             return f"actor_rollout_ref.model.path={path}: to be filled in"
-        micro_batches.divide(tree)
+        tree = dict(micro_batches.divided(VerlView.of(tree))[0].tree)
         micro_batches.check(tree, {})
         critic = tree["algorithm"]["adv_estimator"] == "gae"
         list(models.localise(tree, folder / "models", cwd=folder, execute=False, critic=critic))

@@ -14,6 +14,7 @@ _REQUIREMENT = re.compile(
     r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
 )
 _OFFERED = ("data", "run", "postgres", "gpu")  # the first one that has all that is missing is offered
+EVERY_RUN = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
 _MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
 _ON_A_CPU = ", or `make install` in a checkout, which takes torch and vLLM for a CPU"
 
@@ -22,6 +23,11 @@ def need(*packages: str) -> None:
     """Raises UserError naming those of ``packages`` that are not installed, and the extra that has them."""
     if missing := [package for package in packages if version(package) is None]:
         raise _missing(missing)
+
+
+def need_for_a_run() -> None:
+    """What every run imports is there. Raises as ``need``."""
+    need(*EVERY_RUN)
 
 
 def explained(error: ModuleNotFoundError) -> UserError | None:

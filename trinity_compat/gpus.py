@@ -4,7 +4,7 @@ hasn't leaves an actor pending for ever, without a word.
 The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
 ``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. Nothing else reads or
 writes them. How a launch's GPUs are divided between the two: ``translate/sections/gpus.py``, which
-``runtime/split.py`` asks.
+``runtime/plan/split.py`` asks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from trinity_compat.errors import UserError
 from trinity_compat.spec import RunSpec
 
 Side = Literal["trainer", "explorer"]
-_TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+_ROLLOUT = "actor_rollout_ref.rollout"
+_TENSOR_PARALLEL = f"{_ROLLOUT}.tensor_model_parallel_size"
 ENGINES = "explorer.rollout_model.engine_num"
 
 
@@ -32,9 +33,10 @@ def shares(verl: Mapping[str, Any], *, device: str, mode: str, explorers: int) -
     return trainer if mode == "colocate" else {**trainer, "explorer": _of_explorer(verl, device) * explorers}
 
 
-def give_engines(rollout: dict[str, Any], count: int, device: str) -> None:
-    """Write ``count`` engines for one explorer: what ``engine_count`` reads."""
-    rollout["nnodes"], rollout["n_gpus_per_node"] = 1, count * engine_width(rollout, device)
+def engine_places(count: int, width: int) -> dict[str, int]:
+    """veRL key → value that gives one explorer ``count`` engines of ``width`` GPUs: what ``engine_count``
+    reads."""
+    return {f"{_ROLLOUT}.nnodes": 1, f"{_ROLLOUT}.n_gpus_per_node": count * width}
 
 
 def engine_count(rollout: Mapping[str, Any], device: str) -> int:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
-from trinity_compat.runtime.profiles import as_overrides, load
+from trinity_compat.runtime.plan.profiles import as_overrides, load
 from trinity_compat.spec import RunSpec, SyncSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, WeightGroup
 from trinity_compat.synchronizer.store import write_version

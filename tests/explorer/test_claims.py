@@ -23,8 +23,9 @@ from trinity_compat.explorer.engine_arguments import engine_arguments, engine_en
 from trinity_compat.explorer.jobs import make_job
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.launch import read_argv
-from trinity_compat.runtime import refusals
-from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.runtime.plan import refusals
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import Status, translate_launch
 from trinity_compat.verl_config.pinned import compose_pinned
@@ -151,7 +152,7 @@ def launched(values):
     translation, _ = translate_launch(launch, TranslateOptions())
     findings = {finding.key: finding for finding in translation.findings}
     try:
-        made = make_plan(translation.config, Options(), cwd=Path("/w"), device="cuda")
+        made = make_plan(translation.config, RunOptions(), cwd=Path("/w"), device="cuda")
         refusals.check(made.spec.verl, {}, cwd=Path("/w"))
     except UserError:
         return findings, None

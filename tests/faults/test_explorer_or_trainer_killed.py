@@ -10,7 +10,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from trinity_compat.runtime.export import to_hf
+from trinity_compat.runtime.job.export import to_hf
 
 FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
 

@@ -143,12 +143,10 @@ def test_doctor_names_all_that_a_run_lacks(light, folder):
 
 
 def test_what_a_run_needs_is_in_its_extra():
-    from trinity_compat.runtime import preflight
-
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {text.partition("=")[0].partition(">")[0].partition("[")[0].lower() for text in told["run"]}
     assert named == extras.pins("run").keys()
-    assert {package.lower() for package in preflight._NEEDED} <= named
+    assert {package.lower() for package in extras.EVERY_RUN} <= named
     assert extras.pins("run")["verl"] == PINNED and extras.pins("run")["torch"] is None
 
 

@@ -6,7 +6,7 @@ import pytest
 from test_plan import planned
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import attention
+from trinity_compat.runtime.plan import attention
 
 MODEL = "actor_rollout_ref.model.override_config.attn_implementation"
 ULYSSES = "actor_rollout_ref.actor.ulysses_sequence_parallel_size"
@@ -62,10 +62,11 @@ def test_a_run_with_sdpa_may_start(without_flash):
 
 
 def test_preflight_asks(without_flash, monkeypatch):
-    from trinity_compat.runtime import preflight
+    from trinity_compat import extras
+    from trinity_compat.runtime.checks import preflight
 
     made = planned(f"{ULYSSES}=2", "trainer.n_gpus_per_node=8", device="cuda", mode="both")
-    monkeypatch.setattr(preflight, "check_packages", lambda: None)
+    monkeypatch.setattr(extras, "need_for_a_run", lambda: None)
     with pytest.raises(UserError, match="needs flash-attn"):
         preflight.check(made)
 

@@ -6,8 +6,9 @@ import pytest
 from test_plan import source
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import bench
-from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.processes import bench
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def made(tmp_path):
         (actor / "model_world_size_1_rank_0.pt").touch()
     (tmp_path / "global_step_1").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
-    options = Options(mode="bench", job=str(tmp_path))
+    options = RunOptions(mode="bench", job=str(tmp_path))
     return make_plan(source()[0].config, options, cwd=Path("/work"), device="cpu")
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trinity_compat.errors import RunError
-from trinity_compat.runtime.cluster import local_ray
+from trinity_compat.runtime.processes.cluster import local_ray
 
 
 class FakeRay:

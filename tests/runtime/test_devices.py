@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import devices
+from trinity_compat.runtime.plan import devices
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_cluster_that_does_not_answer_is_said(machine, monkeypatch):
 
 @pytest.mark.runtime
 def test_a_real_cluster_tells_its_gpus(monkeypatch):
-    from trinity_compat.runtime.cluster import local_ray
+    from trinity_compat.runtime.processes.cluster import local_ray
 
     with local_ray({}, gpus=2) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)

@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.doctor import command
-from trinity_compat.runtime import attention, doctor
-from trinity_compat.runtime.doctor import Check
+from trinity_compat.runtime.checks import doctor
+from trinity_compat.runtime.checks.doctor import Check
+from trinity_compat.runtime.plan import attention
 
 
 @pytest.mark.parametrize(

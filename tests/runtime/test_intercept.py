@@ -4,8 +4,8 @@ import pytest
 
 from trinity_compat import ray_jobs
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import intercept
-from trinity_compat.runtime.intercept import find_main, read_submission
+from trinity_compat.runtime.script import intercept
+from trinity_compat.runtime.script.invocation import find_main, read_submission
 
 MAIN = "verl.trainer.main_ppo"
 

@@ -10,8 +10,8 @@ import pytest
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import runs
-from trinity_compat.runtime.jobdir import JobDir, locked, set_aside
+from trinity_compat.runtime import run
+from trinity_compat.runtime.job.jobdir import JobDir, locked, set_aside
 from trinity_compat.spec import RunSpec, SyncSpec
 
 
@@ -43,10 +43,10 @@ def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch
             fcntl.flock(start, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.append(joined)
 
-    monkeypatch.setattr(runs, "_prepare", prepare)
-    monkeypatch.setattr(runs, "_forget_participants", lambda made: held.append("forgot"))
+    monkeypatch.setattr(run, "_prepare", prepare)
+    monkeypatch.setattr(run, "_forget_participants", lambda made: held.append("forgot"))
     explore, train = (plan_of(job, mode) for mode in ("explore", "train"))
-    with runs._begun(explore, None, None, None), runs._begun(train, None, None, None):
+    with run._begun(explore, None, None, None), run._begun(train, None, None, None):
         assert held == [False, "forgot", True]
 
 
@@ -55,10 +55,10 @@ def test_weights_in_shared_memory_go_with_the_trainer_s_side_however_it_ends(
     job, tmp_path, monkeypatch, mode, left
 ):
     for name in ("_prepare", "_forget_participants"):
-        monkeypatch.setattr(runs, name, lambda *_, **__: None)
+        monkeypatch.setattr(run, name, lambda *_, **__: None)
     made = plan_of(job, mode)
     Path(made.spec.sync.directory).mkdir()
-    with contextlib.suppress(ZeroDivisionError), runs._begun(made, None, None, None):
+    with contextlib.suppress(ZeroDivisionError), run._begun(made, None, None, None):
         raise ZeroDivisionError
     assert Path(made.spec.sync.directory).exists() == left
 
@@ -69,7 +69,7 @@ def test_a_trainer_s_start_takes_down_the_mark_of_the_last_end(job, mode, finish
     made = plan_of(job, mode)
     buffer = open_buffer(made.spec.database_url)
     buffer.set_state("finished", True)
-    runs._forget_participants(made)
+    run._forget_participants(made)
     assert buffer.get_state("finished") == finished
     buffer.close()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import loggers
+from trinity_compat.runtime.checks import loggers
 
 
 @pytest.fixture(autouse=True)

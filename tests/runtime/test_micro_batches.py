@@ -2,11 +2,14 @@
 
 import pytest
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import dry, micro_batches, plan
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.dry_run import lines
+from trinity_compat.runtime.plan import micro_batches, planning
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.verl_view import VerlView
 from trinity_compat.verl_config import compose_pinned
 
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
@@ -43,7 +46,7 @@ def check(**changed):
 def dry_run(tmp_path, *sets):
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT)
-    return list(dry.lines(str(script), (), Options(sets=sets)))
+    return list(lines(str(script), (), RunOptions(sets=sets)))
 
 
 def test_the_reference_s_size_is_missed_at_the_line_that_asks_for_a_reference(tmp_path):
@@ -123,10 +126,10 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
 
 @pytest.mark.parametrize(("words", "actor", "rollout"), [((), 8, 16), ((f"{SEQUENCE}=2",), 16, 32)])
 def test_sizes_over_all_gpus_are_divided_as_verl_did_until_0_7(tmp_path, monkeypatch, words, actor, rollout):
-    monkeypatch.setattr(plan, "detect_device", lambda: "cuda")  # the CPU's profile splits no sequences
+    monkeypatch.setattr(planning, "detect_device", lambda: "cuda")  # the CPU's profile splits no sequences
     script = tmp_path / "run.sh"
     script.write_text(OLD)
-    told = list(dry.lines(str(script), words, Options(sets=("trainer.save_freq=2",))))
+    told = list(lines(str(script), words, RunOptions(sets=("trainer.save_freq=2",))))
     assert any(
         f"64 over all GPUs: veRL 0.9.1 gets {ACTOR}.ppo_micro_batch_size_per_gpu={actor}" in line
         for line in told
@@ -145,7 +148,6 @@ def test_a_megatron_model_is_one_rank():
         f"{ACTOR}.ppo_micro_batch_size": 64,
         "trainer.n_gpus_per_node": 8,
     }
-    verl = compose_pinned(given, "ppo_megatron_trainer")
-    micro_batches.divide(verl)
-    assert verl["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 32
-    assert verl["actor_rollout_ref"]["actor"]["ppo_micro_batch_size"] is None
+    verl, _ = micro_batches.divided(VerlView.of(compose_pinned(given, "ppo_megatron_trainer")))
+    assert value_at(verl.tree, f"{ACTOR}.ppo_micro_batch_size_per_gpu") == 32
+    assert value_at(verl.tree, f"{ACTOR}.ppo_micro_batch_size") is None

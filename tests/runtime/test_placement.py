@@ -5,7 +5,7 @@ import time
 import pytest
 
 from trinity_compat import placement
-from trinity_compat.runtime import cluster
+from trinity_compat.runtime.processes import cluster
 from trinity_compat.spec import RunSpec, SyncSpec
 
 

@@ -10,12 +10,14 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.runtime import devices, plan
-from trinity_compat.runtime.captured import launch_of, source_of
-from trinity_compat.runtime.intercept import Invocation
-from trinity_compat.runtime.plan import Options, describe, make_plan
-from trinity_compat.runtime.runs import commands_of
-from trinity_compat.runtime.session import Request
+from trinity_compat.runtime.plan import devices
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.plan import as_record, describe
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.processes.commands import commands_of
+from trinity_compat.runtime.script.handover import ScriptCall
+from trinity_compat.runtime.script.invocation import Invocation
+from trinity_compat.runtime.script.launch_source import launch_of, source_of
 from trinity_compat.spec import ReplaySpec, RunSpec
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
@@ -27,15 +29,15 @@ ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}
 
 def source(*arguments, sets=()):
     """What a run of the toy script would capture, and its options."""
-    request = Request(str(SCRIPT), arguments, {}, str(Path.cwd()), ENV)
+    call = ScriptCall(str(SCRIPT), arguments, RunOptions(), str(Path.cwd()), ENV)
     launch = read_script(SCRIPT, env=ENV, args=arguments).launches[0]
     found = Invocation(launch.module, tuple(word.text for word in launch.arguments))
-    return source_of(found, request, Options(sets=sets))
+    return source_of(found, call, RunOptions(sets=sets))
 
 
 def planned(*arguments, sets=(), device="cpu", **options):
     made, rest = source(*arguments, sets=sets)
-    return make_plan(made.config, Options(sets=rest.sets, **options), cwd=Path("/work"), device=device)
+    return make_plan(made.config, RunOptions(sets=rest.sets, **options), cwd=Path("/work"), device=device)
 
 
 def test_steps_are_verl_s_inside_and_shown_in_both_units():
@@ -192,7 +194,7 @@ def test_a_shared_device_takes_no_replay():
 
 def test_a_set_that_nobody_knows_names_the_nearest_key():
     with pytest.raises(UserError, match=r"did you mean 'trainer\.save_freq'"):
-        make_plan(source()[0].config, Options(sets=("trainer.save_frek=1",)), cwd=Path("/work"))
+        make_plan(source()[0].config, RunOptions(sets=("trainer.save_frek=1",)), cwd=Path("/work"))
 
 
 def test_no_checkpoints_is_warned_about_with_an_offer():
@@ -202,16 +204,16 @@ def test_no_checkpoints_is_warned_about_with_an_offer():
 
 
 def test_a_yaml_gives_the_same_plan_as_the_script_it_came_from(tmp_path):
-    from trinity_compat.runtime.source import from_yaml
+    from trinity_compat.runtime.plan.source import from_yaml
 
     made, _ = source()
     (tmp_path / "x.yaml").write_text(made.yaml_text)
-    again = make_plan(from_yaml(tmp_path / "x.yaml").config, Options(), cwd=Path("/work"), device="cpu")
+    again = make_plan(from_yaml(tmp_path / "x.yaml").config, RunOptions(), cwd=Path("/work"), device="cpu")
     assert again.spec == planned().spec
 
 
 def length_of(config, *sets):
-    made = make_plan(config, Options(sets=sets), cwd=Path("/work"), device="cpu")
+    made = make_plan(config, RunOptions(sets=sets), cwd=Path("/work"), device="cpu")
     return made.spec.total_steps, made.spec.verl["trainer"]["total_epochs"]
 
 
@@ -289,18 +291,18 @@ def test_the_yaml_is_translate_s_where_the_script_computes_from_a_variable(tmp_p
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     caught = [word.text for word in read_script(script, env=environ).launches[0].arguments]
     assert caught[-1].endswith("=32")
-    request = Request(str(script), (), {}, str(Path.cwd()), environ)
+    call = ScriptCall(str(script), (), RunOptions(), str(Path.cwd()), environ)
     found = Invocation("verl.trainer.main_ppo", tuple(caught))
-    assert source_of(found, request, Options())[0].yaml_text == done.stdout
+    assert source_of(found, call, RunOptions())[0].yaml_text == done.stdout
 
 
 def test_line_numbers_come_from_the_script_only_when_its_words_are_the_caught_ones():
-    request = Request(str(SCRIPT), (), {}, str(Path.cwd()), ENV)
+    call = ScriptCall(str(SCRIPT), (), RunOptions(), str(Path.cwd()), ENV)
     static = read_script(SCRIPT, env=ENV).launches[0]
     words = tuple(word.text for word in static.arguments)
-    same, _ = launch_of(Invocation(static.module, words), request)
+    same, _ = launch_of(Invocation(static.module, words), call)
     assert same.arguments[0].where.line > 1
-    other, _ = launch_of(Invocation(static.module, (*words, "data.seed=9")), request)
+    other, _ = launch_of(Invocation(static.module, (*words, "data.seed=9")), call)
     assert other.arguments[-1].text == "data.seed=9"
     assert str(other.arguments[0].where).startswith("argv")
 
@@ -309,8 +311,8 @@ def test_the_exported_environment_goes_to_the_explorer_without_secrets(monkeypat
     monkeypatch.setenv("VLLM_USE_V1", "1")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     words = tuple(word.text for word in read_script(SCRIPT, env=ENV).launches[0].arguments)
-    request = Request(str(SCRIPT), (), {}, str(Path.cwd()), ENV)
-    launch, environ = launch_of(Invocation("verl.trainer.main_ppo", (*words, "data.seed=9")), request)
+    call = ScriptCall(str(SCRIPT), (), RunOptions(), str(Path.cwd()), ENV)
+    launch, environ = launch_of(Invocation("verl.trainer.main_ppo", (*words, "data.seed=9")), call)
     assert launch.env["VLLM_USE_V1"].text == "1"
     translation, text = translate_launch(launch, TranslateOptions(resolve=True, environ=environ))
     assert translation.config["explorer"]["env_vars"]["VLLM_USE_V1"] == "1"
@@ -340,9 +342,9 @@ def test_an_rl_run_without_a_device_is_a_cpu_run(monkeypatch):
 def test_a_password_is_used_but_not_shown_and_not_readable_by_others(tmp_path, password):
     url = f"postgresql+psycopg://me:{password}@db/x"
     path = f"buffer.trainer_input.experience_buffer.path={url}"
-    options = Options(database=url, job=str(tmp_path / "job"), sets=(path,))
+    options = RunOptions(database=url, job=str(tmp_path / "job"), sets=(path,))
     made = make_plan(source()[0].config, options, cwd=tmp_path, device="cpu")
-    shown = [*describe(made), *made.notes, json.dumps(plan.as_record(made, options))]
+    shown = [*describe(made), *made.notes, json.dumps(as_record(made, options))]
     assert password not in "\n".join(shown)
     assert "postgresql+psycopg://me:***@db/x" in "\n".join(shown)
     made.job.create()
@@ -366,7 +368,7 @@ def test_a_verl_checkout_in_the_working_directory_is_not_what_runs(tmp_path, mon
     (tmp_path / "data" / "x.parquet").touch()
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:/elsewhere")
     made, _ = source("data.train_files=data/x.parquet", "actor_rollout_ref.model.path=org/name")
-    laid = make_plan(made.config, Options(), cwd=tmp_path, device="cpu")
+    laid = make_plan(made.config, RunOptions(), cwd=tmp_path, device="cpu")
     assert laid.spec.verl["data"]["train_files"] == str(tmp_path / "data" / "x.parquet")
     assert laid.spec.verl["actor_rollout_ref"]["model"]["path"] == "org/name"
     trainer = commands_of(laid, "127.0.0.1:1")[-1]
@@ -406,14 +408,14 @@ def test_a_log_that_the_environment_names_has_one_writer(monkeypatch):
 def test_the_yaml_s_mode_holds_unless_the_command_line_says_another(mode, given, expected):
     made, _ = source()
     config = {**made.config, "mode": mode}
-    plan_ = make_plan(config, Options(mode=given), cwd=Path("/work"), device="cpu")
+    plan_ = make_plan(config, RunOptions(mode=given), cwd=Path("/work"), device="cpu")
     assert plan_.spec.mode == expected
 
 
 def test_a_mode_that_is_not_there_is_refused():
     made, _ = source()
     with pytest.raises(UserError, match="mode: serve"):
-        make_plan({**made.config, "mode": "serve"}, Options(), cwd=Path("/work"), device="cpu")
+        make_plan({**made.config, "mode": "serve"}, RunOptions(), cwd=Path("/work"), device="cpu")
 
 
 def test_a_database_file_that_the_yaml_names_itself_is_not_passed_over_in_silence():
@@ -421,7 +423,7 @@ def test_a_database_file_that_the_yaml_names_itself_is_not_passed_over_in_silenc
     config = json.loads(json.dumps(made.config))
     assert not [note for note in planned().notes if "experience_buffer" in note]
     config["buffer"]["trainer_input"]["experience_buffer"]["path"] = "sqlite:///mine.db"
-    notes = make_plan(config, Options(), cwd=Path("/work"), device="cpu").notes
+    notes = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu").notes
     assert any("mine.db: the run's database is sqlite:////work/checkpoints" in note for note in notes)
 
 
@@ -492,5 +494,5 @@ def test_an_argument_that_vllm_has_renamed_is_told():
 
 @pytest.mark.parametrize("sets", [(), ("trainer.use_v1=True",)])
 def test_the_recorded_trainer_is_the_one_that_runs(sets):
-    plan_ = make_plan(source()[0].config, Options(sets=sets), cwd=Path("/work"), device="cpu")
+    plan_ = make_plan(source()[0].config, RunOptions(sets=sets), cwd=Path("/work"), device="cpu")
     assert plan_.spec.verl["trainer"]["use_v1"] is False

@@ -3,7 +3,7 @@
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.preflight import check_resume
+from trinity_compat.runtime.checks.preflight import check_resume
 
 
 def check(cwd, mode, path=None):

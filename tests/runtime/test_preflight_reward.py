@@ -3,7 +3,7 @@
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.preflight import check_reward_function
+from trinity_compat.runtime.checks.preflight import check_reward_function
 from trinity_compat.translate.ours import REWARD_MANAGERS
 
 MINE = """

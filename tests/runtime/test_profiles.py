@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import profiles
-from trinity_compat.runtime.overlay import is_trinity_only
+from trinity_compat.runtime.plan import profiles
+from trinity_compat.runtime.plan.overlay import is_trinity_only
 from trinity_compat.verl_config.pinned import pinned_tree
 
 

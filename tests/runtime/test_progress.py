@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime import board, status
-from trinity_compat.runtime.jobdir import JobDir
-from trinity_compat.runtime.progress import Progress, panel
+from trinity_compat.runtime.job import status
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.job.progress import Progress, panel
+from trinity_compat.runtime.job.snapshot import age, now_line, read_snapshot
 from trinity_compat.spec import RunSpec, SyncSpec
 
 
@@ -31,7 +32,7 @@ def buffer(spec):
 
 
 def test_a_line_holds_both_units_the_reward_and_both_sides(spec, buffer):
-    line = board.now_line(board.read(buffer, spec))
+    line = now_line(read_snapshot(buffer, spec))
     assert "step 2/10 (updates 8/40)" in line
     assert "reward 0.500" in line and "tokens/s 1234" in line
     assert "trainer waiting" in line and "explorer running" in line
@@ -39,7 +40,7 @@ def test_a_line_holds_both_units_the_reward_and_both_sides(spec, buffer):
 
 def test_the_panel_shows_every_step_s_figures(spec, buffer):
     text = io.StringIO()
-    Console(file=text, width=120).print(panel(board.read(buffer, spec)))
+    Console(file=text, width=120).print(panel(read_snapshot(buffer, spec)))
     shown = text.getvalue()
     assert "veRL step 2/10" in shown and "Trinity updates 8/40" in shown
     assert "0.250" in shown and "0.500" in shown and "trainer" in shown
@@ -79,7 +80,7 @@ def test_an_unreadable_database_does_not_end_the_run(spec):
 
 @pytest.mark.parametrize(("seconds", "text"), [(7, "7 s"), (200, "3 min"), (9000, "2 h")])
 def test_ages(seconds, text):
-    assert board.age(seconds) == text
+    assert age(seconds) == text
 
 
 def test_a_new_start_forgets_what_an_earlier_one_said_last(spec, buffer):
@@ -96,7 +97,7 @@ def test_a_side_that_a_signal_ended_is_stopped_and_not_missing(spec):
     buffer.beat("trainer", "host-12", state="stopped", detail={"reason": "by a signal"})
     buffer.beat("explorer", "explorer", state="running")
     now[0] += 60
-    told = list(status.lines(JobDir(Path(spec.job_dir)), board.read(buffer, spec)))
+    told = list(status.lines(JobDir(Path(spec.job_dir)), read_snapshot(buffer, spec)))
     (trainer,) = [line for line in told if line.startswith("trainer ")]
     (explorer,) = [line for line in told if line.startswith("explorer ")]
     assert "stopped: by a signal" in trainer and "(gone?)" not in trainer
@@ -104,10 +105,10 @@ def test_a_side_that_a_signal_ended_is_stopped_and_not_missing(spec):
 
 
 def test_what_is_left_follows_the_latest_steps_pace(spec, buffer):
-    assert board.read(buffer, spec).left_s is None
+    assert read_snapshot(buffer, spec).left_s is None
     for step in (3, 4):
         buffer.log_metrics("trainer", step, {"critic/score/mean": 0.5, "timing_s/step": 20.0})
-    snapshot = board.read(buffer, spec)
+    snapshot = read_snapshot(buffer, spec)
     assert snapshot.left_s == pytest.approx(6 * 20.0)
     text = io.StringIO()
     Console(file=text, width=120).print(panel(snapshot))

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import dry
+from trinity_compat.runtime import dry_run
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.vllm_arguments import CPU
 
 SCRIPT = """\
@@ -33,7 +33,7 @@ def planned(tmp_path, word, *options):
     """What a dry run of a script with ``word`` in its 8th line prints."""
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT.format(word=word))
-    return list(dry.lines(str(script), (), Options(sets=options)))
+    return list(dry_run.lines(str(script), (), RunOptions(sets=options)))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_filtering_groups_is_one_explorer_s_work_and_its_length_is_told(tmp_path
         for line in planned(tmp_path, word)
     )
     with pytest.raises(UserError, match="one explorer draws them all"):
-        list(dry.lines(str(tmp_path / "run.sh"), (), Options(explorers=2)))
+        list(dry_run.lines(str(tmp_path / "run.sh"), (), RunOptions(explorers=2)))
     with pytest.raises(UserError, match="KL penalty is added in the trainer"):
         planned(
             tmp_path,

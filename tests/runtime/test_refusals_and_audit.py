@@ -6,7 +6,7 @@ from trinity_compat.audit import Request
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv
-from trinity_compat.runtime import refusals
+from trinity_compat.runtime.plan import refusals
 from trinity_compat.translate import Status, to_verl, translate_launch
 from trinity_compat.translate.options import Options
 from trinity_compat.verl_config import compose_pinned

@@ -6,11 +6,14 @@ import pytest
 import yaml
 from test_plan import planned, source
 
-from trinity_compat.runtime import configs, plan
+from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import Options
-from trinity_compat.runtime.runs import _differing, commands_of
-from trinity_compat.runtime.source import from_yaml
+from trinity_compat.runtime.job.agreement import differing
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.plan import describe
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.source import from_yaml
+from trinity_compat.runtime.processes.commands import commands_of
 from trinity_compat.secret import hidden, referred, resolved
 from trinity_compat.spec import RunSpec
 
@@ -24,15 +27,15 @@ WORDS = (
 
 def test_no_file_of_the_job_holds_one(tmp_path):
     made, rest = source(*WORDS)
-    options = Options(sets=("explorer.env_vars.HF_TOKEN=hf-clear", *rest.sets), job=str(tmp_path / "job"))
-    laid = plan.make_plan(made.config, options, cwd=tmp_path, device="cpu")
+    options = RunOptions(sets=("explorer.env_vars.HF_TOKEN=hf-clear", *rest.sets), job=str(tmp_path / "job"))
+    laid = make_plan(made.config, options, cwd=tmp_path, device="cpu")
     laid.job.create()
-    configs.write(laid, made, options, Report(engine={"hf_token": "hf-clear", "seed": 1}))
+    config_files.write(laid, made, options, Report(engine={"hf_token": "hf-clear", "seed": 1}))
     written = {path.name: path.read_text() for path in (laid.job.root / "config").iterdir()}
     assert written.keys() >= {"run.json", "launch.json", "trinity.yaml", "verl.yaml", "audit.json"}
     for secret in (WANDB, API, "hf-clear"):
         assert [name for name, text in written.items() if secret in text] == []
-        assert secret not in "\n".join([*laid.notes, *plan.describe(laid)])
+        assert secret not in "\n".join([*laid.notes, *describe(laid)])
     assert "judge" in written["verl.yaml"]
 
 
@@ -62,7 +65,7 @@ def test_another_key_is_no_other_run(tmp_path):
     laid.job.create()
     laid.spec.save(laid.job.spec_path)
     other = planned(*(word.replace(API, "sk-other") for word in WORDS), job=str(tmp_path / "job"))
-    assert list(_differing(laid.job.load_spec(), other.spec)) == []
+    assert list(differing(laid.job.load_spec(), other.spec)) == []
 
 
 def test_the_yaml_refers_to_the_environment_and_runs_with_it(tmp_path, monkeypatch):
@@ -71,7 +74,7 @@ def test_the_yaml_refers_to_the_environment_and_runs_with_it(tmp_path, monkeypat
     path.write_text(made.yaml_text)
     assert "${oc.env:API_KEY}" in made.yaml_text
     monkeypatch.setenv("API_KEY", API)
-    laid = plan.make_plan(from_yaml(path).config, Options(), cwd=tmp_path, device="cpu")
+    laid = make_plan(from_yaml(path).config, RunOptions(), cwd=tmp_path, device="cpu")
     assert at(laid.spec, "reward", "custom_reward_function", "reward_kwargs", "api_key") == API
 
 

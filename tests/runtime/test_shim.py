@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat.runtime import shim
+from trinity_compat.runtime.script import shim
 
 RECORDER = """
 import json, os, sys

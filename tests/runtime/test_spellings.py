@@ -15,7 +15,7 @@ from facts import COMMAND_LINES
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_text
 from trinity_compat.mains import PROGRAMS, is_translated
-from trinity_compat.runtime import foreseen, shim
+from trinity_compat.runtime.script import catchable, shim
 
 HERE = Path(__file__).parent
 SPELLINGS = [
@@ -29,7 +29,7 @@ CAUGHT = ["verl.trainer.main_ppo", "a=1"]
 RECORDER = f"""
 import json, os, sys
 sys.path.insert(0, {str(HERE.parents[1])!r})
-from trinity_compat.runtime import intercept
+from trinity_compat.runtime.script import intercept
 
 def record(found):
     with open(sys.argv[1], "a") as out:
@@ -70,7 +70,7 @@ class Stage:
             self.folder / "shim",
             script_text=text,
             env=self.environ,
-            programs=foreseen.programs_of(foreseen.launches_of(str(self.script), (), self.environ)),
+            programs=catchable.programs_of(catchable.launches_of(str(self.script), (), self.environ)),
             interceptor=(sys.executable, str(self.folder / "recorder.py"), str(caught)),
         )
         done = subprocess.run(["bash", self.script], env=env, cwd=self.folder, capture_output=True, text=True)
@@ -111,10 +111,10 @@ def test_what_is_not_translated_is_refused_before_anything_is_executed(module, l
     script.write_text(f"echo\n{line}\n")
     environ = {"PATH": os.environ["PATH"]}
     if is_translated(module):
-        foreseen.check(str(script), (), environ)
+        catchable.check(str(script), (), environ)
     else:
         with pytest.raises(UserError, match=rf"run\.sh:2: {module} is not translated: .*was executed"):
-            foreseen.check(str(script), (), environ)
+            catchable.check(str(script), (), environ)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_launch_that_is_read_is_caught_or_refused_and_this_one_is_caught(stock
     caught, _, done = stock.run(text)
     assert [record[1:] for record in caught] == [CAUGHT], done.stderr
     assert "stock" not in done.stdout
-    foreseen.check(str(stock.script), (), stock.environ)
+    catchable.check(str(stock.script), (), stock.environ)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_launch_that_is_read_is_caught_or_refused_and_this_one_is_refused(stoc
     caught, _, done = stock.run(text)
     assert (caught, done.stdout) == ([], "stock\n"), "it is caught after all: it need not be refused"
     with pytest.raises(UserError, match=r"(run|inner|by_name)\.sh:[12]: .* would train stock veRL"):
-        foreseen.check(str(stock.script), (), stock.environ)
+        catchable.check(str(stock.script), (), stock.environ)
 
 
 def test_a_launcher_in_python_is_caught_although_no_script_shows_it(stock):
@@ -236,7 +236,7 @@ def test_a_tool_that_only_looks_like_a_main_runs_once_as_it_would(stock):
 def test_what_may_have_changed_path_unread_counts(stock):
     stock.script.write_text(f"{OTHER_PATH}conda activate verl\nexec python3 {MAIN}\n")
     with pytest.raises(UserError, match=r"run\.sh:3: .*an unread command before it may put another folder"):
-        foreseen.check(str(stock.script), (), stock.environ)
+        catchable.check(str(stock.script), (), stock.environ)
 
 
 @pytest.mark.parametrize(
@@ -253,13 +253,13 @@ def test_what_starts_it_elsewhere_is_refused_where_it_is_installed(stock, wrappe
     stock.script.write_text(f"true\n{wrapper} python3 {MAIN}\n")
     name = wrapper.split()[0]
     stock.environ["PATH"] = str(stock.folder / "bin")
-    foreseen.check(str(stock.script), (), stock.environ)
+    catchable.check(str(stock.script), (), stock.environ)
     (stock.folder / "bin" / name).symlink_to("conda")
     with pytest.raises(UserError, match=rf"run\.sh:2: {said}"):
-        foreseen.check(str(stock.script), (), stock.environ)
+        catchable.check(str(stock.script), (), stock.environ)
 
 
 def test_a_job_for_another_cluster_is_refused_before_anything_is_executed(stock):
     stock.script.write_text(f"true\nRAY_ADDRESS=http://far:8265 ray job submit -- python3 {MAIN}\n")
     with pytest.raises(UserError, match=r"run\.sh:2: ray job submit --address http://far:8265"):
-        foreseen.check(str(stock.script), (), stock.environ)
+        catchable.check(str(stock.script), (), stock.environ)

@@ -11,8 +11,10 @@ from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import job
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus, engine_count, shares
-from trinity_compat.runtime.plan import Options, make_plan
-from trinity_compat.runtime.split import split_gpus
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.split import split_gpus
+from trinity_compat.runtime.plan.verl_view import VerlView
 from trinity_compat.verl_config import compose_pinned
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -119,7 +121,7 @@ def reported(spec, folder):
 def test_a_yaml_s_run_may_have_gpus_for_its_rollout_alone():
     config = source("trainer.n_gpus_per_node=8")[0].config
     sets = (f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=4", f"{TP}=4")
-    spec = make_plan(config, Options(sets=sets), cwd=Path("/work"), device="cuda").spec
+    spec = make_plan(config, RunOptions(sets=sets), cwd=Path("/work"), device="cuda").spec
     assert shares(spec.verl, device="cuda", mode="both", explorers=1) == {"trainer": 8, "explorer": 8}
 
 
@@ -144,8 +146,8 @@ def test_a_cpu_splits_nothing_and_has_the_engines_that_it_is_told_to():
 
 def test_gpus_of_the_rollout_s_own_stay():
     verl = compose_pinned({f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 2})
-    assert split_gpus(verl, {}, mode="both", explorers=1, device="cuda") == []
-    assert verl["trainer"]["n_gpus_per_node"] == 8
+    laid = VerlView.of(verl)
+    assert split_gpus(laid, {}, mode="both", explorers=1, device="cuda") == (laid, [])
 
 
 def test_the_split_is_told_and_what_was_lowered_for_it():
@@ -172,5 +174,5 @@ def test_a_megatron_model_that_fills_all_gpus_is_refused():
     with pytest.raises(
         UserError, match=r"8 GPUs, 4 of them for the explorer: .* no whole groups of 8"
     ) as error:
-        split_gpus(verl, {}, mode="both", explorers=1, device="cuda")
+        split_gpus(VerlView.of(verl), {}, mode="both", explorers=1, device="cuda")
     assert "more GPUs, smaller parallel sizes" in error.value.hint

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trinity_compat.runtime.runs import _differing
+from trinity_compat.runtime.job.agreement import differing
 from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 
 ONE = RunSpec(
@@ -33,4 +33,4 @@ ONE = RunSpec(
     ],
 )
 def test_settings_that_differ_are_named(changed, said):
-    assert list(_differing(ONE, replace(ONE, **changed))) == said
+    assert list(differing(ONE, replace(ONE, **changed))) == said

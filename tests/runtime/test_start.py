@@ -11,7 +11,8 @@ from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv
 from trinity_compat.runtime.checks import blame, models, start
 from trinity_compat.runtime.checks.report import Refused, Report
-from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import translate_launch
 
@@ -39,7 +40,7 @@ def made(tmp_path_factory):
     (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words]).launches
     config = yaml.safe_load(translate_launch(launch, TranslateOptions())[1])
     job = tmp_path_factory.mktemp("job")
-    return make_plan(config, Options(job=str(job)), cwd=Path.cwd(), device="cpu")
+    return make_plan(config, RunOptions(job=str(job)), cwd=Path.cwd(), device="cpu")
 
 
 def told(made, monkeypatch, report):

@@ -12,7 +12,8 @@ import yaml
 
 from trinity_compat.launch import read_argv
 from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import translate_launch
 
@@ -111,7 +112,7 @@ def request(words, device):
     words = [*flags, *PLAIN, *(word for word in words if word not in flags)]
     (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words]).launches
     _, text = translate_launch(launch, TranslateOptions())
-    made = make_plan(yaml.safe_load(text), Options(job="/nowhere"), cwd=Path.cwd(), device=device)
+    made = make_plan(yaml.safe_load(text), RunOptions(job="/nowhere"), cwd=Path.cwd(), device=device)
     return {"spec": asdict(made.spec), "native": device == "cpu"}
 
 

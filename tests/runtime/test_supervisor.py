@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from trinity_compat.runtime.processes import Command, survivors
-from trinity_compat.runtime.supervisor import Stop, Supervision, last_error, supervise
+from trinity_compat.runtime.processes.children import Command, survivors
+from trinity_compat.runtime.processes.supervisor import Stop, Supervision, last_error, supervise
 
 
 class Silent:
@@ -157,7 +157,7 @@ def test_the_sides_end_when_the_supervisor_is_killed(tmp_path):
     program = f"""
 import os, sys
 from pathlib import Path
-from trinity_compat.runtime.processes import Command, start
+from trinity_compat.runtime.processes.children import Command, start
 import time
 argv = [sys.executable, "-c", "import time; time.sleep(600)"]
 child = start(Command("trainer", "t", argv, dict(os.environ), Path({str(tmp_path / "log")!r})))

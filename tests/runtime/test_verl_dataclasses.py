@@ -7,7 +7,8 @@ import pytest
 from omegaconf import open_dict
 
 from trinity_compat.launch import read_argv
-from trinity_compat.runtime.plan import Options, make_plan
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import translate_launch
@@ -51,7 +52,7 @@ def built(words, device, model):
         ["python3", "-m", "verl.trainer.main_ppo", *words, *GIVEN, f"critic.model.path={model}"]
     ).launches
     translation, _ = translate_launch(launch, TranslateOptions())
-    plan = make_plan(translation.config, Options(), cwd=Path("/work"), device=device)
+    plan = make_plan(translation.config, RunOptions(), cwd=Path("/work"), device=device)
     config = trainer_config(plan.spec)
     validate_config(config, need_reference_policy(config), need_critic(config))
     models = config.actor_rollout_ref

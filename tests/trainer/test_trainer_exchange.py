@@ -13,7 +13,7 @@ from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError, UserError
-from trinity_compat.making import sign
+from trinity_compat.settings_mark import sign
 from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.synchronizer.files import versions_in
 

@@ -6,11 +6,13 @@ import pytest
 import yaml
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime import dry, unread
+from trinity_compat.runtime import dry_run
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import Options, make_plan
-from trinity_compat.runtime.source import Source
+from trinity_compat.runtime.plan import unread
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.source import Source
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import translate_launch
 from trinity_compat.trinity_config import TARGETS, schema
@@ -51,9 +53,9 @@ def notes(config, *sets, text="", name="x.yaml"):
     """The lines about unread keys of a run of ``config``."""
     source = Source(config, text or yaml.safe_dump(config), {"yaml": name})
     try:
-        made = make_plan(config, Options(sets=sets), cwd=Path("/w"), device="cuda")
+        made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cuda")
     except UserError:  # a split of GPUs that only upstream takes
-        made = make_plan(config, Options(sets=sets), cwd=Path("/w"), device="cpu")
+        made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cpu")
     said = unread.named(made, source, sets).notes[len(made.notes) :]
     return [line.strip() for line in said[1:]]
 
@@ -116,7 +118,7 @@ def test_a_set_that_changes_nothing_is_named():
 def test_a_dry_run_shows_the_note(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "check", lambda *_, **__: Report())
     (tmp_path / "x.yaml").write_text(BY_HAND)
-    told = list(dry.lines(str(tmp_path / "x.yaml"), (), Options(profiles=())))
+    told = list(dry_run.lines(str(tmp_path / "x.yaml"), (), RunOptions(profiles=())))
     assert f"#   {tmp_path}/x.yaml:13: explorer.runner_per_model=16" in told
 
 

@@ -9,7 +9,7 @@ import click
 
 from trinity_compat.cli._shared import write
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.plan.options import RunOptions
 
 
 @click.command("debug")
@@ -48,7 +48,7 @@ def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) ->
 
     if not source:
         raise UserError("debug needs a job directory, a Trinity YAML or a veRL script")
-    options = Options(profiles=given["profiles"], sets=given["sets"])  # type: ignore[arg-type]
+    options = RunOptions(profiles=given["profiles"], sets=given["sets"])  # type: ignore[arg-type]
     spec = debug.spec_of(str(source), arguments, options)
     port: int = given["port"]  # type: ignore[assignment]
     if given["module"] == "inference_model":

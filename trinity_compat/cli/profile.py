@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trinity_compat.data import data_path
-from trinity_compat.runtime import profiles
+from trinity_compat.runtime.plan import profiles
 
 
 @click.command("profile")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime.plan.options import RunOptions
 
 if TYPE_CHECKING:
-    from trinity_compat.runtime.session import Ended
+    from trinity_compat.runtime.job.launch_end import LaunchEnd
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
@@ -86,15 +86,15 @@ def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
 
     Words after -- go to the script as its arguments.
     """
-    options = Options(**given)  # type: ignore[arg-type]
+    options = RunOptions(**given)  # type: ignore[arg-type]
     if options.gpus is not None and not options.dry_run:
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
         )
     if options.dry_run:
-        from trinity_compat.runtime import dry
+        from trinity_compat.runtime import dry_run
 
-        for line in dry.lines(source, arguments, options):
+        for line in dry_run.lines(source, arguments, options):
             click.echo(line)
         return 0
     code, ended = _run(source, arguments, options)
@@ -106,20 +106,18 @@ def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
     return code
 
 
-def _run(source: str, arguments: tuple[str, ...], options: Options) -> tuple[int, list[Ended]]:
-    from trinity_compat.runtime import preflight
-
-    preflight.check_packages()  # before the script's own downloads
+def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
+    extras.need_for_a_run()  # before the script's own downloads
     if source.endswith((".yaml", ".yml")):
-        from trinity_compat.runtime.runs import run_source
-        from trinity_compat.runtime.source import from_yaml
+        from trinity_compat.runtime.plan.source import from_yaml
+        from trinity_compat.runtime.run import run_source
 
         ended = [run_source(from_yaml(Path(source)), options)]
         code = ended[0].code
     else:
-        from trinity_compat.runtime.session import run_script
+        from trinity_compat.runtime.script.run_script import run_script
 
-        code, ended = run_script(source, arguments, asdict(options))
+        code, ended = run_script(source, arguments, options)
         if not ended and code == 0:
             raise UserError(
                 f"{source} ended without starting a veRL training main",

@@ -18,7 +18,7 @@ def command(job: Path, watch: bool | None) -> None:
 
     On a terminal a running job is followed until it ends, or Ctrl-C; the job itself does not notice.
     """
-    from trinity_compat.runtime import status
+    from trinity_compat.runtime.job import status
 
     found, snapshot = status.read_job(job)
     if watch or (watch is None and sys.stdout.isatty() and status.is_live(snapshot)):

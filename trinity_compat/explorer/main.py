@@ -33,8 +33,8 @@ from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import Place, Workers
 from trinity_compat.gpus import check_gpus
-from trinity_compat.making import sign
-from trinity_compat.orphans import end_with_parent
+from trinity_compat.parent_watch import end_with_parent
+from trinity_compat.settings_mark import sign
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.offers import Offered

@@ -10,25 +10,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trinity_compat import extras
 from trinity_compat.errors import RunError, UserError
-from trinity_compat.runtime import dry, plan, preflight, refusals
-from trinity_compat.runtime.jobdir import JobDir
-from trinity_compat.runtime.plan import Options
+from trinity_compat.runtime import dry_run
+from trinity_compat.runtime.checks import preflight
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.plan import refusals
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.spec import RunSpec
 
 if TYPE_CHECKING:
     from trinity_compat.explorer.debugging import Ask, Shown
 
 
-def spec_of(source: str, arguments: Sequence[str], options: Options) -> RunSpec:
+def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSpec:
     """What a job directory, a YAML or a script (read, not executed) would run. Sets the environment of the
     profiles. Raises UserError for what cannot be run."""
     if Path(source).is_dir():
         return JobDir(Path(source).absolute()).load_spec()
-    found, rest = next(dry.sources(source, arguments, options))
-    made = plan.make_plan(found.config, rest, cwd=Path.cwd())
+    found, rest = next(dry_run.sources(source, arguments, options))
+    made = make_plan(found.config, rest, cwd=Path.cwd())
     refusals.check(made.spec.verl, found.record, cwd=made.cwd)
-    preflight.check_packages()
+    extras.need_for_a_run()
     preflight.check_models(made.spec.verl, cwd=made.cwd)
     preflight.check_data(made.spec.verl, cwd=made.cwd)
     preflight.check_reward_function(made.spec.verl, cwd=made.cwd)

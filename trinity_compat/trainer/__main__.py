@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from trinity_compat.errors import RunError, UserError
-from trinity_compat.orphans import end_with_parent
+from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.spec import RunSpec
 
 

@@ -14,7 +14,7 @@ from trinity_compat.buffer.model import Claim, Experience, Group
 from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
-from trinity_compat.making import sign, sign_anew
+from trinity_compat.settings_mark import sign, sign_anew
 from trinity_compat.spec import ReplaySpec, RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.files import prune

@@ -13,9 +13,9 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_managers import register_legacy
 from trinity_compat.explorer.rollout import arguments_for
 from trinity_compat.plugins import cpu_engine
-from trinity_compat.runtime import micro_batches
 from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
 from trinity_compat.runtime.checks.report import Refused, Report
+from trinity_compat.runtime.plan import micro_batches
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.vllm_arguments import release_for

@@ -16,11 +16,11 @@ from typing import Any
 from trinity_compat import extras
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
-from trinity_compat.runtime import checkout
 from trinity_compat.runtime.checks.report import Refused, Report
-from trinity_compat.runtime.devices import detect_device
-from trinity_compat.runtime.plan import Plan
-from trinity_compat.runtime.refusals import place
+from trinity_compat.runtime.plan import checkout
+from trinity_compat.runtime.plan.devices import detect_device
+from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.plan.refusals import place
 from trinity_compat.secret import hidden
 from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
@@ -33,7 +33,7 @@ _LIMIT_S = 600.0
 _ANSWERS = "start.json"
 
 
-def check(made: Plan, record: Mapping[str, Any], *, execute: bool) -> Report:
+def check(made: RunPlan, record: Mapping[str, Any], *, execute: bool) -> Report:
     """What veRL and vLLM say of the run. ``record``: the launch's words, as config/launch.json holds them.
     ``execute``: whether code that a model brings may run.
 
@@ -73,7 +73,7 @@ def lines(report: Report) -> Iterator[str]:
         yield f"  not checked: {_GPU_ONLY}"
 
 
-def _known(made: Plan, mark: str) -> Report | None:
+def _known(made: RunPlan, mark: str) -> Report | None:
     """The answer that lies in the job; None for one that rests on something else, or that nobody gave."""
     try:
         kept = Report.load(made.job.root / "config" / _ANSWERS)
@@ -82,7 +82,7 @@ def _known(made: Plan, mark: str) -> Report | None:
         return None
 
 
-def _mark(made: Plan, native: bool, execute: bool) -> str:
+def _mark(made: RunPlan, native: bool, execute: bool) -> str:
     """Changes with the configuration, with what judges it, and with the models' own configurations."""
     spec = made.spec
     models = [_stamp(value_at(spec.verl, key), made.cwd) for key in _MODELS]
@@ -111,7 +111,7 @@ def _stamp(path: Any, cwd: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _asked(made: Plan, *, execute: bool, native: bool) -> Report:
+def _asked(made: RunPlan, *, execute: bool, native: bool) -> Report:
     """The report of a process of its own: verl and vllm choose their platform once in a process."""
     if extras.version("verl") is None:
         extra = "pip install 'trinity-compat[run]'"
@@ -125,7 +125,7 @@ def _asked(made: Plan, *, execute: bool, native: bool) -> Report:
         return _answer(made, folder, native)
 
 
-def _answer(made: Plan, folder: Path, native: bool) -> Report:
+def _answer(made: RunPlan, folder: Path, native: bool) -> Report:
     argv = [sys.executable, "-m", "trinity_compat.runtime.checks", "request.json", "report.json"]
     with (folder / "log").open("wb") as log:
         done = subprocess.run(
@@ -137,7 +137,7 @@ def _answer(made: Plan, folder: Path, native: bool) -> Report:
     return Report(unchecked=[f"the start check itself failed: {' '.join(last) or done.returncode}"])
 
 
-def _environment(made: Plan, native: bool) -> dict[str, str]:
+def _environment(made: RunPlan, native: bool) -> dict[str, str]:
     env = checkout.python_path({**os.environ, **made.env})
     elsewhere = os.environ.get(VLLM_ELSEWHERE)
     if elsewhere and not native:
@@ -148,7 +148,7 @@ def _environment(made: Plan, native: bool) -> dict[str, str]:
     return env
 
 
-def _error(report: Report, made: Plan, record: Mapping[str, Any]) -> UserError:
+def _error(report: Report, made: RunPlan, record: Mapping[str, Any]) -> UserError:
     """The first refusal with its place, the others below it."""
     first, *others = report.refused
     places = [_where(record, found.key) for found in others]
@@ -162,7 +162,7 @@ def _error(report: Report, made: Plan, record: Mapping[str, Any]) -> UserError:
     return UserError(f"{_said(first, made)}{more}", where=_where(record, first.key), hint=hint or None)
 
 
-def _said(found: Refused, made: Plan) -> str:
+def _said(found: Refused, made: RunPlan) -> str:
     value = value_at(made.spec.verl, found.key) if found.key else None
     named = f"{found.key}={value}: " if value is not None and not isinstance(value, Mapping) else ""
     return f"{named}{found.by} refuses to start: {found.why}"

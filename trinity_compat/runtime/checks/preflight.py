@@ -1,0 +1,264 @@
+"""What can be known to fail before anything starts: files, columns, ports, disk, packages.
+
+Each check raises UserError with what is wrong and what to do. None imports torch, ray or verl.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trinity_compat import extras
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.checks import loggers
+from trinity_compat.runtime.plan import attention
+from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.secret import without_passwords
+from trinity_compat.translate.ours import REWARD_MANAGERS
+
+_MIN_FREE = 256 * 2**20  # bytes
+
+
+def check(plan: RunPlan) -> None:
+    """Run every check, cheapest first."""
+    verl = plan.spec.verl
+    extras.need_for_a_run()
+    if plan.spec.mode not in ("explore", "bench"):
+        attention.check(verl, plan.spec.device)
+    loggers.check(verl)
+    check_models(verl, cwd=plan.cwd)
+    check_data(verl, cwd=plan.cwd)
+    check_reward_function(verl, cwd=plan.cwd)
+    if plan.spec.mode != "explore":
+        check_resume(verl, cwd=plan.cwd)
+    check_disk(plan.job.root)
+    check_ports(plan.ray)
+    check_database(plan.spec.database_url)
+
+
+def missing(plan: RunPlan) -> Iterator[str]:
+    """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
+    them; for a dry run, which may be made on another machine."""
+    for look in (check_models, check_data, check_reward_function):
+        try:
+            look(plan.spec.verl, cwd=plan.cwd)
+        except UserError as error:
+            yield str(error).partition("\n")[0]
+
+
+def check_models(verl: Mapping[str, Any], *, cwd: Path) -> None:
+    """Model folders exist and hold a config.json; names on a hub are left to the hub."""
+    models = {"actor_rollout_ref.model.path": verl["actor_rollout_ref"]["model"].get("path")}
+    if (verl.get("algorithm") or {}).get("adv_estimator") == "gae":
+        models["critic.model.path"] = verl["critic"]["model"].get("path")
+    for key, value in models.items():
+        if not value or "://" in str(value):
+            continue
+        path = _local(str(value), cwd)
+        if path.is_dir():
+            if not (path / "config.json").is_file():
+                raise UserError(f"{key}={value}: the folder holds no config.json, so it is no model")
+        elif _is_path(str(value)):
+            raise UserError(
+                f"{key}={value}: no such folder",
+                hint="the script's download step may have failed, or run elsewhere",
+            )
+
+
+def check_resume(verl: Mapping[str, Any], *, cwd: Path) -> None:
+    """``resume_path`` names a checkpoint folder as veRL reads it: …/global_step_N with an actor in it."""
+    trainer = verl["trainer"]
+    if trainer.get("resume_mode") != "resume_path":
+        return
+    named = str(trainer.get("resume_from_path") or "")
+    path = _local(named, cwd)
+    if not named or not named.rsplit("global_step_", 1)[-1].isdigit():
+        raise UserError(
+            f"trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N, not {named!r}",
+            hint="or trainer.resume_mode=auto, which takes the job's newest checkpoint",
+        )
+    if not (path / "actor").is_dir():
+        found = ", ".join(sorted(other.name for other in path.parent.glob("global_step_*/"))) or "none"
+        raise UserError(
+            f"trainer.resume_from_path={named}: no checkpoint there (no folder {path}/actor)",
+            hint=f"checkpoints in {path.parent}: {found}",
+        )
+
+
+def _is_path(text: str) -> bool:
+    """``/a/b``, ``./m``, ``~/m`` and deeper paths; ``org/name`` and ``name`` are names on a hub."""
+    return text.startswith(("/", ".", "~")) or text.count("/") > 1
+
+
+def _local(text: str, cwd: Path) -> Path:
+    return cwd / Path(text).expanduser()
+
+
+def check_data(verl: Mapping[str, Any], *, cwd: Path) -> None:
+    """Parquet files exist and hold the columns that veRL's dataset and reward read."""
+    data = verl["data"]
+    if (data.get("custom_cls") or {}).get("path"):
+        return
+    for key in ("train_files", "val_files"):
+        for text in _listed(data.get(key)):
+            if "://" not in text:
+                _check_file(f"data.{key}", _local(text, cwd), data)
+    _check_rows([_local(text, cwd) for text in _listed(data.get("train_files"))], data)
+
+
+def _check_rows(files: Sequence[Path], data: Mapping[str, Any]) -> None:
+    """One batch at least, before veRL drops what is too long. Other formats are the explorer's to count."""
+    import pyarrow.parquet
+
+    if not all(path.suffix == ".parquet" and path.is_file() for path in files):
+        return
+    rows = sum(pyarrow.parquet.read_metadata(path).num_rows for path in files)
+    if rows < (batch := data["train_batch_size"]):
+        raise UserError(
+            f"data.train_batch_size={batch}, but data.train_files hold {rows} rows",
+            hint="lower data.train_batch_size (and ppo_mini_batch_size with it), or give more data",
+        )
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)] if value else []
+
+
+def _check_file(key: str, path: Path, data: Mapping[str, Any]) -> None:
+    if not path.is_file():
+        raise UserError(f"{key}: {path} does not exist")
+    if path.suffix != ".parquet":
+        return
+    have = _columns(key, path)
+    wanted = {
+        data.get("prompt_key") or "prompt": "data.prompt_key",
+        data.get("reward_fn_key") or "data_source": "data.reward_fn_key",
+    }
+    for column, via in {**wanted, "reward_model": "veRL's reward managers"}.items():
+        if column not in have:
+            raise UserError(
+                f"{key}: {path} has no column {column!r} ({via}); it has {', '.join(sorted(have))}",
+                hint="veRL's rows need prompt, data_source, reward_model (with ground_truth) and extra_info",
+            )
+
+
+def _columns(key: str, path: Path) -> set[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return set(pyarrow.parquet.read_schema(path).names)
+    except pyarrow.ArrowInvalid as error:
+        raise UserError(f"{key}: {path} is not a Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def check_reward_function(verl: Mapping[str, Any], *, cwd: Path) -> None:
+    """The custom reward function's file defines the function. The file is read, not run."""
+    custom = (verl.get("reward") or {}).get("custom_reward_function") or {}
+    path, name = custom.get("path"), custom.get("name") or "compute_score"
+    if not path or "://" in str(path) or str(path).startswith("pkg:"):
+        return
+    file = _local(str(path), cwd)
+    if not file.is_file():
+        raise UserError(f"reward.custom_reward_function.path={path}: no such file")
+    try:
+        tree = ast.parse(file.read_text())
+    except SyntaxError as error:
+        raise UserError(f"{file}:{error.lineno}: {error.msg}") from error
+    if name not in set(_names(tree)):
+        raise UserError(f"{file} defines no {name!r}", hint="set reward.custom_reward_function.name")
+    _check_manager(verl, tree, file)
+
+
+def _check_manager(verl: Mapping[str, Any], tree: ast.Module, file: Path) -> None:
+    """A reward manager that nothing but the function's file can register is registered there."""
+    manager = (verl.get("reward") or {}).get("reward_manager") or {}
+    name = manager.get("name")
+    if name in (None, *REWARD_MANAGERS) or manager.get("source") not in (None, "register"):
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    registered = {arg.value for call in calls for arg in call.args[:1] if isinstance(arg, ast.Constant)}
+    if name not in registered:
+        raise UserError(
+            f"reward.reward_manager.name={name}: neither veRL 0.9.1 nor {file} registers it",
+            hint=f"it may be {', '.join(REWARD_MANAGERS)}; or write @register({name!r}) over its class",
+        )
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def check_disk(root: Path) -> None:
+    """There is room for a database and a checkpoint's beginnings."""
+    folder = next(parent for parent in (root, *root.parents) if parent.exists())
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} is not writable", hint="name another place with --job DIR")
+    free = shutil.disk_usage(folder).free
+    if free < _MIN_FREE:
+        raise UserError(
+            f"{free // 2**20} MiB are free under {folder}; a run needs {_MIN_FREE // 2**20} MiB at least",
+            hint="free some space, or name another place with --job DIR",
+        )
+
+
+def check_ports(ray: Mapping[str, Any]) -> None:
+    """Ports that the launch or the environment names are free."""
+    named = {"MASTER_PORT": os.environ.get("MASTER_PORT"), "VLLM_PORT": os.environ.get("VLLM_PORT")}
+    if ray.get("include_dashboard"):
+        named["ray_kwargs.ray_init.dashboard_port"] = ray.get("dashboard_port")
+    for name, value in named.items():
+        if value and str(value).isdigit() and not is_free(int(value)):
+            raise UserError(
+                f"{name}={value}: that port is taken{holder(int(value))}",
+                hint=f"end that process, or unset {name} and let a free port be found",
+            )
+
+
+def is_free(port: int) -> bool:
+    """Whether this process could listen on ``port``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def holder(port: int) -> str:
+    """Who listens on ``port``, as words to append; "" when that cannot be seen."""
+    try:
+        import psutil
+    except ModuleNotFoundError:  # doctor says that it is missing
+        return ""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        return ""
+    return ""
+
+
+def check_database(url: str) -> None:
+    """The URL's kind of database can be used from here."""
+    if url.startswith("sqlite:///"):
+        return
+    if not url.startswith("postgresql"):
+        raise UserError(
+            f"--database {without_passwords(url)}: no such kind of database",
+            hint="sqlite:///FILE or postgresql://…",
+        )
+    extras.need("psycopg")

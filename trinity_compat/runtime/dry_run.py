@@ -1,0 +1,90 @@
+"""``run --dry-run``: the YAML, the plan and what veRL and vLLM say of it. Nothing of the script runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trinity_compat.errors import UserError
+from trinity_compat.gpus import check_gpus
+from trinity_compat.launch import read_script
+from trinity_compat.runtime import config_files
+from trinity_compat.runtime.checks import preflight, start
+from trinity_compat.runtime.checks.report import Report
+from trinity_compat.runtime.job.jobdir import locked
+from trinity_compat.runtime.plan import micro_batches, refusals, unread
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.plan import RunPlan, describe
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.source import Source, from_yaml
+from trinity_compat.runtime.script import catchable, launch_source
+from trinity_compat.runtime.script.handover import ScriptCall
+from trinity_compat.runtime.script.invocation import Invocation
+from trinity_compat.runtime.script.run_script import check_script
+
+
+def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[str]:
+    """The YAML that a run would read, then the plan as comments. With ``options.job`` the files of a run's
+    config folder are written there. Raises UserError."""
+    found = list(sources(path, arguments, options))
+    if options.job and len(found) > 1:
+        raise UserError(
+            f"{path} makes {len(found)} launches, and --job names one folder", hint="leave out --job"
+        )
+    for source, rest in found:
+        yield from _one(source, rest)
+
+
+def _one(source: Source, options: RunOptions) -> Iterator[str]:
+    made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    if options.gpus is not None:
+        check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))
+    if made.spec.mode != "bench":
+        micro_batches.check(made.spec.verl, source.record)
+    missing = tuple(f"note: {text}" for text in preflight.missing(made))
+    report = start.check(made, source.record, execute=False)
+    yield source.yaml_text.rstrip("\n")
+    for line in (*made.notes, *missing, *describe(made), *start.lines(report)):
+        yield f"# {line}"
+    if options.job:
+        _write(replace(made, notes=(*made.notes, *missing)), source, options, report)
+        yield f"# wrote     {made.job.root / 'config'}"
+
+
+def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -> None:
+    """The config folder. Raises UserError for a folder in which a run was made: its own stay as they are."""
+    if (made.job.root / "buffer").exists():
+        raise UserError(
+            f"--job {options.job}: a run lies there, whose configuration a dry run would replace",
+            hint="name an empty folder",
+        )
+    made.job.root.mkdir(parents=True, exist_ok=True)
+    with locked(made.job, made.spec.mode):
+        (made.job.root / "config").mkdir(exist_ok=True)
+        config_files.write(made, source, options, report)
+
+
+def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
+    """What a YAML or a script would run, without executing any of it. Raises UserError."""
+    if path.endswith((".yaml", ".yml")):
+        yield from_yaml(Path(path)), options
+        return
+    check_script(Path(path))
+    call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
+    catchable.check(path, arguments, call.environ)
+    launches = read_script(path, args=arguments, env=call.environ).launches
+    if not launches:
+        raise UserError(f"{path} starts no veRL training main that can be read without running it")
+    for launch in launches:
+        open_words = [piece for word in launch.arguments for piece in word.open]
+        if open_words:
+            raise UserError(
+                f"{open_words[0].expression} cannot be known without running something",
+                where=open_words[0].where,
+                hint="give the variable that holds it in the environment, or run without --dry-run",
+            )
+        words = tuple(word.text for word in launch.arguments)
+        yield launch_source.source_of(Invocation(launch.module, words), call, options)

@@ -1,0 +1,47 @@
+"""Two commands of one job: what the sides of a split run have to have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from trinity_compat.errors import RunError
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.spec import RunSpec
+
+
+def check(job: JobDir, ours: RunSpec) -> None:
+    """Raises RunError where the run in ``job`` was started with other settings than ``ours``."""
+    theirs = job.load_spec()
+    if others := ", ".join(differing(theirs, ours)):
+        raise RunError(
+            f"the run in {job.root} was started with other settings: {others}",
+            hint=f"see {job.root}/config/run.json; start both sides with the same script and options",
+        )
+    if ours.mode == "explore" and theirs.explorers != ours.explorers:
+        raise RunError(
+            f"the run in {job.root} was started with --explorers {theirs.explorers}",
+            hint="give every command of the run the same --explorers",
+        )
+
+
+def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
+    """What both sides must agree on and don't, as the user knows it. Where versions lie, and the path that
+    Python searches, belong to a machine."""
+    they, we = theirs.as_saved()[0], ours.as_saved()[0]  # another secret is no other run
+    if they["verl"] != we["verl"]:
+        yield "the veRL configuration"
+    if theirs.database_url != ours.database_url:
+        yield "the database"
+    if replace(theirs.sync, directory="") != replace(ours.sync, directory=""):
+        yield "synchronizer.*"
+    if theirs.max_staleness != ours.max_staleness:
+        yield "algorithm.sample_strategy_args.max_staleness"
+    if theirs.replay != ours.replay:
+        yield "the replay buffer"
+    if _without_path(they["env"]) != _without_path(we["env"]):
+        yield "explorer.env_vars"
+
+
+def _without_path(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name != "PYTHONPATH"}

@@ -1,0 +1,69 @@
+"""``status``: what a job is doing or did, from its database alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.job.progress import Progress
+from trinity_compat.runtime.job.snapshot import Snapshot, age, label, now_line, read_snapshot
+
+_LOST_S = 30.0  # a participant that has not beaten for this long is not there any more
+_LOOK_S = 0.5
+_ENDED = ("done", "failed", "stopped")
+
+
+def read_job(root: Path) -> tuple[JobDir, Snapshot]:
+    """Read a job's state. Raises UserError for a folder that is no job, or has no database yet."""
+    job = JobDir(root.absolute())
+    spec = job.load_spec()
+    file = spec.database_url.removeprefix("sqlite:///")
+    if file != spec.database_url and not Path(file).exists():
+        raise UserError(f"{job.root} has no database yet ({file}): its run has not started")
+    buffer = open_buffer(spec.database_url)
+    try:
+        return job, read_snapshot(buffer, spec)
+    finally:
+        buffer.close()
+
+
+def is_live(snapshot: Snapshot) -> bool:
+    """Whether any process of the job works, as far as its heartbeat tells."""
+    return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in snapshot.participants)
+
+
+def follow(job: JobDir, *, out: TextIO | None = None) -> None:
+    """Show a running job as its own terminal does, until it ends or Ctrl-C."""
+    spec = job.load_spec()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Progress(spec, lambda: open_buffer(spec.database_url), out=out) as shown,
+    ):
+        while shown.last is None or is_live(shown.last):
+            shown.update()
+            time.sleep(_LOOK_S)
+
+
+def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
+    """The state as text."""
+    checkpoint = job.latest_checkpoint
+    yield f"job        {job.root}"
+    yield f"history    {snapshot.history}" + (" (resumed)" if snapshot.history > 1 else "")
+    yield now_line(snapshot)
+    for who in snapshot.participants:
+        lost = " (gone?)" if who.age_s > _LOST_S and who.state not in _ENDED else ""
+        reason = f": {who.detail['reason']}" if who.detail.get("reason") else ""
+        seen = f"pid {who.pid} on {who.host}, seen {age(who.age_s)} ago{lost}"
+        yield f"{label(who):10} {who.state}{reason}, {seen}"
+    depth = ", ".join(f"{count} {state}" for state, count in snapshot.depth.items())
+    yield f"buffer     {depth} groups"
+    yield "weights    " + ("none published" if snapshot.version is None else f"of step {snapshot.version}")
+    yield f"checkpoint of step {checkpoint}" if checkpoint else "checkpoint none"
+    for name, value in snapshot.validation.items():
+        yield f"{name} {value:.4f}"

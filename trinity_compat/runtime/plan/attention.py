@@ -1,0 +1,53 @@
+"""flash-attn, veRL's default attention: what a run does where it is missing, and what installs it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.plan import profiles
+from trinity_compat.runtime.plan.overlay import Overlay
+
+INSTALL = "pip install flash-attn --no-build-isolation"  # built from source: it needs nvcc and ninja
+PROFILE = "no_flash_attn"
+_IMPLEMENTATION = "actor_rollout_ref.model.override_config.attn_implementation"
+_DEFAULT = "flash_attention_2"
+_ACTOR = "actor_rollout_ref.actor"
+_ROLES = (_ACTOR, "actor_rollout_ref.ref", "critic")
+_OWN_ATTENTION = ("megatron", "veomni", "torchtitan", "automodel")
+_SEQUENCE = "ulysses_sequence_parallel_size"
+
+
+def installed() -> bool:
+    """Whether transformers would find flash-attn in this environment."""
+    return importlib.util.find_spec("flash_attn") is not None
+
+
+def overlay(told: Mapping[str, Any], device: str) -> list[Overlay]:
+    """The profile that stands in for flash-attn on a GPU without it. ``told``: what the launch says, by
+    veRL's keys. An attention that needs no flash-attn stays as it is, and so does a launch that only
+    flash-attn can run (Ulysses): ``check`` refuses that."""
+    asked = {key.lstrip("+"): value for key, value in told.items()}
+    wanted = str(asked.get(_IMPLEMENTATION) or _DEFAULT)
+    if device != "cuda" or installed() or not wanted.startswith("flash"):
+        return []
+    sequences = (int(asked.get(f"{role}.{_SEQUENCE}") or 1) for role in _ROLES)
+    if asked.get(f"{_ACTOR}.strategy") in _OWN_ATTENTION or max(sequences) > 1:
+        return []
+    made = Overlay.of_profile(profiles.load(PROFILE))
+    return [Overlay(made.verl, made.trinity, (*made.lines, f"  flash-attn is faster: {INSTALL}"), made.env)]
+
+
+def check(verl: Mapping[str, Any], device: str) -> None:
+    """Raises UserError for a training side that would ask for flash-attn where it is missing."""
+    override = verl["actor_rollout_ref"]["model"].get("override_config") or {}
+    wanted = str(override.get("attn_implementation") or _DEFAULT)
+    strategy = verl["actor_rollout_ref"]["actor"].get("strategy")
+    if device != "cuda" or installed() or strategy in _OWN_ATTENTION or not wanted.startswith("flash"):
+        return
+    raise UserError(
+        f"{_IMPLEMENTATION}={wanted} needs flash-attn, which is not installed here",
+        hint=f"{INSTALL}; or, with {_SEQUENCE}=1, --profile {PROFILE}",
+    )

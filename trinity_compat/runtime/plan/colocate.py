@@ -1,0 +1,55 @@
+"""Mode colocate: both sides of a run take turns on one device."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from trinity_compat.containers import Tree
+from trinity_compat.errors import UserError
+from trinity_compat.gpus import trainer_gpus
+from trinity_compat.spec import Mode, RunSpec
+
+
+def mode_of(config: Tree, device: str) -> Mode:
+    """The YAML's mode; colocate is about an accelerator's memory: on a CPU both sides run at once. Raises
+    UserError for one that this runtime does not have."""
+    named = config.get("mode") or "both"
+    for mode in get_args(Mode):
+        if mode == named:
+            return "both" if mode == "colocate" and device == "cpu" else mode
+    raise UserError(f"mode: {named} is not among {', '.join(get_args(Mode))}")
+
+
+def check(spec: RunSpec) -> None:
+    """One device, one explorer, weights through files: NCCL knows a device once in a group. Raises
+    UserError."""
+    if spec.mode != "colocate":
+        return
+    _check_one_device(spec)
+    if spec.explorers > 1:
+        raise UserError(
+            "mode colocate shares one device between the trainer and one explorer",
+            hint="leave out --explorers",
+        )
+    if spec.sync.method == "nccl":
+        raise UserError(
+            "synchronizer.sync_method=nccl: mode colocate has both sides on one device, which NCCL refuses",
+            hint="write synchronizer.sync_method=memory",
+        )
+    if spec.replay and spec.replay.max_uses > 1:  # the trainer would never have to give the device away
+        raise UserError(
+            "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
+            hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
+        )
+
+
+def _check_one_device(spec: RunSpec) -> None:
+    """A CPU is one however many processes train on it."""
+    devices = trainer_gpus(spec.verl)
+    if spec.device != "cpu" and devices > 1:
+        raise UserError(
+            f"mode colocate: both sides take turns on one device, and the run has {devices}"
+            " (trainer.nnodes × trainer.n_gpus_per_node)",
+            hint="leave out --mode colocate: the devices are then split between the two sides; or write"
+            " --set trainer.nnodes=1 --set trainer.n_gpus_per_node=1",
+        )

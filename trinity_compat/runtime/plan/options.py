@@ -1,0 +1,32 @@
+"""The options of ``trinity-compat run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.spec import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line says about a run, the launch itself apart."""
+
+    profiles: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()  # KEY=VALUE, veRL's or Trinity's spelling
+    mode: Mode | None = None  # None: the configuration's, else both
+    checkpoints: str | None = None  # of mode bench
+    job: str | None = None
+    database: str | None = None
+    explorers: int = 1
+    explorer: int | None = None  # the one of them that this command starts; None: all
+    restarts: int = 0
+    dry_run: bool = False
+    device: str | None = None  # cpu or cuda; None: what this machine has
+    gpus: int | None = None  # of a dry run: how many the cluster has
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> RunOptions:
+        """What ``asdict`` gives, read from JSON."""
+        return cls(**{**data, "profiles": tuple(data["profiles"]), "sets": tuple(data["sets"])})

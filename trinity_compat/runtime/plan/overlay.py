@@ -1,0 +1,87 @@
+"""Values laid over a configuration: from a profile, or from ``--set``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from trinity_compat.dotted import holds, leaves, put
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.plan import profiles
+from trinity_compat.secret import shown
+from trinity_compat.trinity_config import TARGETS, schema
+from trinity_compat.verl_config.pinned import pinned_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """Dotted key → value, for either side of the way back, and the lines that announce them."""
+
+    verl: Mapping[str, Any] = field(default_factory=dict)
+    trinity: Mapping[str, Any] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of_profile(cls, profile: profiles.Profile) -> Overlay:
+        """A shipped profile as it holds for a decoupled run."""
+        entries = profile.for_kind("decoupled")
+        lines = (*profiles.announce(profile, entries), *(f"  {n}={v}  # {why}" for n, v, why in profile.env))
+        values = {entry.key: entry.value for entry in entries}
+        return cls(verl=values, lines=lines, env=tuple((name, value) for name, value, _ in profile.env))
+
+    @classmethod
+    def of_sets(cls, sets: tuple[str, ...]) -> Overlay:
+        """``KEY=VALUE`` in veRL's spelling, or a path of the Trinity configuration.
+
+        A key that both know is veRL's. Raises UserError, with the nearest key, for one that none knows.
+        """
+        verl: dict[str, Any] = {}
+        trinity: dict[str, Any] = {}
+        for text in sets:
+            key, value = _read(text)
+            (verl if _is_verl(key, text) else trinity)[key.lstrip("+")] = value
+        return cls(verl=verl, trinity=trinity, lines=tuple(f"--set {shown(text)}" for text in sets))
+
+
+def apply(values: Mapping[str, Any], tree: dict[str, Any]) -> None:
+    """Set every dotted key of ``values`` in ``tree``, making the levels that are missing."""
+    for key, value in values.items():
+        put(tree, key, value)
+
+
+def _read(text: str) -> tuple[str, Any]:
+    key, sep, value = text.partition("=")
+    if not sep or not key:
+        raise UserError(f"--set {text}: no value", hint="write --set KEY=VALUE")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {text}: the value is no YAML") from error
+
+
+def is_trinity_only(text: str) -> bool:
+    """Whether ``KEY=VALUE`` names a path of the Trinity configuration that veRL doesn't have."""
+    key, _ = _read(text)
+    return not _in_verl(key) and schema(TARGETS[0]).find(key) is not None
+
+
+def _is_verl(key: str, text: str) -> bool:
+    if key.startswith("+") or _in_verl(key):
+        return True
+    if schema(TARGETS[0]).find(key) is not None:
+        return False
+    near = difflib.get_close_matches(key, [key for key, _ in leaves(pinned_tree("ppo_trainer"))], n=1)
+    raise UserError(
+        f"--set {text}: neither veRL 0.9.1 nor Trinity has a key {key!r}",
+        hint=(f"did you mean {near[0]!r}? " if near else "")
+        + f"`--set +{text}` adds a key that veRL doesn't define",
+    )
+
+
+def _in_verl(key: str) -> bool:
+    return holds(pinned_tree("ppo_trainer"), key)

@@ -1,0 +1,52 @@
+"""Where a run keeps its things: the job, its database, the weights between its two sides."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from trinity_compat.containers import Tree
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.translate.reading import Reading
+
+_SHARED_MEMORY = Path("/dev/shm")
+_DATABASE = "buffer.trainer_input.experience_buffer.path"
+
+
+def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
+    """``--job``, else Trinity's own place: checkpoint_root_dir/project/name."""
+    if options.job:
+        return (cwd / Path(options.job).expanduser()).absolute()
+    root = Path(str(config.get("checkpoint_root_dir") or "checkpoints")).expanduser()
+    return (cwd / root / str(config["project"]) / str(config["name"])).absolute()
+
+
+def weights_folder(job: JobDir, sync: SyncSpec) -> Path:
+    """Shared memory for the method of that name, where there is any; else the job directory."""
+    if sync.method != "memory" or not _SHARED_MEMORY.is_dir():
+        return job.root / "weights"
+    # By the job's path, so that a side that is started on its own finds the same folder.
+    tag = hashlib.sha256(str(job.root).encode()).hexdigest()[:12]
+    return _SHARED_MEMORY / f"trinity-compat-{os.getuid()}-{tag}"
+
+
+def database_url(config: Tree, job: JobDir) -> str:
+    """The YAML's database when it names a server; a file of its own stays in the job directory."""
+    path = _named_database(config)
+    return path if path.startswith("postgresql") else job.default_database_url
+
+
+def database_note(config: Tree, spec: RunSpec, options: RunOptions, cwd: Path) -> list[str]:
+    """A file that the YAML names itself: a rerun or a reset of the job must find its database with it."""
+    path, ours = _named_database(config), spec.database_url
+    here = f"sqlite:///{(cwd / path.removeprefix('sqlite:///')).absolute()}"
+    if options.job or options.database or here == ours or not path.startswith("sqlite:///"):
+        return []
+    return [f"{_DATABASE}={path}: the run's database is {ours}"]
+
+
+def _named_database(config: Tree) -> str:
+    return str(Reading(config).get(_DATABASE) or "")

@@ -1,0 +1,60 @@
+"""A run that could start, and its words for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.secret import shown, without_passwords
+from trinity_compat.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A run that could start. ``notes`` are lines for the user, in the order to say them."""
+
+    spec: RunSpec
+    job: JobDir
+    local_dir: str | None  # where the script expects its checkpoints
+    ray: Mapping[str, Any]
+    cwd: Path  # where the launch was made
+    run_cwd: Path  # where its processes run: the same, unless a veRL checkout lies there
+    notes: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  # for every process
+    explorer: int | None = None  # of several, the one to start here
+    log_folder: str = ""  # below log/, with log.group_by_node: this node's address
+    unread: Mapping[str, Any] = field(default_factory=dict)  # path → value that nothing of the plan took
+
+
+def describe(plan: RunPlan) -> list[str]:
+    """The plan in both units, for ``--dry-run`` and the start of a run."""
+    spec, r = plan.spec, plan.spec.updates_per_step
+    total = "until the epochs are done" if spec.total_steps is None else _both(spec.total_steps, r)
+    return [
+        f"job       {plan.job.root}",
+        f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
+        f"steps     {total}",
+        f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
+        f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
+        f"database  {without_passwords(spec.database_url)}",
+    ]
+
+
+def _transport(spec: RunSpec) -> str:
+    over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
+    return "nccl's way over gloo: there is no GPU" if over_gloo else spec.sync.method
+
+
+def _both(steps: int, r: int) -> str:
+    return f"{steps} veRL steps = {steps * r} Trinity steps (optimizer updates)"
+
+
+def as_record(plan: RunPlan, options: RunOptions) -> dict[str, Any]:
+    """What ``config/launch.json`` says of the options."""
+    told = {**asdict(options), "database": options.database and without_passwords(options.database)}
+    told["sets"] = [shown(text) for text in options.sets]
+    return {"options": told, "notes": list(plan.notes)}

@@ -1,0 +1,281 @@
+"""From a Trinity YAML to what the processes of a run need.
+
+Reads the Trinity configuration only, with what it passes through, whatever it came from. Overlays
+(profiles, ``--set``) act on the veRL configuration that the way back gives; they are kept beside the
+YAML, which stays as ``translate`` wrote it.
+
+The way: ``_ask`` (what was asked, overlays included) → ``_composed`` (veRL's configuration) → the steps of
+``_fitted`` (what this run makes of it) → ``_spec``. Nothing is changed on the way: each step returns anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trinity_compat.addresses import outward_address
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.plan import attention, checkout, colocate, length, micro_batches, places, profiles
+from trinity_compat.runtime.plan.devices import detect_device, usable
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.overlay import Overlay, apply
+from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.plan.split import split_gpus
+from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.secret import resolved
+from trinity_compat.spec import Mode, RunSpec, SyncSpec
+from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
+from trinity_compat.translate import inverse
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.replay import note_of, replay_of
+from trinity_compat.trinity_config.watch import plain, values_of, watched
+from trinity_compat.verl_config.pinned import compose_pinned
+from trinity_compat.vllm_arguments import changes, given_in, release_for
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked of a run, the configuration and the command line taken together."""
+
+    options: RunOptions
+    device: str
+    cwd: Path
+    given: Tree  # the Trinity configuration, with the sets that name its paths
+    trinity: Tree  # the same, watched
+    read: set[str]  # its paths that were read, growing as that happens
+    overlays: Sequence[Overlay]  # in the order in which they act
+    told: Tree  # dotted veRL key → value: what the configuration and the overlays say
+    r: int  # optimizer updates of one veRL step, as the configuration says
+    how: str  # … and how that is known; "" where that needs no words
+
+
+def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | None = None) -> RunPlan:
+    """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
+
+    Raises UserError for values that cannot be run."""
+    asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
+    composed = _composed(asked)
+    job = JobDir(places.job_root(asked.trinity, options, cwd))
+    mode = options.mode or colocate.mode_of(asked.trinity, asked.device)
+    verl, notes = _fitted(composed, asked, job, mode)
+    spec = _spec(asked, verl, job, mode)
+    colocate.check(spec)
+    return RunPlan(
+        spec=spec,
+        job=job,
+        local_dir=composed.trainer.local_dir,
+        ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
+        cwd=cwd,
+        run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
+        notes=(*_notes_of(asked), *notes, *_closing_notes(asked, verl, spec)),
+        env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
+        explorer=_one_explorer(options, mode),
+        log_folder=outward_address() if Reading(asked.trinity).get("log.group_by_node") else "",
+        unread={path: value for path, value in values_of(asked.given).items() if path not in asked.read},
+    )
+
+
+def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
+    wanted = _overlays(options, device)
+    given = _with_trinity_sets(config, wanted)
+    trinity, read = watched(given)
+    r, how = inverse.updates_per_step(trinity)
+    told = plain(inverse.to_verl(trinity)) | length.steps_of(trinity, options.sets)
+    # flash-attn's stand-in comes first: a profile or a --set may name another one.
+    overlays = [*attention.overlay(_laid_over(told, wanted), device), *wanted]
+    return _Asked(options, device, cwd, given, trinity, read, overlays, _laid_over(told, overlays), r, how)
+
+
+def _overlays(options: RunOptions, device: str) -> list[Overlay]:
+    """In the order in which they act: the device's profile, the user's profiles, ``--set``."""
+    wanted = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
+    return [*(Overlay.of_profile(profiles.load(name)) for name in wanted), Overlay.of_sets(options.sets)]
+
+
+def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
+    out = {key: _copy(value) for key, value in config.items()}
+    for overlay in overlays:
+        apply(overlay.trinity, out)
+    return out
+
+
+def _laid_over(values: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
+    """``values`` with the overlays' last, so that they win and interpolations follow them."""
+    out = dict(values)
+    for overlay in overlays:
+        for key, value in overlay.verl.items():
+            out.pop(key, None)
+            out[key] = value
+    return out
+
+
+def _copy(tree: object) -> object:
+    if isinstance(tree, Mapping):
+        return {key: _copy(value) for key, value in tree.items()}
+    return [_copy(item) for item in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _composed(asked: _Asked) -> VerlView:
+    """veRL's complete configuration, before anything of this run's own. Raises UserError."""
+    verl = compose_pinned(asked.told, inverse.flavour_of(asked.trinity))
+    view = VerlView.of(resolved(verl, os.environ))
+    length.refuse_idle_epochs(asked.options.sets, view.trainer.total_steps)
+    return view
+
+
+def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
+    """The configuration for this job on this device, and what became of the launch's own values.
+
+    The order matters: the micro-batches are of all the GPUs that the launch names, so they come before the
+    GPUs are split; and a job's folder is no path of the launch's."""
+    verl, notes = micro_batches.divided(composed)
+    notes += changes(given_in(verl.tree), release_for(asked.device))
+    verl = _of_this_run(verl, asked.device, job)
+    verl, more = checkout.without_checkout(verl, asked.cwd)
+    shared, told = split_gpus(
+        verl,
+        asked.trinity,
+        mode=mode,
+        explorers=asked.options.explorers,
+        device=asked.device,
+        sets=asked.options.sets,
+    )
+    return shared, [*notes, *more, *told]
+
+
+def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:
+    return verl.changed(
+        {
+            "trainer.default_local_dir": str(job.root),
+            "trainer.device": device,
+            "trainer.use_v1": False,  # as trainer/config.py has it: ours is veRL's v0 trainer
+        }
+    )
+
+
+def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
+    config, r, sync = asked.trinity, _updates(verl, asked.r), inverse.sync_of(asked.trinity)
+    return RunSpec(
+        job_dir=str(job.root),
+        database_url=asked.options.database or places.database_url(config, job),
+        verl=verl.tree,
+        updates_per_step=r,
+        total_steps=verl.trainer.total_steps or None,
+        sync=replace(sync, directory=sync.directory or str(places.weights_folder(job, sync))),
+        device=asked.device,
+        mode=mode,
+        explorers=asked.options.explorers,
+        max_staleness=_max_staleness(config, sync, r),
+        replay=replay_of(config),
+        env=checkout.python_path(_env_vars(config)),
+        resume=bool(config.get("continue_from_checkpoint", True)),
+    )
+
+
+def _updates(verl: VerlView, r: int) -> int:
+    """r after the overlays, from veRL's own batch sizes. Raises UserError when they don't divide."""
+    batch, mini = verl.batches.train, verl.batches.mini
+    if not batch or not mini:
+        return r
+    if batch % mini:
+        fits = [str(size) for size in range(1, batch + 1) if batch % size == 0]
+        raise UserError(
+            f"data.train_batch_size={batch} is no multiple of actor.ppo_mini_batch_size={mini}",
+            hint=f"ppo_mini_batch_size may be {', '.join(fits)}",
+        )
+    return batch // mini
+
+
+def _max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:
+    """Raises UserError for a limit that the style itself would break, for ever."""
+    limit = inverse.max_staleness_of(config)
+    lag = _least_staleness(sync)
+    if limit is not None and lag > limit:
+        raise UserError(
+            f"algorithm.sample_strategy_args.max_staleness allows {limit} veRL steps; under sync_style"
+            f" {sync.style} its intervals and offset make it {lag}",
+            hint=f"write at least {lag * r} (optimizer updates), or a smaller sync_interval or sync_offset",
+        )
+    return limit
+
+
+def _least_staleness(sync: SyncSpec) -> int:
+    """Steps that a group's weights are behind at worst, however fast both sides are: under ``fixed`` by its
+    rule, else because the trainer publishes every so many steps, unless it is asked."""
+    if sync.style == "explorer_driven":
+        return 0
+    if sync.style != "fixed":
+        return trainer_interval(sync) - 1
+    # The rule repeats with both intervals: so many steps hold its worst one.
+    steps = range(1, 2 * (sync.offset + sync.interval + explorer_interval(sync)) + 2)
+    return max(expected_lag(sync, step) or 0 for step in steps)
+
+
+def _env_vars(config: Tree) -> dict[str, str]:
+    given = Reading(config).get("explorer.env_vars") or {}
+    return {str(name): str(value) for name, value in given.items()}
+
+
+def _one_explorer(options: RunOptions, mode: Mode) -> int | None:
+    """Raises UserError for a number that there is not, or one that a trainer would start with."""
+    number = options.explorer
+    if number is not None and mode != "explore":
+        raise UserError("--explorer N needs --mode explore", hint="the trainer is a command of its own then")
+    if number is not None and number >= options.explorers:
+        raise UserError(
+            f"--explorer {number} of --explorers {options.explorers}: they are counted from 0",
+            hint="give every command the same --explorers, and each its own --explorer",
+        )
+    return number
+
+
+def _log_level(config: Tree) -> dict[str, str]:
+    """``log.level`` for the loggers of veRL and vLLM. Raises UserError for a level that nobody knows."""
+    level = Reading(config).get("log.level")
+    if not level:
+        return {}
+    name = str(level).upper()
+    if name not in _LEVELS:
+        raise UserError(f"log.level={level}", hint=f"it may be {', '.join(_LEVELS)}")
+    return {"VERL_LOGGING_LEVEL": name, "VLLM_LOGGING_LEVEL": name}
+
+
+def _notes_of(asked: _Asked) -> list[str]:
+    of_r = [f"r = {asked.r} optimizer updates per veRL step ({asked.how})"] if asked.how else []
+    return [*of_r, *(line for overlay in asked.overlays for line in overlay.lines)]
+
+
+def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
+    replayed = [note_of(spec.replay)] if spec.replay else []
+    database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
+    return [*_filter_note(verl), *_save_freq_note(verl, spec), *replayed, *database]
+
+
+def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
+    """veRL saves nothing by default; then a crash costs the whole run."""
+    if verl.trainer.save_freq > 0:
+        return []
+    # At least ten checkpoints in a run, and one every 50 steps in a long one.
+    offer = max(1, min(50, (spec.total_steps or 200) // 10))
+    return [
+        "warning: trainer.save_freq=-1 saves no checkpoint: a crash rolls back to the start;"
+        f" `--set trainer.save_freq={offer}` would keep one every {offer} veRL steps"
+    ]
+
+
+def _filter_note(verl: VerlView) -> list[str]:
+    if not value_at(verl.tree, "algorithm.filter_groups.enable"):
+        return []
+    batch, metric = verl.batches.train, value_at(verl.tree, "algorithm.filter_groups.metric") or "reward"
+    return [
+        f"algorithm.filter_groups: a step draws {verl.batches.drawn or batch} tasks at a time until {batch}"
+        f" groups differ in {metric}; the number of steps stays, so the data may be read more often than"
+        " total_epochs says"
+    ]

@@ -1,0 +1,173 @@
+"""Who gets which GPUs in a run: those that the launch names, split as ``translate`` splits them.
+
+veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
+``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
+``cluster`` the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its own (``rollout.nnodes``),
+they stay beside the trainer's; and a CPU has none to split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trinity_compat.containers import Tree
+from trinity_compat.errors import UserError
+from trinity_compat.gpus import ENGINES, engine_places
+from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What came of a split: of ``machine`` the explorer gets ``gpus``, for engines of ``tensor_parallel``."""
+
+    machine: Machine
+    tensor_parallel: int
+    gpus: int
+
+    @property
+    def engines(self) -> int:
+        return self.gpus // self.tensor_parallel
+
+    @property
+    def left(self) -> int:
+        """The trainer's."""
+        return self.machine.total - self.gpus
+
+
+def split_gpus(
+    verl: VerlView,
+    config: Tree,
+    *,
+    mode: str,
+    explorers: int,
+    device: str,
+    sets: Sequence[str] = (),
+) -> Step:
+    """The configuration with each side's share, the explorer's as GPUs of its rollout's own.
+
+    ``config``: the Trinity configuration. Raises UserError where no split can run, or the YAML's own can't.
+    """
+    if verl.rollout.nodes:
+        return verl, []
+    on_one = device != "cpu" and verl.trainer.gpus == 1
+    fitted, lines = _on_one(verl, mode) if on_one else (verl, [])
+    if mode == "colocate":
+        return fitted, lines
+    if device == "cpu" or on_one:
+        shared, more = _by_hand(fitted, config, sets, explorers, device)
+    else:
+        shared, more = _shared(fitted, _asked(config, verl.trainer.gpus), explorers)
+    return shared, lines + more
+
+
+def _shared(verl: VerlView, asked: int | None, explorers: int) -> Step:
+    """Both shares written. ``asked``: the explorer's as the YAML says."""
+    share = _split(verl, asked)
+    width, engines = share.tensor_parallel, share.engines
+    each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
+    fitted, lines = _lowered(verl, width, share.machine.sequence)
+    nodes, per_node = _nodes(share.left, share.machine.per_node)
+    told = f"{share.machine.total} GPUs = {share.gpus} for generation ({engines} engine(s) of {width})"
+    told += f" + {share.left} for training; --set {ENGINES}=N"
+    trainer = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
+    return fitted.changed({**trainer, **engine_places(each, width)}), [*lines, told]
+
+
+def _on_one(verl: VerlView, mode: str) -> Step:
+    """A launch with one GPU trains on it alone; in mode colocate its engine has no other either."""
+    return _lowered(verl, 1 if mode == "colocate" else verl.rollout.tensor_parallel, 1)
+
+
+def _of_each(engines: int, explorers: int, why: str) -> int:
+    """Engines of each explorer. Raises UserError where that leaves some over: they would stand idle, on GPUs
+    that the trainer could use."""
+    if engines % explorers:
+        fits = " or ".join(str(number) for number in range(1, engines + 1) if engines % number == 0)
+        raise UserError(
+            f"--explorers {explorers}: they cannot share {engines} engine(s) evenly; {why}",
+            hint=f"write --explorers {fits}, or --set {ENGINES}=N, a multiple of {explorers}",
+        )
+    return engines // explorers
+
+
+def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
+    """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
+    if not any(text.partition("=")[0] == ENGINES for text in sets):
+        return verl, []
+    engines = Reading(config).get(ENGINES)
+    if type(engines) is not int or engines < explorers:
+        raise UserError(f"--set {ENGINES}={engines}: each of --explorers {explorers} needs one at least")
+    each = _of_each(engines, explorers, f"--set {ENGINES}={engines}")
+    width = 1 if device == "cpu" else verl.rollout.tensor_parallel
+    return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
+
+
+def _asked(config: Tree, total: int) -> int | None:
+    """The explorer's GPUs as the YAML says, None where it doesn't or speaks of another number in all."""
+    reading = Reading(config)
+    engines, width = (
+        reading.get(f"explorer.rollout_model.{name}") for name in ("engine_num", "tensor_parallel_size")
+    )
+    cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
+    if not isinstance(engines, int) or math.prod(cluster) != total:
+        return None
+    return engines * (width or 1)
+
+
+def _split(verl: VerlView, asked: int | None) -> _Share:
+    """The first sizes that fit, the sequence's and the engine's being halved, as neither changes what is
+    computed. A Megatron model's sequence stays: its sizes say where its weights lie, in checkpoints too."""
+    sequence, width = sharing(ACTOR, verl.size, megatron=verl.megatron), verl.rollout.tensor_parallel
+    for sp in [sequence] if verl.megatron else halvings(sequence):
+        for tp in halvings(width):
+            machine = _machine(verl, tp, sp)
+            choices = machine.choices()
+            if asked in choices:
+                return _Share(machine, tp, asked)
+            if choices and asked is None:
+                return _Share(machine, tp, machine.nearest_half(choices))
+    raise _impossible(_machine(verl, width, sequence), asked)
+
+
+def _impossible(machine: Machine, asked: int | None) -> UserError:
+    explorer = asked or max(machine.engine, machine.total // 2)
+    able = [count // machine.engine for count in machine.choices()]
+    return UserError(
+        f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
+        hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
+        if able
+        else "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
+    )
+
+
+def _machine(verl: VerlView, tp: int, sp: int) -> Machine:
+    """``tp``: GPUs of an engine, ``sp``: those that share a sequence in the trainer."""
+    if verl.batches.mini is None:
+        raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the GPUs are split by it")
+    experiences = verl.batches.mini * verl.batches.group
+    return Machine(verl.trainer.nodes, verl.trainer.gpus_per_node, tp, 0, experiences, sp)
+
+
+def _lowered(verl: VerlView, tp: int, sp: int) -> Step:
+    """Sizes that fit a share, with a line for each that is smaller than the launch's."""
+    values: dict[str, int] = {}
+    lines = []
+    if tp != verl.rollout.tensor_parallel:
+        lines.append(
+            f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
+        )
+        values[f"{ROLLOUT}.tensor_model_parallel_size"] = tp
+    for role in () if verl.megatron else (ACTOR, REF, "critic"):
+        if verl.size(f"{role}.{SEQUENCE}") > sp:
+            name = role.rpartition(".")[2]
+            lines.append(f"{name}.{SEQUENCE} = {sp}: the trainer's share of the GPUs holds no more")
+            values[f"{role}.{SEQUENCE}"] = sp
+    return verl.changed(values), lines
+
+
+def _nodes(gpus: int, per_node: int) -> tuple[int, int]:
+    return (gpus // per_node, per_node) if gpus > per_node else (1, gpus)

@@ -1,0 +1,88 @@
+"""What a YAML says and a run of ours does not read: named before it starts, not ignored in silence.
+
+A key is named where the user gave it: it differs from upstream's default and from what translate would write
+for this very run. ``translators/unread.json`` lists those that have no effect on what a run does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from trinity_compat.data import data_path
+from trinity_compat.errors import UserError, Where
+from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.plan.source import Source
+from trinity_compat.translate.written import as_translated
+from trinity_compat.trinity_config import TARGETS, schema
+from trinity_compat.trinity_config.read import lines_of
+from trinity_compat.trinity_config.watch import values_of
+from trinity_compat.verl_config.interpolate import Resolver
+
+_UNSAID: tuple[Any, ...] = (None, "", (), [], {})
+
+
+def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
+    """The plan with a note for each key of the YAML, or of ``--set``, that changes nothing in it."""
+    given = {path: value for path, value in made.unread.items() if not _is_known(path, value)}
+    if not given:
+        return made
+    written = _written(source)
+    lines = lines_of(source.yaml_text) if "yaml" in source.record else {}
+    set_here = {text.partition("=")[0]: text for text in sets}
+    notes = [
+        f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
+        for path, value in given.items()
+        if _resolved(value) != _resolved(written.get(path))
+    ]
+    head = ["note: a run here does not read these keys of the configuration; they change nothing:"]
+    return replace(made, notes=(*made.notes, *head, *notes)) if notes else made
+
+
+def _is_known(path: str, value: Any) -> bool:
+    """Whether the value is upstream's default, or the key is on the list."""
+    if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
+        return True
+    field = schema(TARGETS[0]).find(path)
+    return field is not None and field.default == value
+
+
+@functools.cache
+def known() -> Mapping[str, str]:
+    """Pattern of a path → why a run may leave it unread without a word."""
+    reasons: Mapping[str, str] = json.loads(data_path("translators/unread.json").read_text(encoding="utf-8"))
+    return reasons
+
+
+def _written(source: Source) -> Mapping[str, Any]:
+    """What translate writes for the run. Nothing where it refuses: then every key stands for itself."""
+    if "yaml" not in source.record:
+        return values_of(source.config)
+    try:
+        return values_of(as_translated(source.config))
+    except UserError:
+        return {}
+
+
+def _resolved(value: Any) -> Any:
+    """``${oc.env:NAME,default}`` as its text: translate writes it, the way back resolves it."""
+    return Resolver({"it": value}).resolve()["it"]
+
+
+def _place(path: str, source: Source, lines: Mapping[str, int], sets: Mapping[str, str]) -> str:
+    if path in sets:
+        return "--set "
+    return f"{Where(str(source.record['yaml']), lines[path])}: " if path in lines else ""
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _instead(value: Any) -> str:
+    return "" if value in _UNSAID else f" (for this run translate writes {_shown(value)})"

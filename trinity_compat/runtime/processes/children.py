@@ -1,0 +1,172 @@
+"""Child processes that never outlive the supervisor: own groups, own logs, ended as a tree."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from trinity_compat.parent_watch import SUPERVISOR
+
+if TYPE_CHECKING:  # a dry run works without it
+    import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# macOS has no prctl: there the process groups alone must do.
+_prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent dies, so that none gets away."""
+    if _prctl is not None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent ends, however it ends."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def die_of_ctrl_c() -> int:
+    """Bash goes on after a program that exits, and stops after one that died of Ctrl-C: so die of it."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    return 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start. ``role`` is trainer or explorer, ``name`` also its log's and its own name."""
+
+    role: str
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    cwd: str | None = None
+
+
+@dataclass(slots=True)
+class Child:
+    """A started command."""
+
+    command: Command
+    process: subprocess.Popen[bytes]
+    log_start: int  # where this start's output begins in the log
+    ended: float | None = None  # monotonic time at which it was seen to have ended well
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; −N when signal N ended it."""
+        return self.process.poll()
+
+    def output(self) -> str:
+        """What this start has written so far, at most its last 64 KiB."""
+        with self.command.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self.log_start, size - 65536))
+            return log.read().decode(errors="replace")
+
+
+def start(command: Command) -> Child:
+    """Start ``command`` in a process group of its own, output appended to its log."""
+    command.log.parent.mkdir(parents=True, exist_ok=True)
+    log: IO[bytes]
+    with command.log.open("ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            list(command.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(command.env),
+            cwd=command.cwd,
+            process_group=0,
+            preexec_fn=die_with_parent,
+        )
+    return Child(command, process, begin)
+
+
+def end(children: Sequence[Child], *, grace_s: float) -> None:
+    """SIGTERM to every child's group, SIGKILL to those groups that are there after ``grace_s``."""
+    running = [child for child in children if child.returncode is None]
+    for child in running:
+        _signal_group(child.process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    for child in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+    for child in children:
+        _signal_group(child.process.pid, signal.SIGKILL)
+    for child in running:
+        child.process.wait()
+    for child in children:
+        _reap_group(child.process.pid)
+
+
+def _reap_group(pid: int, *, limit_s: float = 5.0) -> None:
+    """Collect the killed members of a group that became ours with their parent's death."""
+    deadline = time.monotonic() + limit_s
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-pid, os.WNOHANG) == (0, 0):
+                time.sleep(0.02)
+
+
+def survivors(root: Path) -> list[int]:
+    """Pids of the job's sides whose supervisor is gone; those that a user started by hand have none."""
+    import psutil
+
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if _is_side(process.info["cmdline"] or (), str(root)) and _lost_its_supervisor(process)
+    ]
+
+
+def _is_side(words: Sequence[str], root: str) -> bool:
+    modules = {"trinity_compat.trainer", "trinity_compat.explorer"}
+    return not modules.isdisjoint(words) and root in words and "--bench" not in words
+
+
+def _lost_its_supervisor(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        if SUPERVISOR not in process.environ():
+            return False
+        parent = process.parent()
+        words = parent.cmdline() if parent else []
+    except psutil.Error:
+        return False
+    return not any(word.startswith("trinity_compat") or Path(word).name == "trinity-compat" for word in words)
+
+
+def sweep(*, grace_s: float = 5.0) -> list[psutil.Process]:
+    """Kill every descendant that does not end by itself in time; returns what was killed."""
+    import psutil
+
+    # Ray's processes take a moment to follow their raylet; killing them meanwhile only makes noise.
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=grace_s)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=grace_s)
+    return alive
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -1,0 +1,73 @@
+"""The command line, environment and log of each process of a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from trinity_compat.parent_watch import SUPERVISOR
+from trinity_compat.runtime.plan import checkout
+from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.processes.bench import ROLE
+from trinity_compat.runtime.processes.children import Command
+
+_RUN_IDS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")
+_FILE_LOGGER = "VERL_FILE_LOGGER_PATH"
+
+
+def commands_of(made: RunPlan, ray_address: str) -> list[Command]:
+    """The processes of a run, the explorers first: their engine takes longest to start."""
+    spec = made.spec
+    explorers = (
+        [f"explorer_{index}" for index in range(spec.explorers)] if spec.explorers > 1 else ["explorer"]
+    )
+    out = []
+    if spec.mode != "train":
+        for index, name in enumerate(explorers):
+            if made.explorer not in (None, index):
+                continue
+            out.append(_command(made, "explorer", name, ("--index", str(index)), ray_address))
+    if spec.mode != "explore":
+        out.append(_command(made, "trainer", "trainer", (), ray_address))
+    return out
+
+
+def bench_command(made: RunPlan, ray_address: str) -> Command:
+    """The process that evaluates checkpoints: an explorer without a trainer."""
+    return _command(made, ROLE, ROLE, ("--bench",), ray_address)
+
+
+def _command(made: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_address: str) -> Command:
+    job = made.job
+    env = {
+        **os.environ,
+        **made.env,
+        **made.spec.as_saved()[1],
+        **({} if role == "trainer" else made.spec.env),
+        "RAY_ADDRESS": ray_address,
+        "RAY_DEDUP_LOGS": "0",
+        "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
+        SUPERVISOR: str(os.getpid()),
+        "PYTHONUNBUFFERED": "1",
+    }
+    side = "trainer" if role == "trainer" else "explorer"
+    if role != "trainer":
+        _log_apart(env, name)
+    argv = (sys.executable, "-m", f"trinity_compat.{side}", str(job.root), *extra)
+    return Command(
+        role,
+        name,
+        argv,
+        checkout.python_path(env),
+        job.log(f"{made.log_folder}/{name}".lstrip("/")),
+        cwd=str(made.run_cwd),
+    )
+
+
+def _log_apart(env: dict[str, str], name: str) -> None:
+    """A run or a file that the environment names is the trainer's; two writers would mix their steps."""
+    for run in _RUN_IDS:
+        env.pop(run, None)
+    if path := env.get(_FILE_LOGGER):
+        env[_FILE_LOGGER] = str(Path(path).with_stem(f"{Path(path).stem}_{name}"))

@@ -1,0 +1,189 @@
+"""Starts the two sides, watches them, and ends both when one of them dies or the user says so.
+
+Invariants: a side's death is seen within a poll (0.2 s); ``supervise`` returns with none of its
+children alive; the database is only read here, so that what was written stays written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Protocol
+
+from trinity_compat.explorer.heartbeat import RESTARTS
+from trinity_compat.runtime.processes.children import Child, Command, adopt_orphans, end, start
+
+BAD_INPUT = 2  # exit code of a side that was given what cannot be run
+PEER_DIED = 3  # exit code of a side that ended because the other one had
+POLL_S = 0.2
+_LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
+_BLAME_S = 1.0  # a side that says "my peer died" waits this long for the peer's own exit code
+
+
+class Watch(Protocol):
+    """Sees the run's progress while it lasts."""
+
+    def update(self) -> None:
+        """Called at every poll; shows what is new."""
+
+    def reason(self, role: str, pid: int) -> str | None:
+        """Why a participant failed, in its own words; None when it left none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. ``code`` is the exit code; ``failure`` one message, None unless it failed."""
+
+    code: int
+    failure: str | None = None
+    log: str | None = None
+
+
+@dataclass(slots=True)
+class Stop:
+    """The first signal that asked the run to end."""
+
+    number: int | None = None
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[Stop]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a flag for the duration."""
+    stop = Stop()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.number = stop.number or number
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(slots=True)
+class Supervision:
+    """What ``supervise`` is given besides the commands.
+
+    ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
+    every poll and at the end. ``restarts`` counts how often a dead explorer may be started again; a dead
+    trainer is not: its rerun is a resume.
+    """
+
+    watch: Watch
+    stop: Stop
+    also_dead: Callable[[], str | None] = lambda: None
+    each_poll: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = print
+    restarts: int = 0
+    grace_s: float = 10.0
+
+
+def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
+    """Run ``commands`` until all are done, one dies, or a signal comes. Never raises for a child."""
+    adopt_orphans()
+    if by.stop.number is not None:
+        return Outcome(128 + by.stop.number)
+    children: list[Child] = []
+    outcome: Outcome | None = None
+    try:
+        for command in commands:
+            children.append(_start(command, by))
+        while outcome is None:
+            time.sleep(POLL_S)
+            by.watch.update()
+            by.each_poll()
+            outcome = _judge(children, by)
+    finally:
+        end(children, grace_s=by.grace_s)
+    by.watch.update()
+    by.each_poll()
+    return outcome
+
+
+def _start(command: Command, by: Supervision) -> Child:
+    """The explorer tells the trainer by its heartbeat that it would come back."""
+    return start(replace(command, env={**command.env, RESTARTS: str(by.restarts)}))
+
+
+def _judge(children: list[Child], by: Supervision) -> Outcome | None:
+    """One look at everything; None while the run goes on."""
+    if by.stop.number is not None:
+        return Outcome(128 + by.stop.number)
+    if any(child.returncode not in (None, 0) for child in children):
+        return _after_death(children, by)
+    if reason := by.also_dead():
+        return Outcome(1, reason)
+    if all(child.returncode == 0 for child in children) or _trainer_done_for(children) > _LAST_SIDE_S:
+        return Outcome(0)
+    return None
+
+
+def _trainer_done_for(children: list[Child]) -> float:
+    """Seconds since the last trainer ended well; 0.0 while one runs or there is none."""
+    trainers = [child for child in children if child.command.role == "trainer"]
+    if not trainers or any(child.returncode != 0 for child in trainers):
+        return 0.0
+    now = time.monotonic()
+    for child in trainers:
+        child.ended = child.ended or now
+    return now - max(child.ended or now for child in trainers)
+
+
+def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
+    """Restart what may be, else name the one to blame: not the one that only lost its peer."""
+    if by.restarts and _restart_explorers(children, by):
+        return None
+    deadline = time.monotonic() + _BLAME_S
+    while True:
+        dead = [child for child in children if child.returncode not in (None, 0)]
+        culprits = [child for child in dead if child.returncode != PEER_DIED]
+        if culprits or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    culprit = (culprits or dead)[0]
+    code = BAD_INPUT if culprit.returncode == BAD_INPUT else 1
+    return Outcome(code, _failure(culprit, by.watch), str(culprit.command.log))
+
+
+def _restart_explorers(children: list[Child], by: Supervision) -> bool:
+    """Start dead explorers again when nothing else died; what they owe stands in the database."""
+    dead = [child for child in children if child.returncode not in (None, 0)]
+    if any(child.command.role != "explorer" for child in dead) or len(dead) > by.restarts:
+        return False
+    for child in dead:
+        by.restarts -= 1
+        by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
+        children[children.index(child)] = _start(child.command, by)
+    return True
+
+
+def _failure(child: Child, watch: Watch) -> str:
+    code = child.returncode or 0
+    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    reason = watch.reason(child.command.role, child.process.pid) or last_error(child.output())
+    return f"the {child.command.name} {how}" + (f": {reason}" if reason else "")
+
+
+def _signal_name(number: int) -> str:
+    name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+    return f"{name} (often: out of memory)" if name == "SIGKILL" else name
+
+
+_ERROR_LINE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^)]*\)\s*)?(?:error: |[\w.]*(?:Error|Exception)\b)")
+
+
+def last_error(output: str) -> str | None:
+    """The last line that reads like an error, else the last line; None for no output."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if _ERROR_LINE.match(line):
+            return line.removeprefix("error: ")[:500]
+    return lines[-1][:500] if lines else None

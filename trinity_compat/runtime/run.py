@@ -1,0 +1,217 @@
+"""One run from its launch or YAML to its end: translate, plan, check, start, watch, tell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trinity_compat.errors import RunError
+from trinity_compat.placement import cpus_for
+from trinity_compat.runtime import config_files
+from trinity_compat.runtime.checks import preflight, start
+from trinity_compat.runtime.checks.report import Report
+from trinity_compat.runtime.job import agreement, jobdir
+from trinity_compat.runtime.job.checkpoint_links import CheckpointLinks
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.job.launch_end import LaunchEnd
+from trinity_compat.runtime.job.progress import Progress, say
+from trinity_compat.runtime.plan import micro_batches, refusals, unread
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.plan import RunPlan, describe
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.source import Source
+from trinity_compat.runtime.processes import bench
+from trinity_compat.runtime.processes.children import survivors, sweep
+from trinity_compat.runtime.processes.cluster import Cluster, local_ray
+from trinity_compat.runtime.processes.commands import bench_command, commands_of
+from trinity_compat.runtime.processes.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
+from trinity_compat.synchronizer import turns
+
+_RAY_OF_USER = "RAY_ADDRESS"
+_SURVIVE_S = 20.0  # what SIGTERM ends has so long, where its supervisor was killed
+
+
+def run_source(source: Source, options: RunOptions) -> LaunchEnd:
+    """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
+    made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    if made.spec.mode == "bench":
+        return _bench(bench.planned(made, source.config, options.checkpoints), source)
+    micro_batches.check(made.spec.verl, source.record)
+    for line in (*source.notes, *made.notes, *describe(made)):
+        say(line)
+    preflight.check(made)
+    report = _checked(made, source)
+    with catch_signals() as stop, _begun(made, source, options, report):
+        outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
+    return _tell(made, outcome)
+
+
+def _checked(made: RunPlan, source: Source) -> Report:
+    """veRL and vLLM have taken the configuration. Raises UserError."""
+    say("checks the configuration on veRL's and vLLM's own objects …")
+    report = start.check(made, source.record, execute=True)
+    for line in start.lines(report):
+        say(line)
+    return report
+
+
+@contextlib.contextmanager
+def _begun(made: RunPlan, source: Source, options: RunOptions, report: Report) -> Iterator[None]:
+    """Hold the job, made ready or joined. One start at a time: of two sides that start at once the second
+    finds what the first one wrote."""
+    with contextlib.ExitStack() as held:
+        with jobdir.starting(made.job):
+            joined = held.enter_context(jobdir.locked(made.job, made.spec.mode, made.explorer))
+            if not joined:
+                _await_survivors(made.job)
+            _prepare(made, source, options, report, joined=joined)
+            if not joined:
+                _forget_participants(made)
+        try:
+            yield
+        finally:
+            _forget_weights(made)
+
+
+def _await_survivors(job: JobDir) -> None:
+    """Sides whose supervisor was killed are ending by themselves; their last words would be taken for those
+    of this start's."""
+    until = time.monotonic() + _SURVIVE_S
+    if left := survivors(job.root):
+        say(f"waits for the end of an earlier start's processes ({', '.join(map(str, left))})")
+    while left := survivors(job.root):
+        if time.monotonic() > until:
+            pids = " ".join(map(str, left))
+            raise RunError(
+                f"processes of an earlier start still use {job.root}: pids {pids}",
+                hint=f"they were asked to end; `kill -9 {pids}`, then the same command again",
+            )
+        time.sleep(0.2)
+
+
+def _bench(made: RunPlan, source: Source) -> LaunchEnd:
+    """Evaluate checkpoints; the job itself, which may be training meanwhile, stays as it is."""
+    steps = ", ".join(map(str, made.spec.checkpoints))
+    for line in (*source.notes, *made.notes, f"bench     {made.job.root}, checkpoints of step {steps}"):
+        say(line)
+    preflight.check(made)
+    _checked(made, source)
+    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
+        made.job.create()
+        made.spec.save(made.job.spec_path.with_name("bench.json"))
+        watch = bench.BenchWatch(made.spec.database_url, made.spec.checkpoints)
+        watch.begin()
+        try:
+            outcome = _with_ray(made, stop, lambda cluster: _supervised_bench(made, watch, stop, cluster))
+        finally:
+            _forget_weights(made)
+    if not outcome.code:
+        for line in bench.table(watch.metrics()):
+            say(line)
+    return _tell(made, outcome, again="the same command goes on where it stopped")
+
+
+def _supervised_bench(made: RunPlan, watch: bench.BenchWatch, stop: Stop, cluster: Cluster) -> Outcome:
+    command = bench_command(made, cluster.address)
+    return supervise([command], Supervision(watch, stop, also_dead=cluster.dead, say=say))
+
+
+def _forget_participants(made: RunPlan) -> None:
+    """What an earlier start's sides said last ("failed") must not be taken for this one's."""
+    from trinity_compat.buffer import open_buffer
+
+    buffer = open_buffer(made.spec.database_url)
+    try:
+        buffer.forget_participants()
+        turns.reset(buffer)
+        if made.spec.mode != "explore":
+            buffer.set_state("finished", False)  # an earlier trainer's mark: this one's has yet to begin
+    finally:
+        buffer.close()
+
+
+def _forget_weights(made: RunPlan) -> None:
+    """Shared memory is nobody's disk: what the trainer published there goes with it. A bench's versions
+    serve nobody else wherever they lie."""
+    folder = Path(made.spec.sync.directory)
+    elsewhere = made.spec.mode != "explore" and not folder.is_relative_to(made.job.root)
+    if elsewhere or made.spec.mode == "bench":
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prepare(made: RunPlan, source: Source, options: RunOptions, report: Report, *, joined: bool) -> None:
+    """Make the job directory, or join the one whose other side is running."""
+    job = made.job
+    if joined:
+        agreement.check(job, made.spec)
+        say(f"joins the run in {job.root}")
+        return
+    if job.exists() and not made.spec.resume:
+        say(f"continue_from_checkpoint is false: the earlier job is now {jobdir.set_aside(job)}")
+    elif job.exists():
+        step = job.latest_checkpoint
+        say(
+            f"continues {job.root} "
+            + (f"from step {step}" if step else "from the start: it has no checkpoint")
+        )
+    job.create()
+    config_files.write(made, source, options, report)
+
+
+def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Outcome:
+    """Everything from the start of Ray to the last process's end."""
+    if address := os.environ.get(_RAY_OF_USER):
+        say(f"uses the Ray at {_RAY_OF_USER}={address}")
+        return work(Cluster(address))
+    try:
+        gpus = 0 if made.spec.device == "cpu" else None
+        with local_ray(made.ray, gpus=gpus, cpus=cpus_for(made.spec)) as cluster:
+            outcome = work(cluster)
+    except RunError as error:
+        outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)
+    sweep()
+    return outcome
+
+
+def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster) -> Outcome:
+    from trinity_compat.buffer import open_buffer
+
+    links = CheckpointLinks(made.job, made.local_dir, cwd=made.cwd, say=say)
+    links.begin()
+    with Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress:
+        return supervise(
+            commands_of(made, cluster.address),
+            Supervision(
+                progress,
+                stop,
+                also_dead=cluster.dead,
+                each_poll=links.update,
+                say=say,
+                restarts=options.restarts,
+            ),
+        )
+
+
+def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
+    """Say how it ended. What a signal ended is said by the caller: `| tee` died of the same Ctrl-C."""
+    job, step = made.job, made.job.latest_checkpoint
+    again = again or (
+        f"the same command continues from step {step}"
+        if step
+        else "no checkpoint yet: the same command starts over"
+    )
+    if outcome.failure:
+        message = f"error: {outcome.failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
+    elif outcome.code:
+        message = f"stopped; {again}"
+    else:
+        message = "done"
+    if outcome.failure or not outcome.code:
+        say(message, sys.stderr if outcome.failure else sys.stdout)
+    return LaunchEnd(outcome.code, str(job.root), message)

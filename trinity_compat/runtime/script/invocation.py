@@ -1,0 +1,74 @@
+"""What a command line would start: a training main, and what launchers and ``ray job submit`` say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trinity_compat import mains, ray_jobs
+from trinity_compat.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A call of a training main. ``wrapper``: what stands before it (``ray job submit``, ``torchrun``)."""
+
+    module: str
+    arguments: tuple[str, ...]
+    wrapper: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  # from ray's runtime environment
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """``ray job submit``: the words of its entry point, and what its options say."""
+
+    entrypoint: tuple[str, ...]
+    address: str
+    env: Mapping[str, str]
+    cwd: str | None
+
+
+def find_main(words: Sequence[str]) -> Invocation | None:
+    """The training main that the words start here, or None. Never raises for foreign words."""
+    try:
+        here = os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:  # the folder is gone
+        here = "/"
+    found = mains.find(words, here)
+    return Invocation(found.module, tuple(words[found.arguments :]), found.wrapper) if found else None
+
+
+def read_submission(words: Sequence[str], env: Mapping[str, str]) -> Submission:
+    """Read ``ray job submit``'s options. ``words`` follow ``ray``. Reads runtime-env files.
+
+    Raises UserError for a runtime environment that is not a mapping."""
+    job = ray_jobs.read(words)
+    entry = words[job.entry :]
+    runtime = _runtime_env(job.options)
+    return Submission(
+        entrypoint=tuple(shlex.split(entry[0]) if len(entry) == 1 else entry),
+        address=job.options.get("--address", env.get("RAY_ADDRESS", "")),
+        env={str(k): str(v) for k, v in (runtime.get("env_vars") or {}).items()},
+        cwd=job.options.get("--working-dir", runtime.get("working_dir")),
+    )
+
+
+def _runtime_env(options: Mapping[str, str]) -> dict[str, Any]:
+    if text := options.get("--runtime-env-json"):
+        loaded: Any = json.loads(text)
+    elif name := options.get("--runtime-env"):
+        import yaml
+
+        loaded = yaml.safe_load(Path(name).read_text()) if Path(name).is_file() else {}
+    else:
+        return {}
+    if not isinstance(loaded, dict):
+        raise UserError(f"ray job submit: the runtime environment is not a mapping: {loaded!r}")
+    return loaded

@@ -1,0 +1,133 @@
+"""Gives a caught launch its line numbers, and turns it into a Trinity YAML by translate's own pipeline."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat import mains
+from trinity_compat.audit import Audit, render
+from trinity_compat.audit import Request as AuditRequest
+from trinity_compat.audit.collect import audit_launch
+from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
+from trinity_compat.runtime.plan import length
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.overlay import is_trinity_only
+from trinity_compat.runtime.plan.source import Source
+from trinity_compat.runtime.script.handover import ScriptCall
+from trinity_compat.runtime.script.invocation import Invocation
+from trinity_compat.secret import masked, shown
+from trinity_compat.translate import inverse
+from trinity_compat.translate.model import Status, Translation
+from trinity_compat.translate.options import Options as TranslateOptions
+from trinity_compat.translate.pipeline import translate_launch
+from trinity_compat.translate.symbols import resolved_launch
+
+_SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
+
+
+def source_of(found: Invocation, call: ScriptCall, options: RunOptions) -> tuple[Source, RunOptions]:
+    """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
+    everything derived from it follows; the options that come back hold the rest."""
+    words = [text for text in options.sets if not is_trinity_only(text)]
+    launch, environ = launch_of(found, call)
+    mains.refuse(launch.module, launch.where)
+    added = [Word((Part(text),), Where("--set")) for text in words]
+    launch = replace(launch, arguments=(*launch.arguments, *added))
+    asked = TranslateOptions(resolve=True, environ=environ, command=_command(call))
+    translation, text = translate_launch(launch, asked)
+    length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))
+    rest = tuple(item for item in options.sets if item not in words)
+    source = Source(
+        translation.config,
+        text,
+        _record(launch, call),
+        _audit(launch, environ, call.script),
+        (*_notes(translation), *_left_out(found)),
+    )
+    return source, replace(options, sets=rest)
+
+
+def _command(call: ScriptCall) -> str:
+    arguments = ["--", *masked(call.arguments)] if call.arguments else []
+    return shlex.join(["trinity-compat", "translate", "--resolve", call.script, *arguments])
+
+
+def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str, str]]:
+    """The launch with the script's line numbers where reading the script gives the very same words,
+    else the words alone; with it the environment that it is to be resolved under."""
+    for environ in ({}, call.environ):
+        for launch in _static_launches(call, environ):
+            if _same(launch, found, call.environ):
+                return launch, call.environ
+    launch = read_argv(["python3", "-m", found.module, *found.arguments]).launches[0]
+    return replace(launch, env=_exported(call, found), wrapper=found.wrapper), dict(os.environ)
+
+
+def _exported(call: ScriptCall, found: Invocation) -> dict[str, Word]:
+    """What the script added to its environment."""
+    where = Where(call.script)
+    now = {**os.environ, **found.env}
+    changed = {name for name, value in now.items() if call.environ.get(name) != value} - _SHELL_OWN
+    return {name: Word((Part(now[name]),), where) for name in sorted(changed)}
+
+
+def _same(launch: Launch, found: Invocation, environ: Mapping[str, str]) -> bool:
+    try:
+        words = resolved_launch(launch, environ).arguments
+    except UserError:
+        return False
+    return launch.module == found.module and tuple(word.text for word in words) == found.arguments
+
+
+def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[Launch]:
+    try:
+        return read_script(call.script, cwd=call.cwd, env=environ, args=call.arguments).launches
+    except UserError:
+        return ()
+
+
+def _record(launch: Launch, call: ScriptCall) -> dict[str, Any]:
+    """The launch as it was made, for config/launch.json. The environment's values stay out of it."""
+    return {
+        "script": call.script,
+        "script_arguments": list(masked(call.arguments)),
+        "module": launch.module,
+        "where": str(launch.where),
+        "arguments": [{"text": shown(word.text), "where": str(word.where)} for word in launch.arguments],
+        "exported": sorted(launch.env),
+        "wrapper": list(masked(launch.wrapper)),
+        "cwd": str(Path.cwd()),
+    }
+
+
+def _notes(translation: Translation) -> tuple[str, ...]:
+    """What became of the keys, counted; those that the run does without by name."""
+    counts = Counter(str(finding.status) for finding in translation.findings)
+    told = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
+    return (
+        f"{len(translation.findings)} keys: {told}; each one with its reason: config/audit.json",
+        *(
+            f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
+            for finding in translation.findings
+            if finding.status is Status.UNSUPPORTED and finding.where
+        ),
+    )
+
+
+def _left_out(found: Invocation) -> list[str]:
+    """What stood before the launch and has no part in its run."""
+    left = [name for name in found.wrapper if name not in ("ray job submit", "uv run")]
+    return [f"note: {', '.join(left)} is left out: the run starts processes of its own"] if left else []
+
+
+def _audit(launch: Launch, environ: Mapping[str, str], script: str) -> str:
+    """What ``trinity-compat audit --format json`` says of the launch."""
+    found = audit_launch(resolved_launch(launch, environ), AuditRequest(), source=script)
+    return render(Audit((found,)), "json")

@@ -1,0 +1,45 @@
+"""One launch that a script made, run where the script put it: in the process that bash waits for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.launch_end import LaunchEnd
+from trinity_compat.runtime.processes.children import die_of_ctrl_c, die_with_parent
+from trinity_compat.runtime.run import run_source
+from trinity_compat.runtime.script import handover, hydra_flags, shim
+from trinity_compat.runtime.script.handover import ScriptCall
+from trinity_compat.runtime.script.invocation import Invocation
+from trinity_compat.runtime.script.launch_source import source_of
+
+
+def run_captured(found: Invocation) -> int:
+    """Run a launch that the shim caught; returns its exit code. Changes the process: its environment, its
+    folder."""
+    folder = Path(os.environ[shim.SESSION])
+    call = handover.read_call(folder)
+    env = {**shim.without(os.environ), **found.env}
+    os.environ.clear()
+    os.environ.update(env)
+    if found.cwd:
+        os.chdir(found.cwd)
+    die_with_parent()
+    end = LaunchEnd(1, None)
+    with handover.announced(folder):
+        try:
+            end = _run(found, call)
+        except UserError:
+            end = LaunchEnd(2, None)
+            raise
+        finally:
+            handover.write_end(folder, end)
+    return die_of_ctrl_c() if end.code == 128 + signal.SIGINT else end.code
+
+
+def _run(found: Invocation, call: ScriptCall) -> LaunchEnd:
+    if (code := hydra_flags.handle(found.module, found.arguments)) is not None:
+        return LaunchEnd(code, None)
+    return run_source(*source_of(found, call, call.options))

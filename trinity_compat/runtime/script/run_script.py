@@ -1,0 +1,103 @@
+"""A script's run: real bash, with our programs in front of PATH.
+
+The outer process (``trinity-compat run``) starts bash and waits. Each launch that the script makes runs
+inside the intercepting process (``run_launch``), where the script put it: its environment, its folder, its
+pipe into tee.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.launch_end import LaunchEnd
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.processes import children
+from trinity_compat.runtime.script import catchable, handover, shim
+from trinity_compat.runtime.script.handover import ScriptCall
+
+
+def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
+    """Run ``script`` with bash under the shim. Returns its exit status and how its launches ended.
+
+    The status is bash's own; when bash says 0 although a launch failed (``… | tee`` without pipefail)
+    it is the launch's.
+    """
+    bash = shutil.which("bash")
+    if bash is None:
+        raise UserError("bash is not on PATH: a script needs it")
+    check_script(Path(script))
+    environ = shim.without(os.environ)
+    programs = catchable.check(script, arguments, environ)
+    with handover.folder_of(
+        ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ)
+    ) as folder:
+        text = Path(script).read_text(errors="replace")
+        env = shim.install(folder / "bin", script_text=text, env=environ, programs=programs)
+        env[shim.SESSION] = str(folder)
+        # Without this process nobody would know of the run any more: it ends with it, however that ends.
+        running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
+        status = _wait(running, folder)
+        ended = handover.ends_of(folder)
+    failed = [launch.code for launch in ended if launch.code]
+    return status or (failed[0] if failed else 0), ended
+
+
+def check_script(path: Path) -> None:
+    """Raises UserError for what is no script with something in it."""
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder", hint="name a veRL shell script or a Trinity YAML (x.yaml) in it"
+        )
+    if not path.is_file():
+        raise UserError(f"no such script: {path}", hint="name a veRL shell script or a Trinity YAML (x.yaml)")
+    try:
+        empty = not path.read_bytes().strip()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if empty:
+        raise UserError(f"{path} is empty", hint="it should start veRL: python3 -m verl.trainer.main_ppo …")
+
+
+def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
+    """Wait for bash. A terminal's Ctrl-C reaches bash and the launch by itself; SIGTERM we hand on."""
+
+    def hand_on(number: int, frame: object) -> None:
+        for pid in [*handover.running_pids(folder), bash.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, hand_on),
+    }
+    try:
+        code = bash.wait()
+        _wait_for_launches(folder)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code
+
+
+def _wait_for_launches(folder: Path) -> None:
+    """Bash may die of a signal before the launch that cleans up after the same signal."""
+    for pid in handover.running_pids(folder):
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                _until_readable(handle)
+            finally:
+                os.close(handle)
+
+
+def _until_readable(handle: int) -> None:
+    select.select([handle], [], [], 60.0)
