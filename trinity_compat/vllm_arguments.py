@@ -18,8 +18,9 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
+from trinity_compat.releases import VLLM_ON_CPU as CPU
+from trinity_compat.releases import VLLM_ON_GPU as GPU
 
-GPU, CPU = "0.24.0", "0.28.0"  # the releases that requirements and the extras pin
 SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 
 

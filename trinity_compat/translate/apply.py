@@ -8,10 +8,11 @@ from typing import Any
 
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.translate.derivations import NAMES
+from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.pinned import pinned_defaults
 from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.sections import DERIVATIONS
 from trinity_compat.translate.trainer_config import TrainerConfig, trainer_config
 from trinity_compat.translate.view import Put, Verdict, View, is_finite
 from trinity_compat.trinity_config import schema
@@ -53,7 +54,7 @@ def apply_rows(view: View, rows: Rows) -> Draft:
     """Return the draft of ``view``'s translation: every row applied once, derivations included."""
     draft = Draft()
     for name in _derivations(view, rows):
-        for said in NAMES[name](view):
+        for said in DERIVATIONS[name](view):
             _take(view, draft, said)
     for key, setting in view.config.settings.items():
         row = rows.find(key)
@@ -131,7 +132,7 @@ def _pass(view: View, draft: Draft, key: str) -> None:
 
 def spelled(target: str, key: str) -> str:
     """A key of today's veRL as the veRL of trinity-rft ``target`` spells it."""
-    return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == "0.4.1" else key
+    return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == TRINITY_OLD else key
 
 
 def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value: Any) -> bool:
@@ -145,8 +146,8 @@ def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value
 
 
 def _null(view: View, value: Any) -> bool:
-    """0.4.1 types its fields without null; an empty dictionary says nothing in either."""
-    return value == {} or (value is None and view.options.trinity == "0.4.1")
+    """The old trinity-rft types its fields without null; an empty dictionary says nothing in either."""
+    return value == {} or (value is None and view.old_trinity)
 
 
 def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False) -> None:

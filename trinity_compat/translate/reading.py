@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.translate.spellings import Pair
 
 NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
@@ -28,6 +29,13 @@ class Reading:
         """The value at a dotted path, list positions as numbers; ``default`` where nothing stands."""
         value = value_at(self.config, path)
         return default if value is None else value
+
+    def told(self, *pairs: Pair) -> Iterator[tuple[str, Any]]:
+        """(veRL key, value) of every pair whose field the YAML has."""
+        for pair in pairs:
+            value = self.get(pair.path)
+            if value is not None:
+                yield pair.key, value
 
     def steps(self, path: str) -> int | None:
         """The count of steps at ``path`` in veRL steps; 0, −1 and None stay as they are.

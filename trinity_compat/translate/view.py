@@ -10,6 +10,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open
+from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import Symbols
@@ -50,7 +51,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class View:
-    """The launch in the vocabulary of the pinned veRL (0.9.1).
+    """The launch in the vocabulary of the pinned veRL.
 
     ``config`` holds real values, ``symbolic`` the same keys with marks where an environment
     variable's text stands (see symbols.py).
@@ -202,6 +203,11 @@ class View:
     def critic(self) -> bool:
         """Whether Trinity's algorithm for this launch trains a critic."""
         return str(self.value("algorithm.adv_estimator", "gae")) == "gae"
+
+    @property
+    def old_trinity(self) -> bool:
+        """Whether the YAML is for trinity-rft 0.4.1, which lacks some fields and has others elsewhere."""
+        return self.options.trinity == TRINITY_OLD
 
     @cached_property
     def cluster(self) -> tuple[int, int]:
