@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.dotted import value_at
+from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Caution, Status
@@ -35,11 +35,7 @@ class Draft:
 
     def put(self, path: str, value: Any, note: str | None, sources: Iterable[str] = ()) -> None:
         """Write one value; sections on the way are made."""
-        *parents, last = path.split(".")
-        node: Any = self.config
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        node[last] = value
+        put(self.config, path, value)
         if note:
             self.provenance[path] = note
         for key in sources:

@@ -9,6 +9,7 @@ from typing import Any
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.translate.spellings import Pair
+from trinity_compat.translate.steps import verl_steps
 
 NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
@@ -49,11 +50,4 @@ class Reading:
             raise UserError(f"{path} is {count!r}, it should be a whole number of steps")
         if count <= 0 or self.counts_verl:
             return count
-        if count % self.r:
-            near = round(count / self.r) or 1
-            raise UserError(
-                f"{path}={count} is no whole number of veRL steps: "
-                f"one is r={self.r} Trinity steps ({self.why})",
-                hint=f"write {near * self.r}",
-            )
-        return count // self.r
+        return verl_steps(path, count, self.r, self.why)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from trinity_compat.data import data_path
-from trinity_compat.dotted import copied, paired_leaves
+from trinity_compat.dotted import copied, paired_leaves, sections_above
 from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
@@ -118,9 +118,8 @@ def row_for(key: str, flavour: str) -> Row | None:
     for row in exact.get(key, ()):
         if row.only in (None, flavour):
             return row
-    parts = key.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        for row in prefixes.get(".".join(parts[:length]) + ".*", ()):
+    for section in sections_above(key):
+        for row in prefixes.get(f"{section}.*", ()):
             if row.only in (None, flavour):
                 return row
     return None

@@ -9,7 +9,8 @@ from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.reading import NEVER, Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.view import ARR, BATCH, MINI, Put, Verdict, View
+from trinity_compat.translate.steps import BATCH, MINI
+from trinity_compat.translate.view import ARR, Put, Verdict, View
 
 N = f"{ARR}.rollout.n"
 REPEATS = Pair("algorithm.repeat_times", N)

@@ -13,7 +13,8 @@ from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_model_gpus
 from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.view import ARR, MINI, NODES, PER_NODE, Put, Verdict, View
+from trinity_compat.translate.steps import MINI
+from trinity_compat.translate.view import ARR, NODES, PER_NODE, Put, Verdict, View
 
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
