@@ -76,11 +76,18 @@ def _copied(value: Any) -> Any:
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; what stands in its way and isn't a dict gives place to one."""
+    """Set a dotted key; positions count in a list that stands there, as far as it reaches. What stands in
+    the way and isn't a container gives place to a dict."""
     *path, last = key.split(".")
+    node: Any = tree
     for part in path:
-        below = tree.get(part)
-        if not isinstance(below, dict):
-            below = tree[part] = {}
-        tree = below
-    tree[last] = value
+        below = node[int(part)] if isinstance(node, list) else node.get(part)
+        if not isinstance(below, dict | list):
+            below = {}
+            _set(node, part, below)
+        node = below
+    _set(node, last, value)
+
+
+def _set(node: Any, part: str, value: Any) -> None:
+    node[int(part) if isinstance(node, list) else part] = value

@@ -1,9 +1,23 @@
-"""The nearest known spelling of a key."""
+"""The nearest known spelling of a word, or of a dotted key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6, most: int = 1) -> list[str]:
+    """At most ``most`` of the known words that resemble ``word``, the nearest first.
+
+    ``cutoff`` is difflib's ratio, from 0 to 1, below which a word doesn't count: 0.6 for a few short names,
+    more where there are hundreds, of which one always resembles another.
+    """
+    return get_close_matches(word, list(known), n=most, cutoff=cutoff)
+
+
+def question(near: list[str]) -> str | None:
+    """``did you mean 'x'?`` for the nearest word; None where none is near."""
+    return f"did you mean {near[0]!r}?" if near else None
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str | None:
@@ -19,8 +33,7 @@ def did_you_mean(key: str, known: Iterable[str]) -> str | None:
         # A bare word names no section: the first in the file's order, the actor's before the critic's.
         bare = last == key
         return same_name[0] if bare else max(same_name, key=lambda name: _likeness(name, key))
-    near = get_close_matches(key, _alike(last, candidates), n=1, cutoff=0.75)
-    return near[0] if near else None
+    return next(iter(nearest(key, _alike(last, candidates), cutoff=0.75)), None)
 
 
 def _likeness(name: str, key: str) -> float:

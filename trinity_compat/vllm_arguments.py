@@ -9,7 +9,6 @@ drop, are refused with what to ``write``.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +17,10 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
+from trinity_compat.nearest import nearest, question
+from trinity_compat.releases import VLLM_ON_CPU as CPU
+from trinity_compat.releases import VLLM_ON_GPU as GPU
 
-GPU, CPU = "0.24.0", "0.28.0"  # the releases that requirements and the extras pin
 SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 
 
@@ -127,8 +128,8 @@ def _unknown(name: str, release: str) -> str:
     span = _arguments()["arguments"].get(name)
     if span:
         return f"leave it out: it came with vLLM {span[0]}"
-    near = difflib.get_close_matches(name, sorted(arguments_of(release) | _rows().keys()), n=1, cutoff=0.75)
-    return f"did you mean {near[0]!r}?" if near else f"vLLM {release} has nothing like it: leave it out"
+    near = nearest(name, sorted(arguments_of(release) | _rows().keys()), cutoff=0.75)
+    return question(near) or f"vLLM {release} has nothing like it: leave it out"
 
 
 @cache

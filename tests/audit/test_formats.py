@@ -56,6 +56,12 @@ def test_json_has_the_promised_fields():
     assert first["findings"][3]["value"] == "inf"
 
 
+def test_sarif_has_a_level_for_each_status_that_changes_meaning():
+    results = json.loads(render(Audit((ONE,)), "sarif"))["runs"][0]["results"]
+    levels = {result["properties"]["status"]: result["level"] for result in results if "properties" in result}
+    assert levels == {"approximated": "note", "unsupported_upstream": "warning", "unknown": "error"}
+
+
 def test_text_lists_what_changes_on_one_line_each():
     text = render(Audit((TWO,)), "text")
     assert re.search(r"TC033 +approximated +data\.shuffle=True +b\.sh:5 +order differs", text)

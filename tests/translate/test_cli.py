@@ -108,6 +108,13 @@ def test_set_of_a_field_that_trinity_lacks_is_refused(run):
     assert code == 2 and "explorer.runer" in err
 
 
+@pytest.mark.parametrize("position", ["5", "first"])
+def test_set_beyond_the_end_of_a_list_is_refused(run, position):
+    code, _, err = run("--set", f"buffer.explorer_input.tasksets.{position}.name=mine")
+    assert code == 2
+    assert f"--set buffer.explorer_input.tasksets.{position}.name: the list on the way has no such" in err
+
+
 def test_output_goes_to_the_file(run, tmp_path):
     code, out, _ = run("-o", "out.yaml")
     assert code == 0 and out == ""

@@ -43,6 +43,20 @@ def test_total_steps_from_the_files(tmp_path):
     assert config["trainer"]["total_steps"] == 3 * 5 * 2  # drop_last, epochs, r
 
 
+@pytest.mark.parametrize(("limit", "steps"), [(70, 2), (-1, 3), (1000, 3)])
+def test_total_steps_count_no_more_rows_than_train_max_samples(tmp_path, limit, steps):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": list(range(100))}), tmp_path / "train.parquet")
+    _, config = translated(
+        f"data.train_files={tmp_path}/train.parquet", "data.train_batch_size=32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.total_epochs=1",
+        f"data.train_max_samples={limit}",
+    )  # fmt: skip
+    assert config["trainer"]["total_steps"] == steps
+
+
 machines = st.builds(
     Machine,
     nodes=st.integers(1, 4), per_node=st.integers(1, 8), engine=st.sampled_from([1, 2, 4, 8]),
@@ -57,6 +71,12 @@ def test_every_offered_split_is_one_that_upstream_takes(machine):
         assert rollout % machine.engine == 0 and trainer >= 1
         assert machine.experiences % (trainer // machine.sequence) == 0
         assert trainer <= machine.per_node or trainer % machine.per_node == 0
+
+
+def test_of_two_splits_as_near_to_a_half_the_explorer_gets_more():
+    machine = Machine(nodes=1, per_node=8, engine=1, auxiliary=0, experiences=15, sequence=1)
+    assert machine.choices() == [3, 5, 7]  # 15 experiences divide by 5, 3 and 1 trainer ranks
+    assert machine.nearest_half(machine.choices()) == 5
 
 
 def test_a_split_that_cannot_run_is_refused_with_those_that_can():

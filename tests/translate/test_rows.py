@@ -3,9 +3,9 @@
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.translate.derivations import NAMES
 from trinity_compat.translate.explain import all_keys, codes, derived, explain
 from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.sections import DERIVATIONS
 from trinity_compat.trinity_config import schema
 
 from .helpers import flat, translated
@@ -21,7 +21,7 @@ def test_every_key_of_every_release_has_a_row():
 @pytest.mark.parametrize("row", ROWS.all(), ids=lambda row: row.key)
 def test_row_is_whole(row):
     assert row.why and row.code in codes()
-    assert row.how != "derive" or row.by in NAMES
+    assert row.how != "derive" or row.by in DERIVATIONS
     assert row.how not in ("copy", "scale") or row.to
     for target in ("0.6.0", "0.4.1"):
         known = [schema(target).find(path) is not None for path in row.paths(target)]
@@ -148,7 +148,7 @@ def test_every_path_that_a_translation_writes_is_explained(given, target):
 
 def test_the_paths_that_no_key_stands_for_exist():
     assert [path for path in derived() if schema("0.6.0").find(path) is None] == []
-    assert {entry["by"] for entry in derived().values()} <= set(NAMES)
+    assert {entry["by"] for entry in derived().values()} <= set(DERIVATIONS)
 
 
 def test_rules_that_are_aliases_to_aliases_are_refused(tmp_path):

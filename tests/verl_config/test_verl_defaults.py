@@ -7,8 +7,9 @@ import pytest
 
 from trinity_compat.dotted import leaves, nodes
 from trinity_compat.errors import UserError
+from trinity_compat.verl_config import FLAVOURS, VERSIONS
 from trinity_compat.verl_config.compose import Choices, compose
-from trinity_compat.verl_config.releases import FLAVOURS, VERSIONS, check_version, key_index, release_tree
+from trinity_compat.verl_config.releases import check_version, key_index, release_tree
 
 
 def defaults(version: str, flavour: str) -> dict:

@@ -6,10 +6,10 @@ import pytest
 from verl_samples import DAPO, make_launch
 
 from trinity_compat.dotted import leaves
-from trinity_compat.verl_config import effective_config, infer_version, version_sensitive
+from trinity_compat.verl_config import FLAVOURS, VERSIONS, effective_config, infer_version, version_sensitive
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.infer import MANDATORY
-from trinity_compat.verl_config.releases import FLAVOURS, VERSIONS, release_tree
+from trinity_compat.verl_config.releases import release_tree
 
 NAME = "actor_rollout_ref.rollout.name=vllm"
 

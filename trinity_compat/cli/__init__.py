@@ -6,7 +6,6 @@ what `run` needs.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import sys
@@ -16,6 +15,7 @@ import click
 
 from trinity_compat import __version__, extras
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.nearest import nearest
 
 
 class _Commands(click.Group):
@@ -35,7 +35,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
-            near = difflib.get_close_matches(args[0], known, n=1)
+            near = nearest(args[0], known)
             ctx.fail(f"no command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 

@@ -8,10 +8,10 @@ import click
 
 from trinity_compat.audit import FORMATS, Request, audit_sources, render
 from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
+from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
 from trinity_compat.trinity_config import TARGETS
-from trinity_compat.verl_config import VERSIONS
 
 
 @click.command(name="audit", cls=WithScriptArguments)
@@ -24,7 +24,7 @@ from trinity_compat.verl_config import VERSIONS
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where bash would start."
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
-@click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERSIONS)}.")
+@click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERL_RELEASES)}.")
 @click.option("--target", type=click.Choice(TARGETS), default=TARGETS[0], show_default=True)
 @click.option(
     "--rules", type=click.Path(dir_okay=False), help="Rows of your own, laid over the shipped ones."

@@ -15,11 +15,12 @@ import click
 from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
+from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
 from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
-from trinity_compat.verl_config import VERSIONS, config_from_yaml
+from trinity_compat.verl_config import config_from_yaml
 
 _STATUSES = [status.value for status in Status]
 
@@ -30,9 +31,11 @@ _STATUSES = [status.value for status in Status]
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not to stdout."
 )
 @click.option(
-    "--target", type=click.Choice(TARGETS), help="trinity-rft release; 0.6.0, for --as-published 0.4.1."
+    "--target",
+    type=click.Choice(TARGETS),
+    help=f"trinity-rft release; {TRINITY}, for --as-published {TRINITY_OLD}.",
 )
-@click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERSIONS)}.")
+@click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERL_RELEASES)}.")
 @click.option("--rollout-gpus", type=click.IntRange(min=1), help="GPUs for the explorer.")
 @click.option(
     "--sync-offset", type=click.IntRange(min=0), default=0, help="veRL steps that the explorer is ahead."

@@ -14,11 +14,12 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, read_script
+from trinity_compat.releases import VERL
 from trinity_compat.translate import flavour_of, refuse_errors, to_verl
 from trinity_compat.translate.symbols import Symbols, named
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.trinity_config.read import load
-from trinity_compat.verl_config import PINNED, compose_pinned, effective_config, upgrade
+from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
 from trinity_compat.verl_config.entry import read_config
 from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
@@ -144,7 +145,7 @@ def _row(d: KeyDifference) -> dict[str, Any]:
 def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> str:
     head = [f"A = {a.source} ({a.why})", f"B = {b.source} ({b.why})"]
     number = f"{len(found)} key{'s differ' if len(found) > 1 else ' differs'}"
-    head.append(f"{number} in effect, as veRL {PINNED} understands it" if found else "no difference")
+    head.append(f"{number} in effect, as veRL {VERL} understands it" if found else "no difference")
     if form == "md":
         lines = ["", "| key | A | B | where |", "|---|---|---|---|"] if found else []
         lines += [f"| {d.key} | `{d.a}` | `{d.b}` | {d.a_place} / {d.b_place} |" for d in found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from trinity_compat.compare import names
 from trinity_compat.errors import UserError, Where
+from trinity_compat.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Margins:
         left = [key for key in self.given if key not in known and not fnmatch.filter(metrics, key)]
         for key in left:
             if key in self.asked:
-                near = difflib.get_close_matches(key, known, n=1)
+                near = nearest(key, known)
                 hint = f"did you mean {near[0]}?" if near else f"a metric, or a group: {', '.join(groups)}"
                 raise UserError(f"--margin {key}: no metric that both sides have", hint=hint)
         return left
@@ -110,6 +110,6 @@ def _check_group(name: str) -> None:
     """A word without a slash or a star names a group of the report."""
     groups = names.groups()
     if name not in groups and not set(name) & set("/*?["):
-        near = difflib.get_close_matches(name, groups, n=1)
+        near = nearest(name, groups)
         said = f"did you mean {near[0]}?" if near else f"groups: {', '.join(groups)}"
         raise UserError(f"{name}: neither a metric nor a group of the report", hint=said)

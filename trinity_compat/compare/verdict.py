@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from trinity_compat.compare.model import Run, Side
 from trinity_compat.compare.options import Options
 from trinity_compat.compare.statistics import area_between
 from trinity_compat.errors import UserError
-from trinity_compat.nearest import did_you_mean
+from trinity_compat.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from trinity_compat.compare.inference.parting import Band
@@ -99,7 +98,7 @@ class Comparison:
         known = {m.name: m for m in self.metrics}
         if name in known:
             return known[name]
-        near = difflib.get_close_matches(name, known, n=3)
+        near = nearest(name, known, most=3)
         raise UserError(
             f"no metric {name!r} on both sides",
             hint=f"did you mean {', '.join(near)}?" if near else "see the list without --assert",

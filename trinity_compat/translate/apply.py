@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.dotted import value_at
+from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
-from trinity_compat.translate.derivations import NAMES
+from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.pinned import pinned_defaults
 from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.sections import DERIVATIONS
 from trinity_compat.translate.trainer_config import TrainerConfig, trainer_config
 from trinity_compat.translate.view import Put, Verdict, View, is_finite
 from trinity_compat.trinity_config import schema
@@ -34,11 +35,7 @@ class Draft:
 
     def put(self, path: str, value: Any, note: str | None, sources: Iterable[str] = ()) -> None:
         """Write one value; sections on the way are made."""
-        *parents, last = path.split(".")
-        node: Any = self.config
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        node[last] = value
+        put(self.config, path, value)
         if note:
             self.provenance[path] = note
         for key in sources:
@@ -53,7 +50,7 @@ def apply_rows(view: View, rows: Rows) -> Draft:
     """Return the draft of ``view``'s translation: every row applied once, derivations included."""
     draft = Draft()
     for name in _derivations(view, rows):
-        for said in NAMES[name](view):
+        for said in DERIVATIONS[name](view):
             _take(view, draft, said)
     for key, setting in view.config.settings.items():
         row = rows.find(key)
@@ -131,7 +128,7 @@ def _pass(view: View, draft: Draft, key: str) -> None:
 
 def spelled(target: str, key: str) -> str:
     """A key of today's veRL as the veRL of trinity-rft ``target`` spells it."""
-    return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == "0.4.1" else key
+    return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == TRINITY_OLD else key
 
 
 def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value: Any) -> bool:
@@ -145,8 +142,8 @@ def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value
 
 
 def _null(view: View, value: Any) -> bool:
-    """0.4.1 types its fields without null; an empty dictionary says nothing in either."""
-    return value == {} or (value is None and view.options.trinity == "0.4.1")
+    """The old trinity-rft types its fields without null; an empty dictionary says nothing in either."""
+    return value == {} or (value is None and view.old_trinity)
 
 
 def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trinity_compat.launch.model import Open
 from trinity_compat.translate.model import Caution
-from trinity_compat.translate.releases import release_caution
+from trinity_compat.translate.release_caution import release_caution
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.view import View
 

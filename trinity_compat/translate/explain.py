@@ -11,10 +11,11 @@ from typing import Any
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import did_you_mean
+from trinity_compat.releases import TRINITY, VERL_RELEASES
 from trinity_compat.translate.meaningless import meaningless
 from trinity_compat.translate.rows import Row, Rows, load_rows
 from trinity_compat.translate.unknown import reason_without_release
-from trinity_compat.verl_config import FLAVOURS, VERSIONS
+from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index
 from trinity_compat.verl_config.upgrade import row_for
 
@@ -54,7 +55,7 @@ def all_keys() -> tuple[str, ...]:
 def releases_with(key: str) -> list[str]:
     """The veRL releases that have ``key``, oldest first."""
     masks = [key_index()[flavour].get(key, (0, 0))[0] for flavour in FLAVOURS]
-    return [version for bit, version in enumerate(VERSIONS) if any(mask >> bit & 1 for mask in masks)]
+    return [version for bit, version in enumerate(VERL_RELEASES) if any(mask >> bit & 1 for mask in masks)]
 
 
 def explain(name: str, rows: Rows) -> str:
@@ -136,7 +137,7 @@ def _key_lines(key: str, row: Row) -> Iterator[str]:
         yield f"           {', '.join(paths)} (trinity-rft {target})"
     if row.how == "pass":
         yield f"  target:  trainer.trainer_config.{key}"
-    yield f"  status:  {row.outcome('0.6.0')}"
+    yield f"  status:  {row.outcome(TRINITY)}"
     yield f"  why:     {row.why}"
     title = codes().get(row.code, {}).get("title", "a code of your rules")
     yield f"  code:    {row.code} {title}"
@@ -172,7 +173,7 @@ def _successors(key: str) -> tuple[tuple[str, ...], str] | None:
 
 def spans(versions: list[str]) -> str:
     """``0.4.1–0.9.1`` for neighbours, commas between spans."""
-    order = {version: position for position, version in enumerate(VERSIONS)}
+    order = {version: position for position, version in enumerate(VERL_RELEASES)}
     groups: list[list[str]] = []
     for version in versions:
         if groups and order[version] == order[groups[-1][-1]] + 1:

@@ -8,41 +8,25 @@ nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError
+from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
-from trinity_compat.translate import inverse_sections as sections
-from trinity_compat.translate.options import TARGETS
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.sections import WAYS_BACK
+from trinity_compat.translate.sections.algorithm import NAMED
 
 COMPAT = "trinity_compat"
 _TC = "trainer.trainer_config"
-_TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # 0.4.1's schema is strict
-
-Part = Callable[[Reading], Iterator[tuple[str, Any]]]
-_PARTS: tuple[Part, ...] = (
-    sections.batch,
-    sections.intervals,
-    sections.algorithm,
-    sections.kl,
-    sections.policy_loss,
-    sections.optimizer,
-    sections.trainer,
-    sections.model,
-    sections.rollout,
-    sections.data,
-    sections.evaluation,
-    sections.reward,
-    sections.run,
-)
+_TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # the old schema is strict
 
 
 def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys of the pinned veRL (0.9.1) with the values that ``config`` determines.
+    """Return dotted keys of the pinned veRL with the values that ``config`` determines.
 
     Raises UserError for a count of steps that r doesn't divide, and for a configuration without the
     fields that every run needs.
@@ -52,8 +36,8 @@ def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
     carried = dict(compat.get("verl", {}))
     reading = Reading(config, *updates_per_step(config), compat.get("steps") == "verl")
     told |= _copied(reading)
-    for part in _PARTS:
-        told.update(part(reading))
+    for way_back in WAYS_BACK:
+        told.update(way_back(reading))
     told |= _passed(config)
     _refuse_unknown(reading, carried)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
@@ -64,7 +48,7 @@ def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_unknown(reading: Reading, carried: Mapping[str, Any]) -> None:
     """Raises UserError for an algorithm of Trinity's that veRL lacks: its default would train instead."""
-    for path, (key, known) in sections.NAMED.items():
+    for path, (key, known) in NAMED.items():
         name = reading.get(path)
         if name is not None and name not in known and key not in carried:
             raise UserError(
@@ -121,7 +105,7 @@ def _own_interval(reading: Reading, side: str, r: int) -> int | None:
 def max_staleness_of(config: Mapping[str, Any]) -> int | None:
     """Return how many veRL steps the weights of a group may be behind at its training; None: any number.
 
-    ``algorithm.sample_strategy: staleness_control`` of trinity-rft 0.6.0 (sample_strategy.py), which counts
+    ``algorithm.sample_strategy: staleness_control`` of trinity-rft (sample_strategy.py), which counts
     optimizer updates. Raises UserError for a strategy that the trainer here does not have.
     """
     reading = Reading(config)
@@ -161,12 +145,12 @@ def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def target_of(config: Mapping[str, Any]) -> str:
     """The trinity-rft release that translate wrote the file for."""
-    return "0.4.1" if Reading(config).get(_TASKSET_COMPAT) else TARGETS[0]
+    return TRINITY_OLD if Reading(config).get(_TASKSET_COMPAT) else TRINITY
 
 
 def compat_path(target: str) -> str:
     """Where the section stands in a YAML for trinity-rft ``target``."""
-    return _TASKSET_COMPAT if target == "0.4.1" else f"{_TC}.{COMPAT}"
+    return _TASKSET_COMPAT if target == TRINITY_OLD else f"{_TC}.{COMPAT}"
 
 
 def _positive(value: Any, name: str) -> int:

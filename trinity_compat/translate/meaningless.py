@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 
 from trinity_compat.data import data_path
+from trinity_compat.dotted import sections_above
 
 
 @functools.cache
@@ -21,6 +22,4 @@ def meaningless() -> Mapping[str, str]:
 @functools.cache
 def means_nothing(key: str) -> bool:
     """Whether ``key`` is on the list."""
-    parts = key.split(".")
-    rules = (".".join(parts[:depth]) + ".*" for depth in range(1, len(parts)))
-    return key in meaningless() or any(rule in meaningless() for rule in rules)
+    return key in meaningless() or any(f"{section}.*" in meaningless() for section in sections_above(key))

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-TARGETS = ("0.6.0", "0.4.1")
+from trinity_compat.releases import TRINITY, TRINITY_OLD
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of one translation.
 
-    ``target`` is the trinity-rft release; None means 0.6.0, or 0.4.1 for ``as_published`` (the
+    ``target`` is the trinity-rft release; None means the newest, or the old one for ``as_published`` (the
     published guide's release). ``sync_offset`` counts veRL steps. ``env`` are variables that the
     user gives; with ``resolve`` they, then ``environ``, fill in what would stay ``${oc.env:…}``.
     ``assignments`` are ``--set path=value`` on the finished configuration.
@@ -35,4 +35,4 @@ class Options:
     @property
     def trinity(self) -> str:
         """The trinity-rft release that is written for."""
-        return self.target or ("0.4.1" if self.as_published else "0.6.0")
+        return self.target or (TRINITY_OLD if self.as_published else TRINITY)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat.releases import VERL
 from trinity_compat.vllm_arguments import SECTION
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -16,12 +17,14 @@ STOCK = "leave it out, or run on stock veRL"
 ENGINES, ENGINES_HINT = "the trainer has FSDP and Megatron", "write model_engine=dp or model_engine=megatron"
 ESTIMATOR = "algorithm.adv_estimator"
 _ORDER = (
-    "the explorer draws the dataset's rows in veRL's default order, and veRL 0.9.1 has no such key any more"
+    f"the explorer draws the dataset's rows in veRL's default order, and veRL {VERL} has no such key any more"
 )
 _TURNS = (
-    "veRL 0.9.1 has no such classes any more; an agent loop of one's own (rollout.agent.*) takes their place"
+    f"veRL {VERL} has no such classes any more; "
+    "an agent loop of one's own (rollout.agent.*) takes their place"
 )
-# Keys of older releases that 0.9.1 has no more, with the reason: their values stand in the launch only.
+# Keys of older releases that the pinned veRL has no more, with the reason: their values stand only in the
+# launch.
 GONE = {
     "data.sampler.class_path": _ORDER,
     "data.datagen.path": _ORDER,
@@ -29,7 +32,7 @@ GONE = {
     f"{_ROLLOUT}.multi_turn.completion_callback": _TURNS,
     f"{_ROLLOUT}.chat_scheduler": _TURNS,
 }
-# veRL 0.9.1's (experimental/reward_loop/reward_manager), and what explorer/reward_managers.py adds.
+# The pinned veRL's (experimental/reward_loop/reward_manager), and what explorer/reward_managers.py adds.
 REWARD_MANAGERS = ("naive", "dapo", "gdpo", "rate_limited", "remote", "prime", "batch")
 _OLD_MANAGERS = ("collabllm",)  # of veRL's own recipes, on the interface of 0.6 and older
 _MANAGER = "reward.reward_manager.name"
@@ -135,7 +138,7 @@ def _conditional(value: Value, explorers: int) -> Iterator[Refusal]:
         why = "it needs a greedy answer beside each group, which the explorer does not make"
         yield Refusal(ESTIMATOR, why, "write algorithm.adv_estimator=rloo or grpo, or run on stock veRL")
     if _unknown_manager(value):
-        why = "veRL 0.9.1's reward loop has no reward manager of that name"
+        why = f"veRL {VERL}'s reward loop has no reward manager of that name"
         hint = f"it may be {', '.join(REWARD_MANAGERS)}; source=importlib loads one of your own"
         yield Refusal(_MANAGER, why, hint, off=(None,), also=("reward_model.reward_manager",))
     metric = "algorithm.filter_groups.metric"

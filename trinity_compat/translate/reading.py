@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.translate.spellings import Pair
+from trinity_compat.translate.steps import verl_steps
 
 NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
@@ -29,6 +31,13 @@ class Reading:
         value = value_at(self.config, path)
         return default if value is None else value
 
+    def told(self, *pairs: Pair) -> Iterator[tuple[str, Any]]:
+        """(veRL key, value) of every pair whose field the YAML has."""
+        for pair in pairs:
+            value = self.get(pair.path)
+            if value is not None:
+                yield pair.key, value
+
     def steps(self, path: str) -> int | None:
         """The count of steps at ``path`` in veRL steps; 0, −1 and None stay as they are.
 
@@ -41,11 +50,4 @@ class Reading:
             raise UserError(f"{path} is {count!r}, it should be a whole number of steps")
         if count <= 0 or self.counts_verl:
             return count
-        if count % self.r:
-            near = round(count / self.r) or 1
-            raise UserError(
-                f"{path}={count} is no whole number of veRL steps: "
-                f"one is r={self.r} Trinity steps ({self.why})",
-                hint=f"write {near * self.r}",
-            )
-        return count // self.r
+        return verl_steps(path, count, self.r, self.why)

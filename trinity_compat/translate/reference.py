@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.translate.explain import HOW_READS, all_keys, codes, releases_with, spans
 from trinity_compat.translate.meaningless import meaningless
 from trinity_compat.translate.rows import Row, Rows
@@ -25,9 +26,9 @@ Generated from `translators/rows/` by `scripts/make_reference.py`; a test keeps 
 
 How each veRL key becomes Trinity's. A name that ends in `.*` is a rule for everything below it, one
 that begins with `*.` for a last part. r = data.train_batch_size ÷ actor.ppo_mini_batch_size. Keys of
-older veRL releases are first carried forward to 0.9.1's names ([versions](../versions.md)).
+older veRL releases are first carried forward to {verl}'s names ([versions](../versions.md)).
 
-{count} keys in the union of all veRL releases (0.2.0–0.9.1, both flavours); {covered} of them have a
+{count} keys in the union of all veRL releases ({releases}, both flavours); {covered} of them have a
 row or fall under a rule."""
 
 
@@ -35,7 +36,7 @@ def mapping_page(rows: Rows) -> str:
     """docs/reference/mapping.md."""
     keys = all_keys()
     covered = sum(rows.find(key) is not None for key in keys)
-    parts = [_HEAD.format(count=len(keys), covered=covered)]
+    parts = [_HEAD.format(verl=VERL, releases=spans(list(VERL_RELEASES)), count=len(keys), covered=covered)]
     left = sorted(rows.all(), key=lambda row: (row.key.endswith("*"), row.key))
     for prefix, title in _SECTIONS.items():
         mine = [row for row in left if row.key.startswith(prefix + ".")]

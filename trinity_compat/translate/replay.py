@@ -1,6 +1,6 @@
 """Trinity's replay buffer, as a run follows it.
 
-Source: trinity-rft 0.6.0, ``buffer/storage/queue.py`` (AsyncPriorityQueue and its priority functions).
+Source: trinity-rft, ``buffer/storage/queue.py`` (AsyncPriorityQueue and its priority functions).
 There all groups stand in one queue, by version of their weights less ``decay`` times their uses. Here a
 group that was never trained comes before one that was, so that replay fills what is lacking and nothing new
 waits behind it; ``decay`` therefore decides nothing.

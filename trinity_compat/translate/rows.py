@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.data import data_path
+from trinity_compat.dotted import sections_above
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.user_rules import paths_of
 from trinity_compat.translate.user_rules import read as user_rules_of
@@ -102,11 +103,10 @@ class Rows:
     def _search(self, key: str) -> Row | None:
         if row := self.exact.get(key):
             return row
-        parts = key.split(".")
-        if row := self.endings.get(parts[-1]):
+        if row := self.endings.get(key.rpartition(".")[2]):
             return row
-        for depth in range(len(parts) - 1, 0, -1):
-            if row := self.below.get(".".join(parts[:depth]) + "."):
+        for section in sections_above(key):
+            if row := self.below.get(section + "."):
                 return row
         return self.below.get(key + ".")  # a whole section given as one dictionary
 

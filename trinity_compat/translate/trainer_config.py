@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.data import data_path
+from trinity_compat.dotted import sections_above
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +25,11 @@ class TrainerConfig:
 
     def takes(self, key: str) -> bool:
         """Whether a value at ``key`` reaches the trainer."""
-        return key in self.defaults or self._dictionary(key) is not None
+        return key in self.defaults or any(f"{above}.*" in self.defaults for above in sections_above(key))
 
     def default(self, key: str) -> Any:
         """The value that holds upstream when nothing is written at ``key``; None inside a dictionary."""
         return self.defaults.get(key)
-
-    def _dictionary(self, key: str) -> str | None:
-        parts = key.split(".")
-        for depth in range(len(parts) - 1, 1, -1):
-            name = ".".join(parts[:depth])
-            if f"{name}.*" in self.defaults:
-                return name
-        return None
 
 
 @functools.cache

@@ -76,7 +76,11 @@ def _assign(config: dict[str, Any], provenance: dict[str, str], options: Options
     """Apply ``--set``; what trinity-rft would refuse then is an error of the user's."""
     draft = Draft(config, provenance)
     for path, value in options.assignments.items():
-        draft.put(path, yaml.safe_load(value) if isinstance(value, str) else value, f"--set {path}")
+        given = yaml.safe_load(value) if isinstance(value, str) else value
+        try:
+            draft.put(path, given, f"--set {path}")
+        except (IndexError, ValueError):
+            raise UserError(f"--set {path}: the list on the way has no such position") from None
     if not options.assignments:
         return
     for problem in validate(config, options.trinity):

@@ -68,10 +68,10 @@ def _problem(form: Any, hows: Mapping[str, Status]) -> Problem | None:
 
 
 def _derivation(form: Mapping[str, Any]) -> Problem | None:
-    from trinity_compat.translate.derivations import NAMES
+    from trinity_compat.translate.sections import DERIVATIONS
 
-    if form["how"] == "derive" and form.get("by") not in NAMES:
-        return f"has no derivation {form.get('by')!r}", f"one of {', '.join(NAMES)}"
+    if form["how"] == "derive" and form.get("by") not in DERIVATIONS:
+        return f"has no derivation {form.get('by')!r}", f"one of {', '.join(DERIVATIONS)}"
     return None
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open
+from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
+from trinity_compat.translate.steps import BATCH, MINI, mini_batches
 from trinity_compat.translate.symbols import Symbols
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 ARR = "actor_rollout_ref"
-MINI = f"{ARR}.actor.ppo_mini_batch_size"
-BATCH = "data.train_batch_size"
 NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 _GPUS_OF_A_NODE = 8  # veRL's default
 _MOST_GPUS = 2**16
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class View:
-    """The launch in the vocabulary of the pinned veRL (0.9.1).
+    """The launch in the vocabulary of the pinned veRL.
 
     ``config`` holds real values, ``symbolic`` the same keys with marks where an environment
     variable's text stands (see symbols.py).
@@ -203,6 +203,11 @@ class View:
         """Whether Trinity's algorithm for this launch trains a critic."""
         return str(self.value("algorithm.adv_estimator", "gae")) == "gae"
 
+    @property
+    def old_trinity(self) -> bool:
+        """Whether the YAML is for trinity-rft 0.4.1, which lacks some fields and has others elsewhere."""
+        return self.options.trinity == TRINITY_OLD
+
     @cached_property
     def cluster(self) -> tuple[int, int]:
         """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
@@ -228,13 +233,7 @@ class View:
             raise UserError(
                 f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key)
             )
-        if batch % mini:
-            raise UserError(
-                f"{BATCH}={batch} is not divisible by {MINI}={mini}",
-                where=self.where(BATCH) or self.where(MINI),
-                hint=f"{MINI} may be {_listed(_divisors(batch))}",
-            )
-        return batch // mini
+        return mini_batches(batch, mini, self.where(BATCH) or self.where(MINI))
 
     @property
     def step(self) -> int:
@@ -247,16 +246,3 @@ def is_finite(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
-
-
-_SEARCHED = 100_000
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, min(math.isqrt(number), _SEARCHED) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
-
-
-def _listed(numbers: list[int]) -> str:
-    shown = numbers if len(numbers) <= 16 else [*numbers[:4], "…", *numbers[-8:]]
-    return ", ".join(map(str, shown))

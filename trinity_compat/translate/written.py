@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from trinity_compat.errors import UserError
+from trinity_compat.releases import VERL
 from trinity_compat.translate import inverse
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.translator import translate
 from trinity_compat.verl_config.from_yaml import config_from_tree
 from trinity_compat.verl_config.pinned import compose_pinned
-from trinity_compat.verl_config.releases import PINNED
 
 _MODEL = "explorer.rollout_model"
 
@@ -24,7 +24,7 @@ def as_translated(config: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises UserError where the way back or the translation does.
     """
     verl = compose_pinned(inverse.to_verl(config), inverse.flavour_of(config))
-    effective, options = config_from_tree(verl, PINNED), _options_of(config)
+    effective, options = config_from_tree(verl, VERL), _options_of(config)
     try:
         return translate(effective, options).config
     except UserError:  # the number of engines that the file has is one that --rollout-gpus refuses

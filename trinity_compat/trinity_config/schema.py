@@ -10,8 +10,7 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
-
-TARGETS = ("0.6.0", "0.4.1")
+from trinity_compat.releases import TARGETS
 
 
 @dataclass(frozen=True, slots=True)

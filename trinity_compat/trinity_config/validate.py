@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trinity_compat.trinity_config.problems import Problem, did_you_mean
+from trinity_compat.nearest import nearest, question
+from trinity_compat.trinity_config.problems import Problem
 from trinity_compat.trinity_config.schema import Schema, Type, schema
 
 _BOOL_WORDS = frozenset({"yes", "y", "on", "true", "1", "no", "n", "off", "false", "0"})
@@ -58,7 +59,7 @@ def _check_class(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[P
     for key, inner in value.items():
         field = fields.get(key)
         if field is None:
-            hint = did_you_mean(str(key), fields)
+            hint = question(nearest(str(key), fields))
             yield Problem(_join(path, key), f"trinity-rft {rules.version} has no such field", hint)
         else:
             yield from _check(inner, field.type, _join(path, key), rules)

@@ -1,10 +1,12 @@
 """From a Launch to the effective veRL configuration: Hydra's rules, veRL's releases."""
 
+from trinity_compat.releases import VERL as PINNED
+from trinity_compat.releases import VERL_RELEASES as VERSIONS
 from trinity_compat.verl_config.arguments import Flags, hydra_flags
 from trinity_compat.verl_config.effective import as_tree, effective_config, infer_version, version_sensitive
 from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.pinned import compose_pinned
-from trinity_compat.verl_config.releases import FLAVOURS, PINNED, VERSIONS
+from trinity_compat.verl_config.releases import FLAVOURS
 from trinity_compat.verl_config.upgrade import Drop, Move, Upgraded, upgrade
 
 __all__ = [

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import Find
@@ -72,9 +73,11 @@ def merge_parts(parts: list[tuple[str, ConfigFile]]) -> dict[str, Any]:
 
 
 def _at_package(package: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    for part in reversed(package.split(".") if package else ()):
-        content = {part: content}
-    return content
+    if not package:
+        return content
+    nested: dict[str, Any] = {}
+    put(nested, package, content)
+    return nested
 
 
 def _expand(

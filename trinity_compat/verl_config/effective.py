@@ -11,6 +11,7 @@ from typing import Any
 from trinity_compat.dotted import copied, nodes, paired_leaves, put
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
+from trinity_compat.releases import VERL
 from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import Arguments, Given, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
@@ -20,7 +21,7 @@ from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
-from trinity_compat.verl_config.releases import PINNED, Tree, check_version
+from trinity_compat.verl_config.releases import Tree, check_version
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 
@@ -349,7 +350,7 @@ def _keys_only(plan: Plan, version: str | None) -> EffectiveConfig:
     notes = [*plan.arguments.diagnostics, *applied.diagnostics]
     settings = settings_of(applied.tree, {}, plan.launch, notes, applied.origins)
     why = f"{plan.launch.module} is not a main that trinity-compat knows"
-    choice = VersionChoice(check_version(version) if version else PINNED, why)
+    choice = VersionChoice(check_version(version) if version else VERL, why)
     others = _others(plan.arguments, ())
     return EffectiveConfig(plan.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch
+from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
-    VERSIONS,
     ConfigFile,
     Find,
     Tree,
@@ -63,21 +63,21 @@ class SearchPath:
 
 def known_main(module: str) -> bool:
     """Whether we know the config file that ``module`` starts from."""
-    return module in _MAINS or any(module in recipes(version)["mains"] for version in VERSIONS)
+    return module in _MAINS or any(module in recipes(version)["mains"] for version in VERL_RELEASES)
 
 
 def releases_of(module: str) -> tuple[str, ...]:
     """The releases that have ``module`` as a main, newest last; all when none is known to."""
     if module in _MAINS:
         name = _MAINS[module]
-        found = VERSIONS if name in FLAVOURS else _having(name)
+        found = VERL_RELEASES if name in FLAVOURS else _having(name)
     else:
-        found = tuple(version for version in VERSIONS if module in recipes(version)["mains"])
-    return found or VERSIONS
+        found = tuple(version for version in VERL_RELEASES if module in recipes(version)["mains"])
+    return found or VERL_RELEASES
 
 
 def _having(name: str) -> tuple[str, ...]:
-    return tuple(version for version in VERSIONS if release_tree(version).find(name))
+    return tuple(version for version in VERL_RELEASES if release_tree(version).find(name))
 
 
 def search_path(launch: Launch, version: str, flags: Flags, root: Path) -> SearchPath:
@@ -171,8 +171,8 @@ def _of_repository(spelled: str, version: str) -> Tree | None:
 
 def _nearest(version: str) -> tuple[str, ...]:
     """All releases, ``version`` first, then the older ones, then the newer ones."""
-    at = VERSIONS.index(version)
-    return (*reversed(VERSIONS[: at + 1]), *VERSIONS[at + 1 :])
+    at = VERL_RELEASES.index(version)
+    return (*reversed(VERL_RELEASES[: at + 1]), *VERL_RELEASES[at + 1 :])
 
 
 def _readable(path: Path, root: Path, *, folder: bool = True) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from trinity_compat.dotted import leaves, nodes, put, sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Launch, Part, Word
+from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Arguments, Flags
 from trinity_compat.verl_config.effective import (
     Plan,
@@ -24,7 +25,7 @@ from trinity_compat.verl_config.infer import choose
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
-from trinity_compat.verl_config.releases import FLAVOURS, VERSIONS, check_version, key_index
+from trinity_compat.verl_config.releases import FLAVOURS, check_version, key_index
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
@@ -125,16 +126,16 @@ def _closest(content: Mapping[str, Any], flavour: str) -> tuple[VersionChoice, f
     own = set(nodes(content))
     common: dict[str, int] = {}
     share: dict[str, float] = {}
-    for bit, version in enumerate(VERSIONS):
+    for bit, version in enumerate(VERL_RELEASES):
         theirs = {key for key, (has, _) in key_index()[flavour].items() if has >> bit & 1}
         common[version] = len(own & theirs)
         share[version] = common[version] / len(own | theirs)
-    alike = max(reversed(VERSIONS), key=lambda version: share[version])
+    alike = max(reversed(VERL_RELEASES), key=lambda version: share[version])
     counted = f"of the file's {len(own)} keys are keys of"
     if share[alike] >= _COMPLETE:
         why = f"{common[alike]} {counted} this release, more alike than any other"
         return VersionChoice(alike, why), share[alike]
-    fits = tuple(version for version in VERSIONS if common[version] == max(common.values()))
+    fits = tuple(version for version in VERL_RELEASES if common[version] == max(common.values()))
     why = f"{common[fits[-1]]} {counted} {', '.join(fits)}" + ("; the newest is taken" if fits[1:] else "")
     return VersionChoice(fits[-1], why, fits), share[fits[-1]]
 

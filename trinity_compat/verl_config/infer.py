@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
 from trinity_compat.verl_config.model import VersionChoice
-from trinity_compat.verl_config.releases import VERSIONS, key_index
+from trinity_compat.verl_config.releases import key_index
 
 # The release since which a key has no default ("???") but has to be given (translators/verl/releases).
 MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
@@ -36,21 +37,21 @@ def fit(
     overrides: Iterable[Override],
     flavour: str,
     known: Mapping[str, Any],
-    candidates: tuple[str, ...] = VERSIONS,
+    candidates: tuple[str, ...] = VERL_RELEASES,
 ) -> Fit:
     """Count what each release refuses. ``known`` are the keys of the user's own config files."""
     masks = [(override.key, _accepting(override, flavour, known)) for override in overrides]
     given = {key for key, _ in masks} | set(known)
     misfits, lacking = {}, {}
     for version in candidates:
-        bit = 1 << VERSIONS.index(version)
+        bit = 1 << VERL_RELEASES.index(version)
         misfits[version] = tuple(dict.fromkeys(key for key, mask in masks if not mask & bit))
         lacking[version] = tuple(_demanded(version) - given)
     return Fit(misfits, lacking)
 
 
 def _demanded(version: str) -> set[str]:
-    place = VERSIONS.index
+    place = VERL_RELEASES.index
     return {key for key, since in MANDATORY.items() if place(version) >= place(since)}
 
 
@@ -60,7 +61,7 @@ def choose(found: Fit) -> VersionChoice:
     return VersionChoice(version, _why(version, found), found.best)
 
 
-_ALL = (1 << len(VERSIONS)) - 1
+_ALL = (1 << len(VERL_RELEASES)) - 1
 
 
 def _accepting(override: Override, flavour: str, known: Mapping[str, Any]) -> int:
@@ -82,8 +83,9 @@ def _accepting(override: Override, flavour: str, known: Mapping[str, Any]) -> in
 
 def _why(version: str, found: Fit) -> str:
     left = found.misfits[version]
-    older = [v for v in found.misfits if VERSIONS.index(v) < VERSIONS.index(version) and v not in found.best]
-    newer = [v for v in found.misfits if VERSIONS.index(v) > VERSIONS.index(version)]
+    age = VERL_RELEASES.index
+    older = [v for v in found.misfits if age(v) < age(version) and v not in found.best]
+    newer = [v for v in found.misfits if age(v) > age(version)]
     reasons = []
     demanding = [v for v in found.misfits if v not in found.best and len(found.misfits[v]) == len(left)]
     if demanding:

@@ -9,15 +9,16 @@ from typing import Any
 from trinity_compat.dotted import copied, nodes, value_at
 from trinity_compat.dotted import put as set_key
 from trinity_compat.errors import UserError
+from trinity_compat.releases import VERL
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
-from trinity_compat.verl_config.releases import FLAVOURS, PINNED, release_tree
+from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 from trinity_compat.verl_config.sections import takes
 
 
 def compose_pinned(overrides: Mapping[str, Any], flavour: str = "ppo_trainer") -> dict[str, Any]:
-    """veRL 0.9.1's defaults with ``overrides`` (dotted key → value) set or added.
+    """The pinned veRL's defaults with ``overrides`` (dotted key → value) set or added.
 
     All interpolations are resolved; ``${oc.env:NAME}`` without a default stays as written.
     Raises UserError for an unknown flavour, and for an interpolation that cannot be resolved.
@@ -33,20 +34,20 @@ def compose_pinned(overrides: Mapping[str, Any], flavour: str = "ppo_trainer") -
 
 
 def pinned_tree(flavour: str) -> dict[str, Any]:
-    """0.9.1's defaults of a flavour, interpolations as written. Raises UserError."""
+    """The pinned veRL's defaults of a flavour, interpolations as written. Raises UserError."""
     if flavour not in FLAVOURS:
         raise UserError(f"veRL has no configuration '{flavour}'", hint=f"write one of {', '.join(FLAVOURS)}")
     return copied(pinned_release(flavour).tree)
 
 
 class Pinned:
-    """0.9.1's defaults of one flavour, to read only: every caller gets the same object.
+    """The pinned veRL's defaults of one flavour, to read only: every caller gets the same object.
 
     ``tree`` as ``pinned_tree``; ``nodes`` every dotted key of it, inner ones too.
     """
 
     def __init__(self, flavour: str) -> None:
-        self.tree: Mapping[str, Any] = compose(release_tree(PINNED).find, flavour, Choices())
+        self.tree: Mapping[str, Any] = compose(release_tree(VERL).find, flavour, Choices())
         self.nodes = frozenset(nodes(self.tree))
         self.takes = lru_cache(maxsize=8192)(self._takes)
 

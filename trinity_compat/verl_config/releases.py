@@ -11,10 +11,9 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
+from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
-VERSIONS = ("0.2.0", "0.3.0", "0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
-PINNED = "0.9.1"  # the veRL that the runtime runs
 _LINE = re.compile(r"v?(\d+\.\d+)(?:\.\w+)*")  # a release, its line in the group
 FLAVOURS = ("ppo_trainer", "ppo_megatron_trainer")
 
@@ -87,10 +86,10 @@ def check_version(version: str) -> str:
     """
     line = _LINE.fullmatch(version)
     if line:
-        for known in VERSIONS:
+        for known in VERL_RELEASES:
             if known.startswith(line.group(1) + "."):
                 return known
     raise UserError(
         f"veRL {version} is not a release that trinity-compat knows",
-        hint=f"write one of {', '.join(VERSIONS)}",
+        hint=f"write one of {', '.join(VERL_RELEASES)}",
     )

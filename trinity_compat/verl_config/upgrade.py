@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any
 
 from trinity_compat.data import data_path
-from trinity_compat.dotted import copied, paired_leaves
+from trinity_compat.dotted import copied, paired_leaves, sections_above
+from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
-from trinity_compat.verl_config.releases import PINNED, VERSIONS
 
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 
@@ -118,9 +118,8 @@ def row_for(key: str, flavour: str) -> Row | None:
     for row in exact.get(key, ()):
         if row.only in (None, flavour):
             return row
-    parts = key.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        for row in prefixes.get(".".join(parts[:length]) + ".*", ()):
+    for section in sections_above(key):
+        for row in prefixes.get(f"{section}.*", ()):
             if row.only in (None, flavour):
                 return row
     return None
@@ -168,12 +167,12 @@ def _carry(
     if row is None:
         if pinned.takes(key) is False:
             dropped.append(
-                Drop(key, f"{PINNED} makes a dataclass of this section, which has no such field", given)
+                Drop(key, f"{VERL} makes a dataclass of this section, which has no such field", given)
             )
         elif given or key in pinned.nodes or not _says_nothing(setting.value):
             placed.append(_Placed(key, setting.value, setting, not given))
         else:
-            dropped.append(Drop(key, f"null or empty, and {PINNED} has no such key", given))
+            dropped.append(Drop(key, f"null or empty, and {VERL} has no such key", given))
         return
     targets = row.targets(key)
     if not targets:
@@ -248,7 +247,7 @@ def _result(
     set_keys = tuple(dict.fromkeys(key for key in order if key in settings))
     unknown = tuple(key for key in set_keys if not pinned.takes(key))
     why = f"carried forward from {config.version.value} ({config.version.why})"
-    choice = VersionChoice(PINNED, why)
+    choice = VersionChoice(VERL, why)
     return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)
 
 
@@ -268,7 +267,7 @@ _Rule = Callable[[EffectiveConfig], Any]
 def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
     """What ``config``'s release did without a key, where the launch doesn't give the key itself."""
     for until, key, rule, why in _IMPLIED:
-        if VERSIONS.index(config.version.value) > VERSIONS.index(until):
+        if VERL_RELEASES.index(config.version.value) > VERL_RELEASES.index(until):
             continue
         value = rule(config)
         if value is not None and (key not in config.settings or key in _RECAST):
@@ -382,7 +381,7 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
         "main_dapo handed data.max_response_length to the reward manager",
     ),
     (
-        PINNED,
+        VERL,
         "trainer.use_v1",
         lambda _: False,
         "trinity-compat's trainer is built on veRL's v0 trainer, which computes the same losses in one "

@@ -3,33 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.nearest import did_you_mean
+from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.ours import why_refused
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.spellings import Pair, Spellings
 from trinity_compat.translate.view import ARR, Put, Verdict, View
 
 ACTOR = f"{ARR}.actor"
 ESTIMATOR = "algorithm.adv_estimator"
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+CORRECTION = "algorithm.rollout_correction"  # the same section in both
+ALGORITHM, PENALTY, KL_LOSS, POLICY_LOSS = (
+    f"algorithm.{name}" for name in ("algorithm_type", "kl_penalty_fn", "kl_loss_fn", "policy_loss_fn")
+)
+GAMMA = Pair("algorithm.advantage_fn_args.gamma", "algorithm.gamma")
+LAM = Pair("algorithm.advantage_fn_args.lam", "algorithm.lam")
+ENTROPY = Pair("algorithm.entropy_loss_fn_args.entropy_coef", f"{ACTOR}.entropy_coeff")
+BYPASS = Pair("algorithm.bypass_old_logprobs", f"{CORRECTION}.bypass_mode")
+AGGREGATION = Pair("algorithm.loss_agg_mode", f"{ACTOR}.loss_agg_mode")
+DUAL_CLIP = Pair(f"{POLICY_LOSS}_args.clip_ratio_c", f"{ACTOR}.clip_ratio_c")
+CLIPS = (
+    Pair(f"{POLICY_LOSS}_args.clip_range", f"{ACTOR}.clip_ratio"),
+    Pair(f"{POLICY_LOSS}_args.clip_range_low", f"{ACTOR}.clip_ratio_low"),
+    Pair(f"{POLICY_LOSS}_args.clip_range_high", f"{ACTOR}.clip_ratio_high"),
+    DUAL_CLIP,
+)
 
-# veRL's estimator → (algorithm_type, advantage_fn) that mean the same in Trinity.
-ADVANTAGES = {
-    "gae": ("ppo", "ppo"),
-    "grpo": ("grpo", "grpo"),
-    "reinforce_plus_plus": ("reinforceplusplus", "reinforceplusplus"),
-    "rloo": ("rloo", "rloo"),
-}
-KL = {
-    "kl": "k1",
-    "k1": "k1",
-    "mse": "k2",
-    "k2": "k2",
-    "abs": "abs",
-    "low_var_kl": "low_var_kl",
-    "k3": "low_var_kl",
-}
-LOSSES = {"vanilla": "ppo", "gspo": "gspo"}
+
+@dataclass(frozen=True, slots=True)
+class KlTerm:
+    """A KL term: Trinity's field that names its estimate, and veRL's keys. ``default``: veRL's estimate."""
+
+    function: str
+    switch: str
+    estimate: str
+    coefficient: Pair
+    default: str
+
+
+IN_REWARD = KlTerm(
+    PENALTY,
+    "algorithm.use_kl_in_reward",
+    "algorithm.kl_penalty",
+    Pair(f"{PENALTY}_args.kl_coef", "algorithm.kl_ctrl.kl_coef"),
+    default="kl",
+)
+IN_LOSS = KlTerm(
+    KL_LOSS,
+    f"{ACTOR}.use_kl_loss",
+    f"{ACTOR}.kl_loss_type",
+    Pair(f"{KL_LOSS}_args.kl_coef", f"{ACTOR}.kl_loss_coef"),
+    default="low_var_kl",
+)
+
+# veRL's estimator; Trinity's algorithm_type, the first of which is its advantage_fn too.
+ADVANTAGES = Spellings.of(
+    ("gae", "ppo"),
+    ("grpo", ("grpo", "dapo")),
+    ("reinforce_plus_plus", "reinforceplusplus"),
+    ("rloo", "rloo"),
+)
+KL = Spellings.of(
+    (("kl", "k1"), "k1"),
+    (("mse", "k2"), "k2"),
+    (("low_var_kl", "k3"), ("low_var_kl", "k3")),
+    ("abs", "abs"),
+)
+LOSSES = Spellings.of(("vanilla", "ppo"), ("gspo", "gspo"))
 # The pinned veRL's (workers/config/actor.py); the first is its default.
 AGGREGATIONS = (
     "token-mean",
@@ -71,22 +117,19 @@ POLICY_LOSSES = (
 )
 
 
-def advantage(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def advantage(view: View) -> Said:
     """algorithm_type, advantage_fn and its arguments."""
     name = str(view.value(ESTIMATOR, "gae"))
-    kind, function = ADVANTAGES.get(name, ("grpo", "grpo"))
-    if name == "grpo" and _is_dapo(view):
-        kind = "dapo"
-    yield Put("algorithm.algorithm_type", kind, (ESTIMATOR,))
+    function = ADVANTAGES.forth.get(name, "grpo")
+    yield Put(ALGORITHM, "dapo" if name == "grpo" and _is_dapo(view) else function, (ESTIMATOR,))
     yield Put("algorithm.advantage_fn", function, (ESTIMATOR,))
     if function in ("ppo", "reinforceplusplus"):
-        yield Put(
-            "algorithm.advantage_fn_args.gamma", view.number("algorithm.gamma", 1.0), ("algorithm.gamma",)
-        )
+        yield GAMMA.put(view.number(GAMMA.key, 1.0))
     if function == "ppo":
-        yield Put("algorithm.advantage_fn_args.lam", view.number("algorithm.lam", 1.0), ("algorithm.lam",))
+        yield LAM.put(view.number(LAM.key, 1.0))
     yield from _unused_discounts(view, function)
-    if name not in ADVANTAGES:
+    if name not in ADVANTAGES.forth:
         status, ours = _runs_here(view, ESTIMATOR, name, ESTIMATORS)
         reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
         yield Verdict(ESTIMATOR, status, reason, "TC023")
@@ -114,152 +157,183 @@ def _runs_here(view: View, key: str, name: str, known: tuple[str, ...]) -> tuple
 
 def _unused_discounts(view: View, function: str) -> Iterator[Verdict]:
     if function not in ("ppo", "reinforceplusplus"):
-        yield Verdict("algorithm.gamma", Status.NO_EFFECT, f"{function} doesn't discount", "TC022")
+        yield Verdict(GAMMA.key, Status.NO_EFFECT, f"{function} doesn't discount", "TC022")
     if function != "ppo":
-        yield Verdict("algorithm.lam", Status.NO_EFFECT, f"{function} has no λ", "TC022")
+        yield Verdict(LAM.key, Status.NO_EFFECT, f"{function} has no λ", "TC022")
 
 
 def _is_dapo(view: View) -> bool:
     """DAPO upstream is grpo without a reference model: so only where none is needed."""
-    if view.options.trinity == "0.4.1" or not view.flag("algorithm.filter_groups.enable"):
+    if view.old_trinity or not view.flag("algorithm.filter_groups.enable"):
         return False
-    return not (view.flag(f"{ACTOR}.use_kl_loss") or view.flag("algorithm.use_kl_in_reward"))
+    return not (view.flag(IN_LOSS.switch) or view.flag(IN_REWARD.switch))
 
 
-def kl_reward(view: View) -> Iterator[Put | Verdict | Caution]:
+@way_back
+def estimator(reading: Reading) -> Told:
+    """Estimator and discounts."""
+    kind = reading.get(ALGORITHM)
+    if kind in ADVANTAGES.back:
+        yield ESTIMATOR, ADVANTAGES.back[kind]
+    yield from reading.told(GAMMA, LAM)
+
+
+@derivation
+def kl_reward(view: View) -> Said:
     """kl_penalty_fn: the KL term in the reward."""
-    keys = ("algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl.kl_coef")
-    if not view.flag(keys[0]):
-        yield Put("algorithm.kl_penalty_fn", "none", keys[:1])
-        for key in (
-            *keys[1:],
-            "algorithm.kl_ctrl.type",
-            "algorithm.kl_ctrl.horizon",
-            "algorithm.kl_ctrl.target_kl",
-        ):
+    yield from _kl_term(view, IN_REWARD)
+    control = [f"algorithm.kl_ctrl.{name}" for name in ("type", "horizon", "target_kl")]
+    if not view.flag(IN_REWARD.switch):
+        for key in (IN_REWARD.estimate, IN_REWARD.coefficient.key, *control):
             yield Verdict(key, Status.NO_EFFECT, "use_kl_in_reward is off", "TC024")
-        return
-    yield Put("algorithm.kl_penalty_fn", _kl_name(view, keys[1], "kl"), keys[:2])
-    yield from _kl_verdict(view, keys[1], "kl")
-    yield Put("algorithm.kl_penalty_fn_args.kl_coef", view.number(keys[2], 0.001), keys[2:])
-    if view.value("algorithm.kl_ctrl.type", "fixed") == "adaptive":
+    elif view.value(control[0], "fixed") == "adaptive":
         yield Verdict(
-            "algorithm.kl_ctrl.type",
+            control[0],
             Status.UNSUPPORTED_UPSTREAM,
             "adaptive raises a TypeError in trinity-rft; the YAML keeps the coefficient fixed",
         )
 
 
-def kl_loss(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def kl_loss(view: View) -> Said:
     """kl_loss_fn: the KL term in the loss; always written, Trinity's default is k2."""
-    keys = (f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef")
-    if not view.flag(keys[0]):
-        yield Put("algorithm.kl_loss_fn", "none", keys[:1])
-        for key in keys[1:]:
+    yield from _kl_term(view, IN_LOSS)
+    if not view.flag(IN_LOSS.switch):
+        for key in (IN_LOSS.estimate, IN_LOSS.coefficient.key):
             yield Verdict(key, Status.NO_EFFECT, "use_kl_loss is off", "TC025")
+
+
+def _kl_term(view: View, term: KlTerm) -> Said:
+    """The estimate and its coefficient, or that there is none."""
+    if not view.flag(term.switch):
+        yield Put(term.function, "none", (term.switch,))
         return
-    yield Put("algorithm.kl_loss_fn", _kl_name(view, keys[1], "low_var_kl"), keys[:2])
-    yield from _kl_verdict(view, keys[1], "low_var_kl")
-    yield Put("algorithm.kl_loss_fn_args.kl_coef", view.number(keys[2], 0.001), keys[2:])
+    yield Put(term.function, _kl_name(view, term), (term.switch, term.estimate))
+    yield from _kl_verdict(view, term)
+    yield term.coefficient.put(view.number(term.coefficient.key, 0.001))
 
 
-def _kl_name(view: View, key: str, default: str) -> str:
-    name = str(view.value(key, default))
-    return KL.get(name, KL.get(name.removesuffix("+"), "low_var_kl"))
+def _kl_name(view: View, term: KlTerm) -> str:
+    """Trinity's name of the estimate; veRL's ``k3+`` and the like add a straight-through gradient."""
+    name = str(view.value(term.estimate, term.default))
+    return KL.forth.get(name.removesuffix("+"), "low_var_kl")
 
 
-def _kl_verdict(view: View, key: str, default: str) -> Iterator[Verdict]:
-    name = str(view.value(key, default))
-    if name not in KL:
-        runs = name.removesuffix("+") in KL
+def _kl_verdict(view: View, term: KlTerm) -> Iterator[Verdict]:
+    name = str(view.value(term.estimate, term.default))
+    if name not in KL.forth:
+        runs = name.removesuffix("+") in KL.forth
         reason = (
             f"{'Trinity' if runs else 'neither Trinity nor veRL'} has no KL estimate {name!r}; "
-            f"the YAML says {_kl_name(view, key, default)} for upstream"
+            f"the YAML says {_kl_name(view, term)} for upstream"
         )
-        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
+        yield Verdict(term.estimate, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
 
 
-def policy_loss(view: View) -> Iterator[Put | Verdict | Caution]:
+@way_back
+def kl(reading: Reading) -> Told:
+    """KL in the reward and KL in the loss."""
+    for term in (IN_REWARD, IN_LOSS):
+        function = reading.get(term.function)
+        if function is not None:
+            yield term.switch, function != "none"
+        if function in KL.back:
+            yield term.estimate, KL.back[function]
+            yield from reading.told(term.coefficient)
+
+
+@derivation
+def policy_loss(view: View) -> Said:
     """policy_loss_fn and its arguments in full: a partial dictionary would replace the defaults."""
-    mode = str(view.value(f"{ACTOR}.policy_loss.loss_mode", "vanilla"))
-    yield Put("algorithm.policy_loss_fn", LOSSES.get(mode, "ppo"), (f"{ACTOR}.policy_loss.loss_mode",))
-    for name, key in _clips(view, mode).items():
-        yield Put(f"algorithm.policy_loss_fn_args.{name}", view.number(key), (key,))
-    key = f"{ACTOR}.loss_agg_mode"
-    agg = view.choice(key, AGGREGATIONS)
-    yield Put("algorithm.policy_loss_fn_args.loss_agg_mode", agg, (key,))
-    yield Put("algorithm.loss_agg_mode", agg, (key,))
+    mode = str(view.value(LOSS_MODE, "vanilla"))
+    yield Put(POLICY_LOSS, LOSSES.forth.get(mode, "ppo"), (LOSS_MODE,))
+    for clip in CLIPS:
+        if view.value(clip.key) is not None and not (mode == "gspo" and clip is DUAL_CLIP):
+            yield clip.put(view.number(clip.key))
+    mode_of_sum = view.choice(AGGREGATION.key, AGGREGATIONS)
+    yield Put(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
+    yield AGGREGATION.put(mode_of_sum)
     if mode == "gspo":
-        yield Verdict(f"{ACTOR}.clip_ratio_c", Status.NO_EFFECT, "gspo has no dual clip", "TC026")
-    elif mode not in LOSSES:
-        key = f"{ACTOR}.policy_loss.loss_mode"
-        status, ours = _runs_here(view, key, mode, POLICY_LOSSES)
+        yield Verdict(DUAL_CLIP.key, Status.NO_EFFECT, "gspo has no dual clip", "TC026")
+    elif mode not in LOSSES.forth:
+        status, ours = _runs_here(view, LOSS_MODE, mode, POLICY_LOSSES)
         reason = f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, {ours}"
-        yield Verdict(key, status, reason)
-        yield Caution("TW017", reason, view.where(key))
+        yield Verdict(LOSS_MODE, status, reason)
+        yield Caution("TW017", reason, view.where(LOSS_MODE))
 
 
-def _clips(view: View, mode: str) -> dict[str, str]:
-    names = {
-        "clip_range": "clip_ratio",
-        "clip_range_low": "clip_ratio_low",
-        "clip_range_high": "clip_ratio_high",
-    }
-    if mode != "gspo":
-        names["clip_ratio_c"] = "clip_ratio_c"
-    keys = {name: f"{ACTOR}.{key}" for name, key in names.items()}
-    return {name: key for name, key in keys.items() if view.value(key) is not None}
+@way_back
+def losses(reading: Reading) -> Told:
+    """The policy loss and its clipping, entropy."""
+    function = reading.get(POLICY_LOSS)
+    if function in LOSSES.back:
+        yield LOSS_MODE, LOSSES.back[function]
+    yield from reading.told(*CLIPS, AGGREGATION, ENTROPY)
 
 
-def entropy(view: View) -> Iterator[Put | Verdict | Caution]:
+# What Trinity calls by name: veRL's key for it, and the names that veRL has something for.
+NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
+    ALGORITHM: (ESTIMATOR, tuple(ADVANTAGES.back)),
+    PENALTY: (IN_REWARD.estimate, ("none", *KL.back)),
+    KL_LOSS: (IN_LOSS.estimate, ("none", *KL.back)),
+    POLICY_LOSS: (LOSS_MODE, tuple(LOSSES.back)),
+}
+
+
+@derivation
+def entropy(view: View) -> Said:
     """The entropy bonus, always written."""
-    key = f"{ACTOR}.entropy_coeff"
-    yield Put("algorithm.entropy_loss_fn", "default", (key,), note="veRL's: − entropy_coeff × entropy")
-    yield Put("algorithm.entropy_loss_fn_args.entropy_coef", view.number(key, 0), (key,))
+    note = "veRL's: − entropy_coeff × entropy"
+    yield Put("algorithm.entropy_loss_fn", "default", (ENTROPY.key,), note)
+    yield ENTROPY.put(view.number(ENTROPY.key, 0))
 
 
-def old_log_probs(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def old_log_probs(view: View) -> Said:
     """Whether the ratio's denominator is the rollout's or the trainer's."""
-    prefix = "algorithm.rollout_correction"
-    bypass = view.flag(f"{prefix}.bypass_mode")
+    bypass = view.flag(BYPASS.key)
     used = {key: value for key, value in _correction(view).items() if value not in (None, False)}
-    if view.options.trinity == "0.4.1":
+    if view.old_trinity:
         for key in used:
-            yield Verdict(f"{prefix}.{key}", Status.UNSUPPORTED_UPSTREAM, "trinity-rft 0.4.1 doesn't read it")
+            reason = f"trinity-rft {TRINITY_OLD} doesn't read it"
+            yield Verdict(f"{CORRECTION}.{key}", Status.UNSUPPORTED_UPSTREAM, reason)
         yield _bypass_caution(view, True)
         return
-    yield Put(
-        "algorithm.bypass_old_logprobs",
-        bypass,
-        (f"{prefix}.bypass_mode",),
-        None if bypass else "veRL recomputes old log-probabilities with the trainer",
-    )
-    if view.value(f"{prefix}.rollout_is") or view.value(f"{prefix}.rollout_rs"):
+    yield BYPASS.put(bypass, None if bypass else "veRL recomputes old log-probabilities with the trainer")
+    if view.value(f"{CORRECTION}.rollout_is") or view.value(f"{CORRECTION}.rollout_rs"):
         for key, value in _correction(view).items():
-            yield Put(f"algorithm.rollout_correction.{key}", value, (f"{prefix}.{key}",))
+            yield Put(f"algorithm.rollout_correction.{key}", value, (f"{CORRECTION}.{key}",))
     else:
         for key in _correction(view):
             if key != "bypass_mode":
                 yield Verdict(
-                    f"{prefix}.{key}", Status.NO_EFFECT, "neither weights nor rejection are on", "TC053"
+                    f"{CORRECTION}.{key}", Status.NO_EFFECT, "neither weights nor rejection are on", "TC053"
                 )
     yield _bypass_caution(view, bypass)
 
 
+@way_back
+def correction(reading: Reading) -> Told:
+    """Whose old log-probabilities count, and how the difference is corrected."""
+    yield from reading.told(BYPASS)
+    for name, value in (reading.get(CORRECTION) or {}).items():
+        yield f"{CORRECTION}.{name}", value
+
+
 def _correction(view: View) -> dict[str, Any]:
-    return view.below("algorithm.rollout_correction")
+    return view.below(CORRECTION)
 
 
 def _bypass_caution(view: View, bypass: bool) -> Caution:
-    place = view.where("algorithm.rollout_correction.bypass_mode")
+    place = view.where(BYPASS.key)
     if not bypass:
         text = (
             "old log-probabilities are recomputed by the trainer, as veRL does (bypass_old_logprobs: false)"
         )
-    elif view.options.trinity == "0.4.1":
+    elif view.old_trinity:
         text = (
-            "trinity-rft 0.4.1 takes old log-probabilities from the rollout engine, veRL recomputes them "
-            "with the trainer: ppo_kl and pg_clipfrac will differ"
+            f"trinity-rft {TRINITY_OLD} takes old log-probabilities from the rollout engine, veRL recomputes "
+            "them with the trainer: ppo_kl and pg_clipfrac will differ"
         )
     else:
         text = "old log-probabilities are the rollout engine's, as the launch asks (bypass_mode)"

@@ -6,21 +6,32 @@ from collections.abc import Iterator
 
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.parquet import count_rows
-from trinity_compat.translate.reading import NEVER
-from trinity_compat.translate.view import ARR, BATCH, MINI, Put, Verdict, View
+from trinity_compat.translate.reading import NEVER, Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.spellings import Pair
+from trinity_compat.translate.steps import BATCH, MINI
+from trinity_compat.translate.view import ARR, Put, Verdict, View
 
 N = f"{ARR}.rollout.n"
+REPEATS = Pair("algorithm.repeat_times", N)
+GROUPS = "buffer.batch_size"
 TOTAL = "trainer.total_training_steps"
+TOTAL_STEPS = ("buffer.total_steps", "trainer.total_steps")
 SAVE, TEST, WARMUP = "trainer.save_freq", "trainer.test_freq", "trainer.critic_warmup"
+SAVE_INTERVAL, EVAL_INTERVAL = "trainer.save_interval", "explorer.eval_interval"
+# The second in the old trinity-rft.
+WARMUP_STEPS = ("trainer.critic_warmup", "trainer.trainer_config.trainer.critic_warmup")
 KEEP_ACTOR, KEEP_CRITIC = "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"
+KEPT = "trainer.max_checkpoints_to_keep"
 FILES = "data.train_files"
 
 
-def batch(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def batch(view: View) -> Said:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
     mini, n, r = view.integer(MINI), view.size(N), view.r
-    yield Put("algorithm.repeat_times", n, (N,))
-    yield Put("buffer.batch_size", mini, (MINI,))
+    yield REPEATS.put(n)
+    yield Put(GROUPS, mini, (MINI,))
     yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
     yield Put(
         "synchronizer.sync_method", _sync_method(view), note="how weights travel; nccl, checkpoint or memory"
@@ -32,6 +43,19 @@ def batch(view: View) -> Iterator[Put | Verdict | Caution]:
         yield Put("synchronizer.sync_timeout", 1200, note="as in the published guide")
     if r > 1:
         yield from _step_cautions(view)
+
+
+@way_back
+def batch_sizes(reading: Reading) -> Told:
+    """Batch sizes, and how long the run is."""
+    size = reading.get(GROUPS)
+    if size is not None:
+        yield MINI, size
+        yield BATCH, size * reading.r
+    yield from reading.told(REPEATS)
+    total = reading.steps(TOTAL_STEPS[0])
+    if total is not None:
+        yield TOTAL, total
 
 
 def _sync_method(view: View) -> str:
@@ -70,18 +94,17 @@ def _step_cautions(view: View) -> Iterator[Caution]:
         )
 
 
-def intervals(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def intervals(view: View) -> Said:
     """Save and test intervals, critic warm-up, how many checkpoints are kept."""
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
-    yield Put("trainer.save_interval", max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
+    yield Put(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
     never = NEVER * view.step
     interval, note = (
         (test * view.step, _times(view, TEST, test)) if test > 0 else (never, f"never: {TEST}={test}")
     )
-    yield Put("explorer.eval_interval", interval, (TEST,), note)
-    path = "trainer.critic_warmup"
-    if view.options.trinity == "0.4.1":
-        path = "trainer.trainer_config.trainer.critic_warmup"
+    yield Put(EVAL_INTERVAL, interval, (TEST,), note)
+    path = WARMUP_STEPS[view.old_trinity]
     yield Put(path, warmup * view.step, (WARMUP,), _times(view, WARMUP, warmup))
     yield from _kept(view)
     if test > 0 or view.flag("trainer.val_before_train", True):
@@ -93,6 +116,25 @@ def intervals(view: View) -> Iterator[Put | Verdict | Caution]:
         )
 
 
+@way_back
+def counted_in_steps(reading: Reading) -> Told:
+    """Everything that happens every so many steps."""
+    save = reading.steps(SAVE_INTERVAL)
+    if save is not None:
+        yield SAVE, save or -1
+    test = reading.steps(EVAL_INTERVAL)
+    never = test is None or test >= NEVER or not reading.get("buffer.explorer_input.eval_tasksets")
+    yield TEST, -1 if never else test
+    for path in WARMUP_STEPS:
+        warmup = reading.steps(path)
+        if warmup is not None:
+            yield WARMUP, warmup
+    kept = reading.get(KEPT)
+    if kept:
+        yield KEEP_ACTOR, kept
+        yield KEEP_CRITIC, kept
+
+
 def _times(view: View, key: str, value: int) -> str | None:
     if value <= 0 or view.step == 1:
         return None
@@ -102,7 +144,7 @@ def _times(view: View, key: str, value: int) -> str | None:
 def _kept(view: View) -> Iterator[Put | Verdict]:
     actor, critic = view.value(KEEP_ACTOR), view.value(KEEP_CRITIC)
     if actor:
-        yield Put("trainer.max_checkpoints_to_keep", view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
+        yield Put(KEPT, view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
     if critic != actor:
         yield Verdict(
             KEEP_CRITIC,
@@ -111,13 +153,14 @@ def _kept(view: View) -> Iterator[Put | Verdict]:
         )
 
 
-def total_steps(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def total_steps(view: View) -> Said:
     """How long it runs: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.integer(TOTAL)
         note = f"{TOTAL}={steps} × r={view.step}" if view.step > 1 else None
-        yield Put("buffer.total_steps", steps * view.step, (TOTAL,), note)
-        yield Put("trainer.total_steps", steps * view.step, (TOTAL,), note)
+        for path in TOTAL_STEPS:
+            yield Put(path, steps * view.step, (TOTAL,), note)
         return
     if view.published:
         return
@@ -131,7 +174,7 @@ def total_steps(view: View) -> Iterator[Put | Verdict | Caution]:
         yield Caution("TW014", f"the {rows} training rows do not fill one batch of {view.integer(BATCH)}")
         return
     note = f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × r={view.r}"
-    yield Put("trainer.total_steps", steps * view.r, (FILES, BATCH, "trainer.total_epochs"), note)
+    yield Put(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, "trainer.total_epochs"), note)
     if view.flag("data.filter_overlong_prompts"):
         yield Caution(
             "TW014",

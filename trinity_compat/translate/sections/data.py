@@ -7,29 +7,46 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_arguments
+from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.view import ARR, Put, Verdict, View
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 SHUFFLE, SEED = "data.shuffle", "data.seed"
 VAL_KWARGS = f"{ARR}.rollout.val_kwargs"
 INPUT = "buffer.explorer_input"
+TASKSETS, EVAL_TASKSETS = f"{INPUT}.tasksets", f"{INPUT}.eval_tasksets"
+SELECTORS = ("data_selector", "task_selector")  # the second in the old trinity-rft
+NO_SEED = 1  # what veRL's sampler takes when data.seed is null
+# Fields of a taskset.
+PROMPT = Pair("format.prompt_key", "data.prompt_key")
+ARGUMENTS = (
+    Pair("workflow_args.filter_overlong_prompts", "data.filter_overlong_prompts"),
+    Pair("workflow_args.truncation", "data.truncation"),
+)
+REPEATS = Pair("repeat_times", f"{VAL_KWARGS}.n")
+TEMPERATURE = Pair("rollout_args.temperature", f"{VAL_KWARGS}.temperature")
+TOP_P, TOP_K = (Pair(f"rollout_args.{name}", f"{VAL_KWARGS}.{name}") for name in ("top_p", "top_k"))
 WORKFLOW, REWARD = "verl_workflow", "verl_reward"  # trinity_compat/plugins/upstream
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation", "dev": "dev"}
 
 
-def tasksets(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def tasksets(view: View) -> Said:
     """One taskset for all training files (veRL shuffles across them), one eval taskset per file."""
     names: set[str] = set()
     train, val = view.texts(TRAIN), view.texts(VAL)
     if not train:
         raise UserError(f"{view.spelling(TRAIN)} names no file", where=view.where(TRAIN))
-    yield Put(f"{INPUT}.tasksets", list(_training(view, train, names)), (TRAIN,))
+    yield Put(TASKSETS, list(_training(view, train, names)), (TRAIN,))
     evaluates = view.integer("trainer.test_freq", -1) > 0 or view.flag("trainer.val_before_train", True)
     if evaluates and val:
-        yield Put(f"{INPUT}.eval_tasksets", [_evaluation(view, file, names) for file in val], (VAL,))
+        yield Put(EVAL_TASKSETS, [_evaluation(view, file, names) for file in val], (VAL,))
     else:
         reason = "test_freq ≤ 0 and val_before_train is off" if val else "none given"
         for key in (VAL, *(f"{VAL_KWARGS}.{name}" for name in view.below(VAL_KWARGS))):
@@ -54,13 +71,29 @@ def _evaluation(view: View, file: str, names: set[str]) -> dict[str, Any]:
         _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
     )
     sampled = view.flag(f"{VAL_KWARGS}.do_sample")
-    taskset["repeat_times"] = view.integer(f"{VAL_KWARGS}.n", 1)
-    taskset["rollout_args"] = {
-        "temperature": view.number(f"{VAL_KWARGS}.temperature", 0) if sampled else 0.0,
-        "top_p": view.number(f"{VAL_KWARGS}.top_p", 1.0),
-        "top_k": view.integer(f"{VAL_KWARGS}.top_k", -1),
-    }
+    for pair, value in (
+        (REPEATS, view.integer(REPEATS.key, 1)),
+        (TEMPERATURE, view.number(TEMPERATURE.key, 0) if sampled else 0.0),
+        (TOP_P, view.number(TOP_P.key, 1.0)),
+        (TOP_K, view.integer(TOP_K.key, -1)),
+    ):
+        put(taskset, pair.path, value)
     return taskset
+
+
+@way_back
+def evaluation(reading: Reading) -> Told:
+    """The eval tasksets, and how they are sampled: as the first of them."""
+    tasksets = reading.get(EVAL_TASKSETS) or []
+    if not tasksets:
+        return
+    files = [taskset.get("path") for taskset in tasksets]
+    yield VAL, files[0] if len(files) == 1 else files
+    first = Reading(tasksets[0])
+    yield from first.told(REPEATS, TEMPERATURE, TOP_P, TOP_K)
+    temperature = first.get(TEMPERATURE.path)
+    if temperature is not None:
+        yield f"{VAL_KWARGS}.do_sample", temperature > 0
 
 
 def _published(view: View, file: str, names: set[str], suffix: str) -> dict[str, Any]:
@@ -72,7 +105,7 @@ def _published(view: View, file: str, names: set[str], suffix: str) -> dict[str,
         "storage_type": "file",
         "path": f"{folder}/" if bare else folder,  # $D/x.parquet lies in / where $D is empty
         "split": SPLITS.get(posixpath.splitext(name)[0], "train"),
-        "format": {"prompt_key": view.value("data.prompt_key", "prompt"), "response_key": "answer"},
+        "format": {"prompt_key": view.value(PROMPT.key, "prompt"), "response_key": "answer"},
     }
 
 
@@ -85,7 +118,7 @@ def _taskset(view: View, files: list[str], names: set[str], suffix: str) -> dict
         "split": "train",
         "default_workflow_type": WORKFLOW,
         "default_reward_fn_type": REWARD,
-        "format": {"prompt_key": view.value("data.prompt_key", "prompt")},
+        "format": {"prompt_key": view.value(PROMPT.key, "prompt")},
         "workflow_args": _workflow(view, files, evaluation=bool(suffix)),
         "reward_fn_args": reward_arguments(view),
     }
@@ -124,13 +157,31 @@ def _name(view: View, file: str, names: set[str], suffix: str) -> str:
 
 
 def _selector(view: View) -> str:
-    return "task_selector" if view.options.trinity == "0.4.1" else "data_selector"
+    return SELECTORS[view.old_trinity]
 
 
 def _order_of(view: View) -> dict[str, Any]:
     order: dict[str, Any] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
-    order["seed"] = view.integer(SEED, 1)  # veRL's sampler takes 1 when data.seed is null
+    order["seed"] = view.integer(SEED, NO_SEED)
     return order
+
+
+@way_back
+def training(reading: Reading) -> Told:
+    """The training taskset: the first of those that translate writes, or the one of a file by hand."""
+    taskset = f"{TASKSETS}.0"
+    if reading.get(taskset) is None:
+        taskset = f"{INPUT}.taskset"
+    files = reading.get(f"{taskset}.workflow_args.files") or reading.get(f"{taskset}.path")
+    if files is not None:
+        yield TRAIN, files
+    yield from Reading(reading.get(taskset, {})).told(PROMPT, *ARGUMENTS)
+    for selector in SELECTORS:
+        order = reading.get(f"{taskset}.{selector}") or {}
+        if "selector_type" in order:
+            yield SHUFFLE, order["selector_type"] == "shuffle"
+        if order.get("seed", NO_SEED) != NO_SEED:
+            yield SEED, order["seed"]
 
 
 def _order(view: View) -> Iterator[Verdict]:

@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.errors import UserError
+from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_model_gpus
-from trinity_compat.translate.view import ARR, MINI, NODES, PER_NODE, Put, Verdict, View
+from trinity_compat.translate.spellings import Pair
+from trinity_compat.translate.steps import MINI
+from trinity_compat.translate.view import ARR, NODES, PER_NODE, Put, Verdict, View
 
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
@@ -18,6 +23,10 @@ SEQUENCE = "ulysses_sequence_parallel_size"
 SP = f"{ARR}.actor.{SEQUENCE}"
 MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 ENGINE = "explorer.rollout_model"
+CLUSTER = (Pair("cluster.node_num", NODES), Pair("cluster.gpu_per_node", PER_NODE))
+ULYSSES = Pair("trainer.ulysses_sequence_parallel_size", SP)
+ENGINE_TP = Pair(f"{ENGINE}.tensor_parallel_size", TP)
+ENGINE_DP_PP = (Pair(f"{ENGINE}.data_parallel_size", DP), Pair(f"{ENGINE}.pipeline_parallel_size", PP))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +76,29 @@ class Machine:
         return min(choices, key=lambda count: (abs(2 * count - self.total), -count))
 
 
-def gpus(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def gpus(view: View) -> Said:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
-    nodes, per_node = view.cluster
-    yield Put("cluster.node_num", nodes, (NODES,))
-    yield Put("cluster.gpu_per_node", per_node, (PER_NODE,))
-    if nodes * per_node <= 1:
+    for pair, number in zip(CLUSTER, view.cluster, strict=True):
+        yield pair.put(number)
+    if math.prod(view.cluster) <= 1:
         yield from _colocated(view)
         return
     yield Put("mode", "both", note="explorer and trainer side by side")
     machine, rollout, tp = split(view)
     yield Put(f"{ENGINE}.engine_num", rollout // machine.engine, note=_explained(machine, rollout))
-    yield Put(f"{ENGINE}.tensor_parallel_size", tp, (TP,))
-    for name, key in (("data", DP), ("pipeline", PP)):
-        if view.options.trinity != "0.4.1" and view.value(key, 1) != 1:
-            yield Put(f"{ENGINE}.{name}_parallel_size", view.integer(key), (key,))
+    yield ENGINE_TP.put(tp)
+    for pair in ENGINE_DP_PP:
+        if not view.old_trinity and view.value(pair.key, 1) != 1:
+            yield pair.put(view.integer(pair.key))
     yield from _sequence_parallel(view, 1 if view.megatron else machine.sequence)
     yield from _cautions(view, machine, rollout, tp)
+
+
+@way_back
+def sizes(reading: Reading) -> Told:
+    """The GPUs of the cluster, and those of an engine."""
+    yield from reading.told(*CLUSTER, ENGINE_TP, *ENGINE_DP_PP)
 
 
 def split(view: View) -> tuple[Machine, int, int]:
@@ -120,9 +135,9 @@ def halvings(size: int) -> list[int]:
     return [size >> by for by in range(size.bit_length()) if size >> by]
 
 
-def _sequence_parallel(view: View, size: int) -> Iterator[Put | Verdict | Caution]:
+def _sequence_parallel(view: View, size: int) -> Said:
     given = view.size(SP)
-    yield Put("trainer.ulysses_sequence_parallel_size", given if view.megatron else size, (SP,))
+    yield ULYSSES.put(given if view.megatron else size)
     if size != given and not view.megatron:
         reason = f"lowered from {given}: the trainer's share of the GPUs is smaller"
         yield Verdict(SP, Status.APPROXIMATED, reason)
@@ -130,7 +145,7 @@ def _sequence_parallel(view: View, size: int) -> Iterator[Put | Verdict | Cautio
 
 
 def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
-    old = view.options.trinity == "0.4.1"
+    old = view.old_trinity
     engine = tp if old else tp * view.size(DP) * view.size(PP)
     experiences = view.integer(MINI) * view.size(N)
     return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
@@ -185,17 +200,16 @@ def _cautions(view: View, machine: Machine, rollout: int, tp: int) -> Iterator[C
         yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
 
 
-def _colocated(view: View) -> Iterator[Put | Verdict | Caution]:
-    mode = "both" if view.options.trinity == "0.4.1" else "colocate"
+def _colocated(view: View) -> Said:
+    mode = "both" if view.old_trinity else "colocate"
     yield Put("mode", mode, note="one GPU: explorer and trainer share it")
     yield Put(f"{ENGINE}.engine_num", 1, note="one GPU")
-    yield Put(f"{ENGINE}.tensor_parallel_size", 1, (TP,))
+    yield ENGINE_TP.put(1)
     yield from _sequence_parallel(view, 1)
     if view.size(TP) > 1:
         yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
     if reward_model_gpus(view):
         yield Caution("TW004", "upstream's colocate mode takes no auxiliary models", view.where(PER_NODE))
-    if view.options.trinity == "0.4.1":
-        yield Caution(
-            "TW004", "trinity-rft 0.4.1 cannot run on one GPU; later releases colocate", view.where(PER_NODE)
-        )
+    if view.old_trinity:
+        message = f"trinity-rft {TRINITY_OLD} cannot run on one GPU; later releases colocate"
+        yield Caution("TW004", message, view.where(PER_NODE))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.model import Status
+from trinity_compat.translate.registry import Said, derivation
 from trinity_compat.translate.sections.gpus import ranks_of
 from trinity_compat.translate.view import ARR, Put, Verdict, View
 
@@ -32,7 +33,8 @@ class _Size:
         return f"{self.key}_per_gpu"
 
 
-def micro_batches(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def micro_batches(view: View) -> Said:
     """The actor's, the old log-probabilities', the reference's and the critic's."""
     actor, ref = f"{ARR}.actor", f"{ARR}.ref"
     sizes = [_Size(ACTOR, actor), _Size(f"{ARR}.rollout.log_prob_micro_batch_size", actor)]
@@ -45,7 +47,7 @@ def micro_batches(view: View) -> Iterator[Put | Verdict | Caution]:
             yield Put(f"{TC}.{size.per_gpu}", view.integer(size.per_gpu), (size.per_gpu,))
         elif dynamic:
             yield Verdict(size.key, Status.NO_EFFECT, "use_dynamic_bsz is on", "TC032")
-        elif view.options.trinity != "0.4.1" or view.value(size.key) is not None:
+        elif not view.old_trinity or view.value(size.key) is not None:
             yield from _derived(view, size)
 
 

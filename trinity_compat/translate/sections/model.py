@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.view import ARR, Put, Verdict, View
 from trinity_compat.vllm_arguments import GPU, SECTION, fate
 
@@ -12,13 +15,23 @@ PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
 FILTER, TRUNCATION = "data.filter_overlong_prompts", "data.truncation"
 ROLLOUT = f"{ARR}.rollout"
 ENGINE = "explorer.rollout_model"
+MAX_PROMPT = Pair("model.max_prompt_tokens", PROMPT)
+MAX_RESPONSE = Pair("model.max_response_tokens", RESPONSE)
+CRITIC = Pair("model.critic_model_path", "critic.model.path")
+ENGINE_TYPE = Pair(f"{ENGINE}.engine_type", f"{ROLLOUT}.name")
+MAX_LENGTH = Pair(f"{ENGINE}.max_model_len", f"{ROLLOUT}.max_model_len")
+EXTRA = tuple(
+    Pair(f"{ENGINE}.extra_engine_args.{name}", f"{ROLLOUT}.{name}")
+    for name in ("max_num_batched_tokens", "max_num_seqs")
+)
 
 
-def lengths(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def lengths(view: View) -> Said:
     """Prompt and response limits, and what happens to prompts that are too long."""
     prompt, response = view.integer(PROMPT, 512), view.integer(RESPONSE, 512)
-    yield Put("model.max_prompt_tokens", prompt, (PROMPT,))
-    yield Put("model.max_response_tokens", response, (RESPONSE,))
+    yield MAX_PROMPT.put(prompt)
+    yield MAX_RESPONSE.put(response)
     if not view.published:
         yield Put("model.max_model_len", prompt + response, (PROMPT, RESPONSE), join=" + ")
     yield from _engine_length(view, prompt + response)
@@ -31,8 +44,8 @@ def lengths(view: View) -> Iterator[Put | Verdict | Caution]:
     yield from _overlong(view)
 
 
-def _engine_length(view: View, needed: int) -> Iterator[Put | Verdict | Caution]:
-    key = f"{ROLLOUT}.max_model_len"
+def _engine_length(view: View, needed: int) -> Said:
+    key = MAX_LENGTH.key
     given = view.value(key)
     if given is None:
         return
@@ -41,12 +54,12 @@ def _engine_length(view: View, needed: int) -> Iterator[Put | Verdict | Caution]
             key, Status.APPROXIMATED, f"raised to prompt + response = {needed}, which upstream demands"
         )
     elif given != needed:
-        yield Put(f"{ENGINE}.max_model_len", given, (key,))
+        yield MAX_LENGTH.put(given)
     else:
         yield Verdict(key, Status.MAPPED, "is prompt + response", target="model.max_model_len")
 
 
-def _overlong(view: View) -> Iterator[Put | Verdict | Caution]:
+def _overlong(view: View) -> Said:
     filters, truncation = view.flag(FILTER), view.choice(TRUNCATION, ("error", "left", "right", "middle"))
     if view.published:
         yield Put("model.enable_prompt_truncation", filters, (FILTER,))
@@ -80,44 +93,48 @@ def _overlong(view: View) -> Iterator[Put | Verdict | Caution]:
         )
 
 
-def critic_path(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def critic_path(view: View) -> Said:
     """The critic's model, where there is a critic."""
-    key = "critic.model.path"
     enable = view.value("critic.enable")
     if enable is not None and bool(enable) != view.critic:
         reason = f"Trinity's algorithm decides: it {'has a' if view.critic else 'has no'} critic"
         yield Verdict("critic.enable", Status.UNSUPPORTED_UPSTREAM, reason)
     if view.critic:
-        yield Put("model.critic_model_path", view.text(key), (key,))
+        yield CRITIC.put(view.text(CRITIC.key))
         return
     for name, setting in view.config.settings.items():
         if name.startswith("critic.") and setting.where is not None and name != "critic.enable":
             yield Verdict(name, Status.NO_EFFECT, "there is no critic", "TC022")
 
 
-def engine(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def engine(view: View) -> Said:
     """Which inference engine, and what it is given beyond Trinity's schema."""
-    key = f"{ROLLOUT}.name"
-    name = str(view.value(key, "vllm"))
+    name = str(view.value(ENGINE_TYPE.key, "vllm"))
     known = name if name in ("vllm", "sglang") else "vllm"
-    yield Put(f"{ENGINE}.engine_type", known, (key,))
+    yield ENGINE_TYPE.put(known)
     if name == "???":
-        yield Verdict(key, Status.MAPPED, "not given: vllm", target=f"{ENGINE}.engine_type")
+        yield Verdict(ENGINE_TYPE.key, Status.MAPPED, "not given: vllm", target=ENGINE_TYPE.path)
     elif known != name:
         reason = f"Trinity has no engine {name!r}; the YAML says vllm"
-        yield Verdict(key, Status.APPROXIMATED, reason)
+        yield Verdict(ENGINE_TYPE.key, Status.APPROXIMATED, reason)
     yield from _own_arguments(view, name)
     experts = f"{ROLLOUT}.expert_parallel_size"
     if view.integer(experts, 1) > 1:
         yield Put(f"{ENGINE}.enable_expert_parallel", True, (experts,))
-    extra = {name: view.value(f"{ROLLOUT}.{name}") for name in ("max_num_batched_tokens", "max_num_seqs")}
-    for name, value in extra.items():
-        source = f"{ROLLOUT}.{name}"
-        if view.options.trinity == "0.4.1" or known != "vllm":
+    for pair in EXTRA:
+        if view.old_trinity or known != "vllm":
             reason = "this trinity-rft passes no further arguments to its engine"
-            yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, reason)
-        elif value is not None:
-            yield Put(f"{ENGINE}.extra_engine_args.{name}", value, (source,))
+            yield Verdict(pair.key, Status.UNSUPPORTED_UPSTREAM, reason)
+        elif (value := view.value(pair.key)) is not None:
+            yield pair.put(value)
+
+
+@way_back
+def lengths_and_engine(reading: Reading) -> Told:
+    """Lengths, the critic's path, the engine."""
+    yield from reading.told(MAX_PROMPT, MAX_RESPONSE, CRITIC, ENGINE_TYPE, MAX_LENGTH, *EXTRA)
 
 
 def _own_arguments(view: View, engine: str) -> Iterator[Verdict]:

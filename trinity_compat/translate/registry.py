@@ -1,0 +1,36 @@
+"""Where the functions of ``sections/`` register: derivations (forth) and ways back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trinity_compat.translate.model import Caution
+from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.view import Put, Verdict, View
+
+Said = Iterator[Put | Verdict | Caution]  # what a launch makes of a section, and what is to be said
+Told = Iterator[tuple[str, Any]]  # veRL keys and their values
+Derivation = Callable[[View], Said]
+WayBack = Callable[[Reading], Told]
+
+DERIVATIONS: dict[str, Derivation] = {}
+WAYS_BACK: list[WayBack] = []
+
+
+def derivation(function: Derivation) -> Derivation:
+    """Register a function that sees the launch and yields what it writes and says.
+
+    A row of ``translators/rows`` names it in ``by``.
+    """
+    DERIVATIONS[function.__name__] = function
+    return function
+
+
+def way_back(function: WayBack) -> WayBack:
+    """Register a function that yields (veRL key, value) of what a section of the YAML says.
+
+    No two of them tell the same key: their order means nothing.
+    """
+    WAYS_BACK.append(function)
+    return function

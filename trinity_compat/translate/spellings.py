@@ -1,0 +1,44 @@
+"""What is the same in veRL and in Trinity under another name: tables that serve both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.translate.view import Put
+
+Names = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A field of Trinity's at a dotted ``path`` and veRL's ``key``, whose value is the same."""
+
+    path: str
+    key: str
+
+    def put(self, value: Any, note: str | None = None) -> Put:
+        """Write ``value``, because of the key."""
+        return Put(self.path, value, (self.key,), note)
+
+
+@dataclass(frozen=True, slots=True)
+class Spellings:
+    """Names of the same thing. ``forth``: veRL's → Trinity's. ``back``: Trinity's → veRL's."""
+
+    forth: Mapping[str, str]
+    back: Mapping[str, str]
+
+    @classmethod
+    def of(cls, *things: tuple[Names, Names]) -> Spellings:
+        """Each thing as (veRL's names, Trinity's names); the first of each side is written."""
+        pairs = [(_tuple(verl), _tuple(trinity)) for verl, trinity in things]
+        return cls(
+            forth={name: trinity[0] for verl, trinity in pairs for name in verl},
+            back={name: verl[0] for verl, trinity in pairs for name in trinity},
+        )
+
+
+def _tuple(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
