@@ -11,7 +11,7 @@ from trinity_compat.launch import parameters, words
 from trinity_compat.launch.arithmetic import BadArithmetic
 from trinity_compat.launch.state import Shell, Variable
 from trinity_compat.launch.tree import Node
-from trinity_compat.launch.values import EMPTY, Bit, Value, derived, literal, text_of
+from trinity_compat.launch.values import EMPTY, Value, derived, from_character, literal, text_of
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -126,23 +126,9 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
     prepare(sh, kind, flags, name, sets="=" in rest)
     for mark, append in (("+=", True), ("=", False)):
         if rest.startswith(mark):
-            sh.set_scalar(name, tail(value, match.end() + len(mark)), append=append)
+            sh.set_scalar(name, from_character(value, match.end() + len(mark)), append=append)
             break
     finish(sh, kind, flags, name)
-
-
-def tail(value: Value, start: int) -> Value:
-    """The characters from ``start`` on, with their provenance."""
-    out: list[Bit] = []
-    at = 0
-    for bit in value:
-        end = at + len(bit.text)
-        if at >= start:
-            out.append(bit)
-        elif end > start:
-            out.append(Bit(bit.text[start - at :], bit.where, bit.source))
-        at = end
-    return tuple(bit for bit in out if bit.text or bit.source)
 
 
 def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:

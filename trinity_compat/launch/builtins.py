@@ -19,7 +19,7 @@ from trinity_compat.launch import (
 from trinity_compat.launch.arithmetic import BadArithmetic
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.state import Exit, Jump, Return, Shell, Variable
-from trinity_compat.launch.values import Bit, Value, doubt_in, literal, text_of
+from trinity_compat.launch.values import Bit, Value, doubt_in, from_character, literal, text_of
 
 Args = list[Value]
 LONG_OPTIONS = {
@@ -335,7 +335,7 @@ def _getopts(sh: Shell, args: Args) -> int:
     if result != "?" and spec.lstrip(":")[place + 1 : place + 2] == ":":
         following = (index + 1, 0)
         if rest:
-            argument = assignments.tail(params[index - 1], inside + 1)
+            argument = from_character(params[index - 1], inside + 1)
         elif index < len(params):
             argument, following = params[index], (index + 2, 0)
         else:

@@ -268,6 +268,7 @@ def _for(sh: Shell, node: Node) -> int:
         items = words.expand_words(sh, sh.unit, loop.get("Items") or [])
     else:
         items = list(sh.positional)
+    _note_open_list(sh, items)
     name = loop["Name"]["Value"]
     remaining = iter(items)
 
@@ -281,6 +282,13 @@ def _for(sh: Shell, node: Node) -> int:
         return item is not None
 
     return _loop(sh, more, node.get("Do") or [], endless=False)
+
+
+def _note_open_list(sh: Shell, items: list[Value]) -> None:
+    """Say that an item may stand for any number of rounds: ``for i in $(seq 3)``."""
+    sh.doubt = conditions.doubt_in(item for item in items if not text_of(item))
+    _note_guess(sh, "the loop is read as one round")
+    sh.doubt = None
 
 
 def _c_style(sh: Shell, node: Node, loop: Node) -> int:

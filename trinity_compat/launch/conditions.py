@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trinity_compat.launch import ere, parameters, regex_text, words
+from trinity_compat.launch import ere, parameters, words
 from trinity_compat.launch.arithmetic import BadArithmetic
 from trinity_compat.launch.matching import Matcher, glob
 from trinity_compat.launch.model import EnvRef, Open
@@ -163,8 +163,7 @@ def _pattern_test(sh: Shell, unit: Unit, node: Node, operator: str, left: Value)
 
 def _regex(sh: Shell, unit: Unit, node: Node, text: str, fold: bool) -> bool:
     try:
-        pattern = regex_text.chars_of_pairs(words.expand_expression(sh, unit, node))
-        found = ere.search(pattern, text, sh.budget, fold=fold)
+        found = ere.search(words.expand_expression(sh, unit, node), text, sh.budget, fold=fold)
     except ere.Unread:
         found, sh.doubt = None, Open(unit.text(node), unit.where(node))
     groups: dict[int, Value] = {}

@@ -1,4 +1,7 @@
-"""``[[ text =~ expression ]]``, grep, sed: POSIX extended regular expressions on the bounded matcher."""
+r"""``[[ text =~ expression ]]``: POSIX extended regular expressions on the bounded matcher.
+
+What glibc adds to POSIX (``\w``, ``\b``, back-references) isn't followed: then the test's result is open.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from trinity_compat.launch.matching import (
     ANY,
     CLASSES,
     Alt,
-    Boundary,
     Char,
     Chars,
     Edge,
@@ -21,6 +23,7 @@ from trinity_compat.launch.matching import (
 )
 
 MOST = 255  # POSIX: RE_DUP_MAX
+UNREAD = frozenset("wWsSbB<>`'123456789")  # after a backslash
 
 
 class BadExpression(Exception):
@@ -87,8 +90,6 @@ class _Parser:
             return ANY
         if char in ("^", "$"):
             return Edge(end=char == "$")
-        if char[:1] == "\\":
-            return _escaped(char[1])
         return Char(((own, own),))
 
     def _repeat(self, item: Node, char: str) -> Node:
@@ -107,36 +108,70 @@ class _Parser:
         return Repeat(item, int(least), int(most) if most else (None if comma else int(least)))
 
 
-def _escaped(letter: str) -> Node:
-    if letter in "wWsS":
-        return Char(CLASSES["word" if letter in "wW" else "space"], letter.isupper())
-    return Edge(end=letter == "'") if letter in "`'" else Boundary(letter)
-
-
-def search(chars: Chars, text: str, budget: Budget, *, fold: bool = False) -> list[str] | None:
+def search(pairs: Chars, text: str, budget: Budget, *, fold: bool = False) -> list[str] | None:
     """BASH_REMATCH of the leftmost longest match, None when there is none.
 
-    Raises BadExpression for what bash refuses.
+    ``pairs`` are the expression's characters, each with whether the shell quoted it: it is no operator then.
+    Raises BadExpression for what bash refuses, Unread for what isn't followed.
     """
-    found = find(chars, text, budget, fold=fold)
-    return None if found is None else found[1]
-
-
-def find(
-    chars: Chars, text: str, budget: Budget, *, fold: bool = False, begin: int = 0
-) -> tuple[int, list[str]] | None:
-    """Where the leftmost longest match from ``begin`` on starts; the texts of the match and its groups."""
+    chars = _with_escapes(pairs)
     if fold:
-        chars = [(char.lower() if len(char) == 1 else char, quoted) for char, quoted in chars]
+        chars = [(char.lower(), literal) for char, literal in chars]
     parser = _Parser(chars)
-    options = parser.alternatives(nested=False)
-    sequence: Sequence = (Alt(options),)
+    sequence: Sequence = (Alt(parser.alternatives(nested=False)),)
     matcher = Matcher(text, budget, fold)
-    for start in range(begin, len(text) + 1):
+    for start in range(len(text) + 1):
         ends = matcher.ends(sequence, {start})
         if ends:
             end = max(ends)
             where = matcher.captures(sequence, start, end)
             spans = [where.get(i, (0, 0)) for i in range(1, parser.groups + 1)]
-            return start, [text[start:end], *(text[a:b] for a, b in spans)]
+            return [text[start:end], *(text[a:b] for a, b in spans)]
     return None
+
+
+def _with_escapes(pairs: Chars) -> Chars:
+    """The characters after backslashes: each with whether it stands for itself."""
+    out: Chars = []
+    at = 0
+    while at < len(pairs):
+        char, quoted = pairs[at]
+        at += 1
+        if char == "[" and not quoted:
+            at = _copy_bracket(pairs, at, out)
+        elif char == "\\" and not quoted:
+            if at == len(pairs):
+                raise BadExpression("trailing backslash")
+            char, quoted = pairs[at]
+            if not quoted and char in UNREAD:
+                raise Unread("\\" + char)
+            out.append((char, True))
+            at += 1
+        else:
+            out.append((char, quoted))
+    return out
+
+
+def _copy_bracket(pairs: Chars, at: int, out: Chars) -> int:
+    """Copy ``…]``; a backslash is a character like any other there. Where it ends."""
+    out.append(("[", False))
+    if at < len(pairs) and pairs[at] == ("^", False):
+        out.append(pairs[at])
+        at += 1
+    first = at
+    while at < len(pairs):
+        char, quoted = pairs[at]
+        if char == "]" and not quoted and at > first:
+            out.append((char, False))
+            return at + 1
+        named = "".join(c for c, _ in pairs[at : at + 12]) if char == "[" and not quoted else ""
+        if named[:2] in ("[:", "[.", "[="):
+            name = named[2:].partition(":]")[0]
+            if named[:2] != "[:" or name not in CLASSES:
+                raise Unread(f"[{named[:2]}{name}")
+            out += [(c, False) for c in f"[:{name}:]"]
+            at += len(name) + 4
+            continue
+        out.append((char, char != "-" or quoted))
+        at += 1
+    raise BadExpression("unmatched [")

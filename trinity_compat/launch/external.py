@@ -6,14 +6,16 @@ import re
 from dataclasses import replace
 
 from trinity_compat import mains
-from trinity_compat.launch import calculator, code, printing, tools, wrappers
+from trinity_compat.launch import code, printing, wrappers
 from trinity_compat.launch.model import Launch, Open, Start
+from trinity_compat.launch.programs import table
 from trinity_compat.launch.segments import place_of
 from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, derived, doubt_in, literal, text_of, to_word
+from trinity_compat.launch.values import Value, doubt_in, literal, text_of, to_word
 
 Prefix = dict[str, Value]
 SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
+COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
 
 def run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...] = ()) -> int:
@@ -29,17 +31,12 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if found is not None:
         start = sh.reach.start or _start(sh, fields[0], prefix, isolated=found.isolated)
         return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found, start)
-    if mains.PYTHON.fullmatch(name) and texts[1:2] == ["-c"] and len(texts) == 3:
-        printed = calculator.python(texts[2])
-        if printed is not None:
-            sh.write(derived(printed, fields[2:], sh.capturing or texts[2], sh.where))
-            return 0
     if name in SHELLS:
         return _shell(_within(sh, wrapper), fields, prefix, name)
-    if name in ("echo", "printf"):  # as programs, of xargs or env
+    if name in ("echo", "printf"):  # as programs, of env
         return (printing.echo if name == "echo" else printing.printf)(sh, fields[1:])
-    if name in tools.TABLE:
-        status = tools.TABLE[name](sh, fields[1:])
+    if name in table.PROGRAMS:
+        status = table.run(sh, name, fields[1:])
         return _unknown(sh, texts) if status is None else status
     inner = wrappers.unwrap(sh, fields, prefix)
     if inner is not None:
@@ -52,13 +49,13 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
 
 def _say_what_is_missed(sh: Shell, texts: list[str], name: str) -> None:
     """A program that isn't followed, but may start a training main."""
-    words = texts[1:]
-    if name == "find":  # only what it runs counts, not what it looks for
-        at = next((i for i, word in enumerate(words) if word in ("-exec", "-execdir", "-ok", "-okdir")), None)
-        words = [] if at is None else words[at + 1 :]
-        missed = bool(words) and (bool(mains.PYTHON.fullmatch(words[0])) or mains.mentioned(" ".join(words)))
+    if name in ("find", "xargs"):  # only what it runs counts, not what it looks for
+        words = wrappers.made_command(texts)
+        first = words[0].rsplit("/", 1)[-1] if words else ""
+        # what it starts may be named by what is found or read: `find -name '*.py' -exec python {} +`
+        missed = mains.is_launcher(first) or first in SHELLS or mains.mentioned(" ".join(words))
     else:
-        missed = name not in wrappers.INERT and mains.named([name, *words])
+        missed = name not in wrappers.INERT and mains.named([name, *texts[1:]])
     if missed:
         sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
@@ -84,10 +81,7 @@ def _run_inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: t
     if inner.code is not None:
         child = _within(sh, wrapper).child(inner.prefix)
         return code.run_script(child, inner.code, fields[0], [], place_of(inner.code, sh.where))
-    status = 0
-    for call in inner.calls:
-        status = run(sh, call, inner.prefix, wrapper)
-    return status
+    return run(sh, inner.call, inner.prefix, wrapper)
 
 
 def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:
@@ -163,7 +157,7 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     expression = " ".join(texts)[:200]
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = Open(sh.capturing or expression, sh.where)
-    return 0
+    return int(texts[0] in COMPARES)
 
 
 def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:

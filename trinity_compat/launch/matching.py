@@ -58,26 +58,7 @@ class Edge:
     end: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """Between a word and what is none: ``\\b``; not there: ``\\B``; a word's start ``\\<`` or end ``\\>``."""
-
-    kind: str
-
-    def fits(self, text: str, at: int) -> bool:
-        """Whether the position is such a place."""
-        before = at > 0 and _in_word(text[at - 1])
-        after = at < len(text) and _in_word(text[at])
-        if self.kind in "bB":
-            return (before != after) == (self.kind == "b")
-        return (before, after) == ((False, True) if self.kind == "<" else (True, False))
-
-
-def _in_word(char: str) -> bool:
-    return char.isalnum() or char == "_"
-
-
-Node = Char | Alt | Repeat | Not | Edge | Boundary
+Node = Char | Alt | Repeat | Not | Edge
 Sequence = tuple[Node, ...]
 
 
@@ -113,8 +94,6 @@ class Matcher:
         if isinstance(node, Edge):
             edge = len(self.text) if node.end else 0
             return starts & {edge}
-        if isinstance(node, Boundary):
-            return {at for at in starts if node.fits(self.text, at)}
         return self._not(node, starts)
 
     def _repeat(self, node: Repeat, starts: set[int]) -> set[int]:
@@ -210,7 +189,6 @@ CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
     "cntrl": (("\0", "\x1f"), ("\x7f", "\x7f")),
     "print": ((" ", "~"),),
     "graph": (("!", "~"),),
-    "word": (("a", "z"), ("A", "Z"), ("0", "9"), ("_", "_")),
 }
 
 # A pattern's characters: each with whether it was quoted (then it stands for itself).

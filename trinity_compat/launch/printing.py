@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from trinity_compat.launch import clock
 from trinity_compat.launch.assignments import NAME
+from trinity_compat.launch.programs import clock
 from trinity_compat.launch.quoting import echo_escapes, printf_quoted
 from trinity_compat.launch.state import Shell
 from trinity_compat.launch.values import Bit, Value, derived, literal, text_of
@@ -123,7 +123,7 @@ class _Format:
         if kind == "c":
             return text[:1]
         if kind.endswith("T"):
-            return clock.strftime(self.sh, kind[1:-2], clock.epoch_or_now(self.sh, text))
+            return clock.strftime(kind[1:-2], clock.epoch_or_now(self.sh, text))
         return _numeric(kind, flags, precision, text)
 
 

@@ -413,6 +413,10 @@ class Shell:
             self.budget.make(sum(len(bit.text) for bit in value))
             self.stdout.extend(value)
 
+    def write_line(self, value: Value) -> None:
+        """Output of one line."""
+        self.write((*value, Bit("\n", self.where)))
+
     def files_path(self, value: Value) -> str:
         """The absolute path that a value names from the shell's directory."""
         return absolute(text_of(self.cwd), text_of(value))

@@ -98,6 +98,20 @@ def slice_value(value: Value, start: int, stop: int) -> Value:
     return tuple(out)
 
 
+def from_character(value: Value, start: int) -> Value:
+    """The characters from ``start`` on. A piece that is cut in two keeps its source."""
+    out: list[Bit] = []
+    at = 0
+    for bit in value:
+        end = at + len(bit.text)
+        if at >= start:
+            out.append(bit)
+        elif end > start:
+            out.append(Bit(bit.text[start - at :], bit.where, bit.source))
+        at = end
+    return tuple(bit for bit in out if bit.text or bit.source)
+
+
 def _cut(bit: Bit, low: int, high: int) -> Bit:
     if low <= 0 and high >= len(bit.text):
         return bit

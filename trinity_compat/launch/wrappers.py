@@ -1,4 +1,4 @@
-"""Programs that run another command: nohup, env, sudo, ray job submit, srun, docker exec, ssh, xargs.
+"""Programs that run another command: nohup, env, sudo, ray job submit, srun, docker exec, ssh.
 
 Known ones are read by their options. For any other program the first word that starts python, a
 launcher or a shell is taken for the command that it runs.
@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass, field
 
 from trinity_compat import mains, ray_jobs
-from trinity_compat.launch import parameters, xargs
-from trinity_compat.launch.assignments import NAME, tail
+from trinity_compat.launch import parameters
+from trinity_compat.launch.assignments import NAME
 from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, doubt_in, literal, text_of
+from trinity_compat.launch.values import Value, doubt_in, from_character, literal, text_of
 
 Prefix = dict[str, Value]
 
@@ -40,10 +40,15 @@ SIMPLE: dict[str, tuple[frozenset[str], int]] = {
 # Never looked into: they name programs without running them.
 INERT = {
     "pip", "pip3", "apt", "apt-get", "yum", "dnf", "brew", "git", "pkill", "pgrep", "kill", "killall", "grep",
-    "ps", "find", "ln", "mv", "wget", "curl", "man", "whereis", "huggingface-cli", "hf", "modelscope",
+    "ps", "ln", "mv", "wget", "curl", "man", "whereis", "huggingface-cli", "hf", "modelscope",
     "aws",
     "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi",
     "du", "df", "ray", "make",
+}  # fmt: skip
+# They make command lines of something that is only known when they run.
+NOT_FOLLOWED = {"find", "parallel", "xargs"}
+XARGS_VALUES = frozenset({"-d", "-n", "-L", "-I", "-P", "-s", "-a", "-E"}) | {
+    "--max-args", "--max-lines", "--max-procs", "--max-chars", "--arg-file", "--delimiter", "--replace",
 }  # fmt: skip
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
 # What starts a command out of the script's reach, and how.
@@ -82,10 +87,10 @@ SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What a wrapper runs: command lines, or text as code."""
+    """What a wrapper runs: a command line, or text as code."""
 
     name: str
-    calls: list[list[Value]] = field(default_factory=list)
+    call: list[Value] = field(default_factory=list)
     code: Value | None = None
     prefix: Prefix = field(default_factory=dict)
     remote: bool = False
@@ -99,17 +104,14 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
     name = texts[0].rsplit("/", 1)[-1]
     if name in SIMPLE:
         at = _skip_options(texts, *SIMPLE[name])
-        return Inner(name, [fields[at:]], prefix=prefix) if at < len(fields) else None
+        return Inner(name, fields[at:], prefix=prefix) if at < len(fields) else None
     if name == "env":
         return _env(fields, texts, prefix)
-    if name == "xargs":
-        calls = xargs.calls(sh, fields)
-        return None if calls is None else Inner("xargs", calls, prefix=prefix)
     if name == "ray" and texts[1:3] == ["job", "submit"]:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
         return _uv(fields, texts, prefix)
-    if name in INERT or name == "parallel":
+    if name in INERT or name in NOT_FOLLOWED:
         return None
     return _scan(sh, fields, texts, name, prefix)
 
@@ -131,6 +133,14 @@ def _skip_options(texts: list[str], with_value: frozenset[str], words: int) -> i
     return at + words
 
 
+def made_command(texts: list[str]) -> list[str]:
+    """The command that ``find`` or ``xargs`` runs, as far as it is written out."""
+    if texts[0].endswith("find"):
+        at = next((i for i, t in enumerate(texts) if t in ("-exec", "-execdir", "-ok", "-okdir")), len(texts))
+        return texts[at + 1 :]
+    return texts[_skip_options(texts, XARGS_VALUES, 0) :]
+
+
 def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
     at, own = 1, dict(prefix)
     dropped: tuple[str, ...] | None = ()
@@ -138,7 +148,7 @@ def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
         text = texts[at]
         match = re.match(r"([A-Za-z_]\w*)=", text)
         if match:
-            own[match[1]] = tail(fields[at], match.end())
+            own[match[1]] = from_character(fields[at], match.end())
         elif text in ("-i", "-", "--ignore-environment"):
             own, dropped = {}, None
         elif text in ("-u", "--unset", "-C", "--chdir"):
@@ -148,7 +158,7 @@ def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
         elif not text.startswith("-"):
             break
         at += 1
-    return Inner("env", [fields[at:]], prefix=own, dropped=dropped) if at < len(fields) else None
+    return Inner("env", fields[at:], prefix=own, dropped=dropped) if at < len(fields) else None
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
@@ -163,7 +173,7 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> In
     shown = "ray job submit"
     if at == len(fields) - 1 and " " in texts[at]:
         return Inner(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
-    return Inner(shown, [fields[at:]], prefix=own, elsewhere=elsewhere)
+    return Inner(shown, fields[at:], prefix=own, elsewhere=elsewhere)
 
 
 def _runtime_env(sh: Shell, text: str) -> Prefix:
@@ -178,7 +188,7 @@ def _runtime_env(sh: Shell, text: str) -> Prefix:
 def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
     """``uv run bash x.sh``; where it starts a training main itself, ``mains.find`` has found it."""
     start = next((i for i in range(texts.index("run") + 1, len(texts)) if _starts(texts, i)), None)
-    return None if start is None else Inner("uv run", [fields[start:]], prefix=prefix)
+    return None if start is None else Inner("uv run", fields[start:], prefix=prefix)
 
 
 def _starts(texts: list[str], at: int) -> bool:
@@ -199,15 +209,15 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
         return Inner("ssh", code=inner, prefix=prefix, remote=True)
     for index in range(1, len(texts)):
         if _starts(texts, index):
-            return Inner(shown, [fields[index:]], prefix=own, remote=away)
+            return Inner(shown, fields[index:], prefix=own, remote=away)
     if name == "sbatch":
         script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
         if script is not None:
-            return Inner(name, [[literal("bash", sh.where), *fields[script:]]], prefix=own)
+            return Inner(name, [literal("bash", sh.where), *fields[script:]], prefix=own)
     if name in STRINGS:
         for value, text in zip(fields[1:], texts[1:], strict=True):
             if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text) and not doubt_in([value]):
-                body = tail(value, len("--wrap=")) if text.startswith("--wrap=") else value
+                body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
                 return Inner(shown, code=body, prefix=own, remote=away)
     return None
 
@@ -218,11 +228,11 @@ def _container_env(fields: list[Value], texts: list[str]) -> Prefix:
     for index, text in enumerate(texts):
         match = re.match(r"(?:-e|--env)(?:=|)([A-Za-z_]\w*)=", text)
         if match:
-            out[match[1]] = tail(fields[index], match.end())
+            out[match[1]] = from_character(fields[index], match.end())
         elif text in ("-e", "--env") and index + 1 < len(texts):
             name, equals, _ = texts[index + 1].partition("=")
             if equals and NAME.fullmatch(name):
-                out[name] = tail(fields[index + 1], len(name) + 1)
+                out[name] = from_character(fields[index + 1], len(name) + 1)
     return out
 
 

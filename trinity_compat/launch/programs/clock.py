@@ -43,7 +43,7 @@ def zone(sh: Shell) -> tzinfo:
 FORMAT = re.compile(r"%([-_0^#]?)(\d*)(:{0,3}[A-Za-z%+])")
 
 
-def strftime(sh: Shell, form: str, when: datetime) -> str:
+def strftime(form: str, when: datetime) -> str:
     """The time in a format of GNU date."""
     return FORMAT.sub(lambda match: _one(match, when), form)
 
