@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from trinity_compat.launch.programs.options import Given
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import doubt_in, text_of
+from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import doubt_in, text_of
 
 MADE = 2000  # folders
 

@@ -6,8 +6,8 @@ import os
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import text_of
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import text_of
 
 
 def moment(sh: Shell) -> datetime:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import literal, text_of
 from trinity_compat.launch.programs import clock
-from trinity_compat.launch.programs.options import Given
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import literal, text_of
 
 ISO = {"": "%F", "d": "%F", "h": "%FT%H%:z", "m": "%FT%H:%M%:z", "s": "%FT%H:%M:%S%:z"}
 UNAME = {"": "Linux", "s": "Linux", "m": "x86_64", "o": "GNU/Linux"}

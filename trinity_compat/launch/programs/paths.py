@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import posixpath
 
-from trinity_compat.launch.operators import cut_value
-from trinity_compat.launch.programs.options import Given
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import EMPTY, Value, doubt_in, literal, text_of
+from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import EMPTY, Value, doubt_in, literal, text_of
+from trinity_compat.launch.words.operators import cut_value
 
 
 def basename(sh: Shell, given: Given) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trinity_compat.launch.core.options import Given, Options
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Value, doubt_in
 from trinity_compat.launch.programs import changes, facts, paths, texts
-from trinity_compat.launch.programs.options import Given, Options
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, doubt_in
 
 STRICT = Options()  # operands only
 ANY = Options(lenient=True)

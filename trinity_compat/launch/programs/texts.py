@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trinity_compat.launch.matching import CLASSES
+from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Value, derived, doubt_in, text_of
 from trinity_compat.launch.model import Open
-from trinity_compat.launch.programs.options import Given
-from trinity_compat.launch.quoting import ansi_c
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, derived, doubt_in, text_of
+from trinity_compat.launch.words.matching import CLASSES
+from trinity_compat.launch.words.quoting import ansi_c
 
 
 def cat(sh: Shell, given: Given) -> int:

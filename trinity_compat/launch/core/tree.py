@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import bounds, quoted_defaults
-from trinity_compat.launch.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.values import Bit
+from trinity_compat.launch.core import bounds, quoted_defaults
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.values import Bit
 
 Node = dict[str, Any]
 COMMENT_BACKSLASH = re.compile(rb"#[^\n]*\\\n")

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trinity_compat.launch import assignments, bounds, calls, code, conditions, redirections, words
-from trinity_compat.launch.arithmetic import BadArithmetic
-from trinity_compat.launch.matching import Matcher, glob
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.state import Exit, Function, Jump, Return, Shell
+from trinity_compat.launch.core.tree import Node
+from trinity_compat.launch.core.values import Value, text_of
 from trinity_compat.launch.model import EnvRef, Open
-from trinity_compat.launch.state import Exit, Function, Jump, Return, Shell
-from trinity_compat.launch.tree import Node
-from trinity_compat.launch.values import Value, text_of
+from trinity_compat.launch.shell import assignments, code, conditions, redirections, simple_command
+from trinity_compat.launch.words import expansion
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+from trinity_compat.launch.words.matching import Matcher, glob
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
@@ -265,7 +267,7 @@ def _for(sh: Shell, node: Node) -> int:
         sh.warn("TP101", "select asks its user; its body is not read")
         return 0
     if "Items" in loop or loop.get("InPos", {}).get("Line"):
-        items = words.expand_words(sh, sh.unit, loop.get("Items") or [])
+        items = expansion.expand_words(sh, sh.unit, loop.get("Items") or [])
     else:
         items = list(sh.positional)
     _note_open_list(sh, items)
@@ -295,7 +297,7 @@ def _c_style(sh: Shell, node: Node, loop: Node) -> int:
     rounds = 0
 
     def step(key: str) -> int:
-        return words.evaluate(sh, sh.unit, loop[key])[0] if loop.get(key) else 1
+        return expansion.evaluate(sh, sh.unit, loop[key])[0] if loop.get(key) else 1
 
     def more() -> bool:
         nonlocal rounds
@@ -311,7 +313,7 @@ def _c_style(sh: Shell, node: Node, loop: Node) -> int:
 
 
 def _case(sh: Shell, node: Node) -> int:
-    subject = words.expand_single(sh, sh.unit, node["Word"], tilde="word")
+    subject = expansion.expand_single(sh, sh.unit, node["Word"], tilde="word")
     sh.doubt = conditions.doubt_in([subject])
     if sh.doubt is not None:
         _note_guess(sh, f"read as {text_of(subject)!r}")
@@ -328,7 +330,7 @@ def _case(sh: Shell, node: Node) -> int:
 
 def _case_matches(sh: Shell, item: Node, subject: Value) -> bool:
     for pattern in item["Patterns"]:
-        chars = words.expand_pattern(sh, sh.unit, pattern)
+        chars = expansion.expand_pattern(sh, sh.unit, pattern)
         if Matcher(text_of(subject), sh.budget).whole(glob(chars)):
             return True
     return False
@@ -354,7 +356,7 @@ def _function(sh: Shell, node: Node) -> int:
 def _arithmetic(sh: Shell, node: Node) -> int:
     sh.doubt = None
     try:
-        number, used = words.evaluate(sh, sh.unit, node["X"])
+        number, used = expansion.evaluate(sh, sh.unit, node["X"])
     except BadArithmetic as error:
         sh.warn("TP108", f"(({sh.unit.text(node['X'])})): {error}", severity="error")
         return 1
@@ -385,7 +387,7 @@ def _test_clause(sh: Shell, node: Node) -> int:
 
 
 HANDLERS: dict[str, Callable[[Shell, Node], int]] = {
-    "CallExpr": lambda sh, node: calls.run(sh, node),
+    "CallExpr": lambda sh, node: simple_command.run(sh, node),
     "DeclClause": lambda sh, node: assignments.declare(sh, node),
     "BinaryCmd": _binary,
     "IfClause": _if,

@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass, field
 
 from trinity_compat import mains, ray_jobs
-from trinity_compat.launch import parameters
-from trinity_compat.launch.assignments import NAME
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.shell.assignments import NAME
+from trinity_compat.launch.words import parameters
 
 Prefix = dict[str, Value]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trinity_compat.launch.files import absolute
-from trinity_compat.launch.matching import Chars, Matcher, glob
-from trinity_compat.launch.segments import Segs, field_value
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, literal, text_of
+from trinity_compat.launch.core.files import absolute
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Value, literal, text_of
+from trinity_compat.launch.words.matching import Chars, Matcher, glob
+from trinity_compat.launch.words.segments import Segs, field_value
 
 
 def expand(sh: Shell, field: Segs) -> list[Value] | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trinity_compat.launch.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+#[\w@]+|0[xX][\da-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*)"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trinity_compat.errors import Where
-from trinity_compat.launch import bounds
-from trinity_compat.launch.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.files import Files, absolute
-from trinity_compat.launch.guesses import Guesses
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.files import Files, absolute
+from trinity_compat.launch.core.guesses import Guesses
+from trinity_compat.launch.core.tree import Node, Unit
+from trinity_compat.launch.core.values import EMPTY, Bit, Value, literal, text_of
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Start
-from trinity_compat.launch.tree import Node, Unit
-from trinity_compat.launch.values import EMPTY, Bit, Value, literal, text_of
 
 
 class Exit(Exception):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from trinity_compat.errors import Where
-from trinity_compat.launch import parameters, words
-from trinity_compat.launch.arithmetic import BadArithmetic
-from trinity_compat.launch.bounds import Budget
-from trinity_compat.launch.matching import Chars, Matcher, Sequence, glob, is_plain, mirrored
-from trinity_compat.launch.quoting import ansi_c, shell_quoted
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.tree import Node, Unit
-from trinity_compat.launch.values import (
+from trinity_compat.launch.core.bounds import Budget
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.tree import Node, Unit
+from trinity_compat.launch.core.values import (
     EMPTY,
     Value,
     derived,
@@ -20,6 +16,10 @@ from trinity_compat.launch.values import (
     slice_value,
     text_of,
 )
+from trinity_compat.launch.words import expansion, parameters
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+from trinity_compat.launch.words.matching import Chars, Matcher, Sequence, glob, is_plain, mirrored
+from trinity_compat.launch.words.quoting import ansi_c, shell_quoted
 
 DEFAULTS = {":-", "-", ":=", "=", ":?", "?", ":+", "+"}
 
@@ -28,15 +28,15 @@ def apply(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
     """The value after the expansion's operator (not for the default operators)."""
     if part.get("Repl"):
         return _replace(sh, unit, part, value)
-    expansion = part.get("Exp")
-    if not expansion or expansion["Op"] in DEFAULTS:
+    operation = part.get("Exp")
+    if not operation or operation["Op"] in DEFAULTS:
         return value
-    operator = expansion["Op"]
+    operator = operation["Op"]
     if operator in ("#", "##", "%", "%%"):
         return _cut(sh, unit, part, value)
     if operator == "@":
         return _transform(sh, unit, part, value)
-    pattern = words.expand_pattern(sh, unit, expansion.get("Word"))
+    pattern = expansion.expand_pattern(sh, unit, operation.get("Word"))
     text = change_case(text_of(value), operator, pattern, sh.budget)
     return derived(text, [value], unit.text(part), unit.where(part))
 
@@ -54,7 +54,7 @@ def change_case(text: str, operator: str, pattern: Chars, budget: Budget) -> str
 
 def _cut(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
     operator = part["Exp"]["Op"]
-    pattern = words.expand_pattern(sh, unit, part["Exp"].get("Word"))
+    pattern = expansion.expand_pattern(sh, unit, part["Exp"].get("Word"))
     text = text_of(value)
     if operator[0] == "#":
         at = prefix_end(text, pattern, longest=operator == "##", budget=sh.budget)
@@ -110,10 +110,10 @@ def _replace(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
         anchor = parts[0]["Value"][0]
         rest = parts[0]["Value"][1:]
         parts = [{**parts[0], "Value": rest}, *parts[1:]] if rest else parts[1:]
-    pattern = words.expand_pattern(sh, unit, {**orig, "Parts": parts})
+    pattern = expansion.expand_pattern(sh, unit, {**orig, "Parts": parts})
     replacement = replacement_pieces(sh, unit, spec.get("With"))
     text = substitute(text_of(value), pattern, replacement, anchor, everywhere, sh.budget)
-    new = [words.expand_single(sh, unit, spec.get("With"))]
+    new = [expansion.expand_single(sh, unit, spec.get("With"))]
     if text == text_of(value) and doubt_in([value]) is None:
         return value
     return derived(text, [value, *new], unit.text(part), unit.where(part))
@@ -123,7 +123,7 @@ def replacement_pieces(sh: Shell, unit: Unit, node: Node | None) -> list[str | N
     """The replacement text; None stands for ``&``, the text that matched (bash 5.2)."""
     out: list[str | None] = []
     if node:
-        for seg in words.expand_parts(sh, unit, node.get("Parts") or [], tilde="word"):
+        for seg in expansion.expand_parts(sh, unit, node.get("Parts") or [], tilde="word"):
             if seg.quoted:
                 out.append(seg.text)
                 continue
@@ -186,7 +186,7 @@ def _scan(text: str, sequence: Sequence, new: list[str | None], everywhere: bool
 
 
 def _transform(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
-    kind = text_of(words.expand_single(sh, unit, part["Exp"]["Word"]))
+    kind = text_of(expansion.expand_single(sh, unit, part["Exp"]["Word"]))
     text = text_of(value)
     changes = {
         "Q": shell_quoted,
@@ -219,7 +219,7 @@ def _number(sh: Shell, unit: Unit, node: Node | None) -> tuple[int, list[Value]]
     if not node:
         return None
     try:
-        return words.evaluate(sh, unit, node)
+        return expansion.evaluate(sh, unit, node)
     except BadArithmetic as error:
         sh.warn("TP108", f"{unit.text(node)}: {error}", unit.where(node), "error")
         return 0, []

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from trinity_compat import mains
-from trinity_compat.launch import assignments, builtins, external, words
-from trinity_compat.launch.code import CARRIAGE_RETURN
-from trinity_compat.launch.state import Function, Return, Shell, Variable
-from trinity_compat.launch.tree import Node
-from trinity_compat.launch.values import Value, text_of
+from trinity_compat.launch.core.state import Function, Return, Shell, Variable
+from trinity_compat.launch.core.tree import Node
+from trinity_compat.launch.core.values import Value, text_of
+from trinity_compat.launch.launchers import external
+from trinity_compat.launch.shell import assignments, builtins
+from trinity_compat.launch.shell.code import CARRIAGE_RETURN
+from trinity_compat.launch.words import expansion
 
 
 def run(sh: Shell, node: Node) -> int:
@@ -21,7 +23,7 @@ def run(sh: Shell, node: Node) -> int:
     sh.substitution_status = None
     sh.vanished = None
     args = node.get("Args") or []
-    fields = words.expand_words(sh, sh.unit, args)
+    fields = expansion.expand_words(sh, sh.unit, args)
     sh.literal_argument = len(args) > 1 and _is_written_out(args[1].get("Parts") or [])
     if not fields:
         for item in node.get("Assigns") or []:
@@ -55,7 +57,7 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
         with _temporary(sh, prefix):
             return call_function(sh, sh.functions[name], name, fields[1:])
     if name in sh.aliases and "expand_aliases" in sh.options:
-        alias = [(*words.literal(word, sh.where),) for word in sh.aliases[name].split()]
+        alias = [(*expansion.literal(word, sh.where),) for word in sh.aliases[name].split()]
         sh.aliases = {key: value for key, value in sh.aliases.items() if key != name}
         return dispatch(sh, [*alias, *fields[1:]], prefix)
     builtin = builtins.TABLE.get(name)

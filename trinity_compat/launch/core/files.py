@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trinity_compat.errors import Where
-from trinity_compat.launch import bounds
-from trinity_compat.launch.bounds import BudgetExceeded
-from trinity_compat.launch.values import Value, lines_of, text_of
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.bounds import BudgetExceeded
+from trinity_compat.launch.core.values import Value, lines_of, text_of
 
 
 def absolute(folder: str, path: str) -> str:

@@ -6,13 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from trinity_compat.errors import Where
-from trinity_compat.launch import operators, words
-from trinity_compat.launch.arithmetic import BadArithmetic
-from trinity_compat.launch.model import EnvRef, Open
-from trinity_compat.launch.segments import Seg, Segs, boundary, segs_of, value_of
-from trinity_compat.launch.state import Shell, Variable
-from trinity_compat.launch.tree import Node, Unit
-from trinity_compat.launch.values import (
+from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.tree import Node, Unit
+from trinity_compat.launch.core.values import (
     EMPTY,
     Bit,
     Value,
@@ -22,6 +18,10 @@ from trinity_compat.launch.values import (
     parts_of,
     text_of,
 )
+from trinity_compat.launch.model import EnvRef, Open
+from trinity_compat.launch.words import expansion, operators
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+from trinity_compat.launch.words.segments import Seg, Segs, boundary, segs_of, value_of
 
 # Variables that bash itself sets, but whose value belongs to the run.
 DYNAMIC = {"RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID"}
@@ -142,7 +142,7 @@ def key_of(sh: Shell, name: str, index: str, where: Where) -> str | int:
     if variable is not None and variable.is_table:
         return index.strip("\"'")
     try:
-        number, _ = words.evaluate_text(sh, index, [], where)
+        number, _ = expansion.evaluate_text(sh, index, [], where)
     except BadArithmetic:
         return 0
     return number
@@ -168,7 +168,7 @@ def table_key(sh: Shell, unit: Unit, index: Node) -> str:
     """The key of an element of an associative array."""
     if index.get("Type") != "Word" or _is_plain(index):
         return unit.text(index)
-    return text_of(words.expand_single(sh, unit, index))
+    return text_of(expansion.expand_single(sh, unit, index))
 
 
 def index_key(sh: Shell, unit: Unit, name: str, index: Node) -> str | int:
@@ -177,7 +177,7 @@ def index_key(sh: Shell, unit: Unit, name: str, index: Node) -> str | int:
     if variable is not None and variable.is_table:
         return table_key(sh, unit, index)
     try:
-        return words.evaluate(sh, unit, index)[0]
+        return expansion.evaluate(sh, unit, index)[0]
     except BadArithmetic as error:
         sh.warn("TP108", f"{unit.text(index)}: {error}", unit.where(index), "error")
         return 0
@@ -250,7 +250,7 @@ def _ordered(sh: Shell, name: str, where: Where) -> list[Any]:
 def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where) -> Segs:
     """A list of values as pieces: ``"$*"`` joins with IFS, everything else makes fields."""
     if quoted and mark == "*":
-        ifs = words.ifs_of(sh)
+        ifs = expansion.ifs_of(sh)
         return segs_of(join(values, ifs[:1], where), quoted=True, where=where)
     segs: Segs = []
     for index, value in enumerate(values):
@@ -305,7 +305,7 @@ def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, v
         value = operators.slice_text(sh, unit, part, value or EMPTY)
     if operator == "@" and (value is None or _unset(value)):
         return segs_of(value or EMPTY, quoted=quoted, where=where)
-    if operator == "@" and text_of(words.expand_single(sh, unit, part["Exp"]["Word"])) in ("a", "A"):
+    if operator == "@" and text_of(expansion.expand_single(sh, unit, part["Exp"]["Word"])) in ("a", "A"):
         value = operators.declaration(sh, part, name, where)
     elif value is not None:
         value = operators.apply(sh, unit, part, value)
@@ -353,7 +353,7 @@ def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, 
 
 def _default_word(sh: Shell, unit: Unit, word: list[Node], quoted: bool) -> Segs:
     """The word of ``${name:-word}``: its unquoted text is split like any expansion."""
-    segs = words.expand_parts(sh, unit, word, quoted=quoted, tilde="word", braced=quoted)
+    segs = expansion.expand_parts(sh, unit, word, quoted=quoted, tilde="word", braced=quoted)
     return [replace(seg, split=not seg.quoted) for seg in segs]
 
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trinity_compat import mains
-from trinity_compat.launch import (
-    assignments,
-    calls,
-    code,
-    conditions,
-    external,
-    parameters,
-    printing,
-    reading_input,
-    words,
-)
-from trinity_compat.launch.arithmetic import BadArithmetic
+from trinity_compat.launch.core.state import Exit, Jump, Return, Shell, Variable
+from trinity_compat.launch.core.values import Bit, Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Open
-from trinity_compat.launch.state import Exit, Jump, Return, Shell, Variable
-from trinity_compat.launch.values import Bit, Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.shell import assignments, code, conditions, printing, read_input, simple_command
+from trinity_compat.launch.words import expansion, parameters
+from trinity_compat.launch.words.arithmetic import BadArithmetic
 
 Args = list[Value]
 LONG_OPTIONS = {
@@ -237,7 +229,7 @@ def _let(sh: Shell, args: Args) -> int:
     number = 0
     for arg in args:
         try:
-            number, used = words.evaluate_text(sh, text_of(arg), [arg], sh.where)
+            number, used = expansion.evaluate_text(sh, text_of(arg), [arg], sh.where)
         except BadArithmetic as error:
             sh.warn("TP108", f"let {text_of(arg)}: {error}", severity="error")
             return 1
@@ -255,7 +247,7 @@ def _command(sh: Shell, args: Args) -> int:
     if describe:
         return _found(sh, rest[0])
     with sh.reaching(through=True):
-        return calls.dispatch(sh, rest, {}, functions=False)
+        return simple_command.dispatch(sh, rest, {}, functions=False)
 
 
 def _type(sh: Shell, args: Args) -> int:
@@ -283,13 +275,13 @@ def _exec(sh: Shell, args: Args) -> int:
     if not rest:
         return 0
     with sh.reaching(through=True):
-        status = calls.dispatch(sh, rest, {}, functions=False)
+        status = simple_command.dispatch(sh, rest, {}, functions=False)
     sh.exit_trap = None  # the shell is another program now
     raise Exit(status)
 
 
 def _builtin(sh: Shell, args: Args) -> int:
-    return calls.dispatch(sh, args, {}, functions=False) if args else 0
+    return simple_command.dispatch(sh, args, {}, functions=False) if args else 0
 
 
 def _declare(kind: str) -> Callable[[Shell, Args], int]:
@@ -409,9 +401,9 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "eval": _eval,
     "source": _source,
     ".": _source,
-    "read": reading_input.read,
-    "mapfile": reading_input.mapfile,
-    "readarray": reading_input.mapfile,
+    "read": read_input.read,
+    "mapfile": read_input.mapfile,
+    "readarray": read_input.mapfile,
     "test": _test,
     "[": _bracket,
     "let": _let,

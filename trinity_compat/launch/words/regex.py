@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trinity_compat.launch.bounds import Budget
-from trinity_compat.launch.matching import (
+from trinity_compat.launch.core.bounds import Budget
+from trinity_compat.launch.words.matching import (
     ANY,
     CLASSES,
     Alt,

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trinity_compat.launch import ere, parameters, words
-from trinity_compat.launch.arithmetic import BadArithmetic
-from trinity_compat.launch.matching import Matcher, glob
+from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.tree import Node, Unit
+from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of
 from trinity_compat.launch.model import EnvRef, Open
-from trinity_compat.launch.state import Shell, Variable
-from trinity_compat.launch.tree import Node, Unit
-from trinity_compat.launch.values import Value, doubt_in, literal, text_of
+from trinity_compat.launch.words import expansion, parameters, regex
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+from trinity_compat.launch.words.matching import Matcher, glob
 
 FILE_TESTS = {
     "-e",
@@ -62,7 +62,7 @@ def run_clause(sh: Shell, unit: Unit, node: Node) -> int:
     sh.doubt = None
     try:
         return 0 if _clause(sh, unit, node["X"]) else 1
-    except (BadTest, ere.BadExpression, BadArithmetic):
+    except (BadTest, regex.BadExpression, BadArithmetic):
         return 2
 
 
@@ -137,25 +137,25 @@ def _single(sh: Shell, unit: Unit, node: Node) -> bool:
     if kind == "ParenTest":
         return _clause(sh, unit, node["X"])
     if kind == "UnaryTest":
-        return unary(sh, node["Op"], words.expand_single(sh, unit, node["X"], tilde="word"))
+        return unary(sh, node["Op"], expansion.expand_single(sh, unit, node["X"], tilde="word"))
     if kind != "BinaryTest":
-        return unary(sh, "-n", words.expand_single(sh, unit, node, tilde="word"))
+        return unary(sh, "-n", expansion.expand_single(sh, unit, node, tilde="word"))
     operator = node["Op"]
-    left = words.expand_single(sh, unit, node["X"], tilde="word")
+    left = expansion.expand_single(sh, unit, node["X"], tilde="word")
     if operator in ("=", "==", "!=", "=~"):
         return _pattern_test(sh, unit, node, operator, left)
-    right = words.expand_single(sh, unit, node["Y"], tilde="word")
+    right = expansion.expand_single(sh, unit, node["Y"], tilde="word")
     return binary(sh, operator, left, right, numbers=True)
 
 
 def _pattern_test(sh: Shell, unit: Unit, node: Node, operator: str, left: Value) -> bool:
     _note(sh, left)
-    right = words.expand_single(sh, unit, node["Y"])
+    right = expansion.expand_single(sh, unit, node["Y"])
     _note(sh, right)
     fold = "nocasematch" in sh.options
     if operator == "=~":
         return _regex(sh, unit, node["Y"], text_of(left), fold)
-    pattern = words.expand_pattern(sh, unit, node["Y"])
+    pattern = expansion.expand_pattern(sh, unit, node["Y"])
     if fold:
         pattern = [(char.lower(), quoted) for char, quoted in pattern]
     return Matcher(text_of(left), sh.budget, fold).whole(glob(pattern)) == (operator != "!=")
@@ -163,8 +163,8 @@ def _pattern_test(sh: Shell, unit: Unit, node: Node, operator: str, left: Value)
 
 def _regex(sh: Shell, unit: Unit, node: Node, text: str, fold: bool) -> bool:
     try:
-        found = ere.search(words.expand_expression(sh, unit, node), text, sh.budget, fold=fold)
-    except ere.Unread:
+        found = regex.search(expansion.expand_expression(sh, unit, node), text, sh.budget, fold=fold)
+    except regex.Unread:
         found, sh.doubt = None, Open(unit.text(node), unit.where(node))
     groups: dict[int, Value] = {}
     for index, group in enumerate(found or []):
@@ -257,7 +257,7 @@ def binary(sh: Shell, operator: str, left: Value, right: Value, *, numbers: bool
 
 def _number(sh: Shell, text: str, expression: bool) -> int:
     if expression:
-        return words.evaluate_text(sh, text, [], sh.where)[0]
+        return expansion.evaluate_text(sh, text, [], sh.where)[0]
     if re.fullmatch(r"\s*[-+]?\d{1,19}\s*", text):
         return int(text)
     if sh.doubt is not None:

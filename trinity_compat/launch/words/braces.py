@@ -6,9 +6,9 @@ import itertools
 import re
 from typing import Any
 
-from trinity_compat.launch import bounds
-from trinity_compat.launch.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.tree import Node
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.tree import Node
 
 Token = str | dict[str, Any]  # a character (a backslash pair counts as one), or a part that isn't literal
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")

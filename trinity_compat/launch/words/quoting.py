@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trinity_compat.launch.matching import Chars
+from trinity_compat.launch.words.matching import Chars
 
 ANSI = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 ANSI_ESCAPE = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trinity_compat.launch.values import EMPTY, Value, from_character, text_of
+from trinity_compat.launch.core.values import EMPTY, Value, from_character, text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from trinity_compat.launch import parameters, words
-from trinity_compat.launch.arithmetic import BadArithmetic
-from trinity_compat.launch.state import Shell, Variable
-from trinity_compat.launch.tree import Node
-from trinity_compat.launch.values import EMPTY, Value, derived, from_character, literal, text_of
+from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.tree import Node
+from trinity_compat.launch.core.values import EMPTY, Value, derived, from_character, literal, text_of
+from trinity_compat.launch.words import expansion, parameters
+from trinity_compat.launch.words.arithmetic import BadArithmetic
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -36,7 +36,7 @@ def scalar_value(sh: Shell, node: Node) -> Value:
     """The right side. An empty one keeps its place."""
     if not node.get("Value"):
         return EMPTY
-    return words.expand_single(sh, sh.unit, node["Value"], tilde="assign")
+    return expansion.expand_single(sh, sh.unit, node["Value"], tilde="assign")
 
 
 def as_integer(sh: Shell, variable: Variable | None, value: Value, append: bool, name: str) -> Value:
@@ -49,7 +49,7 @@ def as_integer(sh: Shell, variable: Variable | None, value: Value, append: bool,
         text = f"({text_of(variable.value) or 0})+({text or 0})"
         used.append(variable.value)
     try:
-        number, used = words.evaluate_text(sh, text, used, sh.where)
+        number, used = expansion.evaluate_text(sh, text, used, sh.where)
     except BadArithmetic as error:
         sh.warn("TP108", f"{name}={text}: {error}", severity="error")
         return literal("0", sh.where)
@@ -72,13 +72,13 @@ def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:
     for element in node.get("Elems") or []:
         if element.get("Index"):
             try:
-                at = words.evaluate(sh, sh.unit, element["Index"])[0]
+                at = expansion.evaluate(sh, sh.unit, element["Index"])[0]
             except BadArithmetic:
                 at = 0
-            array[at] = words.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
+            array[at] = expansion.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
             at += 1
             continue
-        for value in words.expand_words(sh, sh.unit, [element["Value"]]):
+        for value in expansion.expand_words(sh, sh.unit, [element["Value"]]):
             array[at] = value
             at += 1
 
@@ -86,7 +86,7 @@ def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:
 def _fill_table(sh: Shell, node: Node, table: dict[Any, Value]) -> None:
     pending: str | None = None
     for element in node.get("Elems") or []:
-        value = words.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
+        value = expansion.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
         if element.get("Index"):
             table[parameters.table_key(sh, sh.unit, element["Index"])] = value
         elif pending is None:
@@ -106,7 +106,7 @@ def declare(sh: Shell, node: Node) -> int:
     flags: list[str] = []
     for arg in node.get("Args") or []:
         if arg.get("Naked") and arg.get("Value") and not arg.get("Name"):
-            for value in words.expand_words(sh, sh.unit, [arg["Value"]]):
+            for value in expansion.expand_words(sh, sh.unit, [arg["Value"]]):
                 declare_text(sh, kind, flags, value)
             continue
         _declare_one(sh, kind, flags, arg)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trinity_compat.errors import Where
+from trinity_compat.launch.core.values import Bit, Value, open_source
 from trinity_compat.launch.model import EnvRef, Open
-from trinity_compat.launch.values import Bit, Value, open_source
 
 DEFAULT_IFS = " \t\n"
 

@@ -6,24 +6,10 @@ import re
 from collections.abc import Iterable
 
 from trinity_compat.errors import Where
-from trinity_compat.launch import arithmetic, braces, globbing, parameters
-from trinity_compat.launch.arithmetic import BadArithmetic, Names, Place
-from trinity_compat.launch.matching import Chars, chars_of
-from trinity_compat.launch.model import EnvRef, Open
-from trinity_compat.launch.quoted_defaults import unmasked
-from trinity_compat.launch.quoting import ansi_c, double_quoted
-from trinity_compat.launch.segments import (
-    DEFAULT_IFS,
-    Seg,
-    Segs,
-    field_value,
-    segs_of,
-    split_fields,
-    value_of,
-)
-from trinity_compat.launch.state import Discard, Shell
-from trinity_compat.launch.tree import Node, Unit
-from trinity_compat.launch.values import (
+from trinity_compat.launch.core.quoted_defaults import unmasked
+from trinity_compat.launch.core.state import Discard, Shell
+from trinity_compat.launch.core.tree import Node, Unit
+from trinity_compat.launch.core.values import (
     Bit,
     Value,
     derived,
@@ -32,6 +18,20 @@ from trinity_compat.launch.values import (
     open_source,
     strip_newlines,
     text_of,
+)
+from trinity_compat.launch.model import EnvRef, Open
+from trinity_compat.launch.words import arithmetic, braces, globbing, parameters
+from trinity_compat.launch.words.arithmetic import BadArithmetic, Names, Place
+from trinity_compat.launch.words.matching import Chars, chars_of
+from trinity_compat.launch.words.quoting import ansi_c, double_quoted
+from trinity_compat.launch.words.segments import (
+    DEFAULT_IFS,
+    Seg,
+    Segs,
+    field_value,
+    segs_of,
+    split_fields,
+    value_of,
 )
 
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=(?=~)")

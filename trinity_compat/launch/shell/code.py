@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from trinity_compat.errors import Where
-from trinity_compat.launch import tree
-from trinity_compat.launch.state import Discard, Exit, Return, Shell
-from trinity_compat.launch.tree import Unit
-from trinity_compat.launch.values import Bit, Value, open_source, text_of
+from trinity_compat.launch.core import tree
+from trinity_compat.launch.core.state import Discard, Exit, Return, Shell
+from trinity_compat.launch.core.tree import Unit
+from trinity_compat.launch.core.values import Bit, Value, open_source, text_of
 
 HOLES = range(0xE000, 0xF700)
 UNREADABLE = re.compile("[\udc80-\udcff\r]")

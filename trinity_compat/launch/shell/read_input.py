@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trinity_compat.launch import words
+from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.values import Bit, Value, doubt_in, slice_value, text_of
 from trinity_compat.launch.model import Open
-from trinity_compat.launch.segments import DEFAULT_IFS
-from trinity_compat.launch.state import Shell, Variable
-from trinity_compat.launch.values import Bit, Value, doubt_in, slice_value, text_of
+from trinity_compat.launch.words import expansion
+from trinity_compat.launch.words.segments import DEFAULT_IFS
 
 WITH_VALUE = set("adinNptu")
 
@@ -62,7 +62,7 @@ def read(sh: Shell, args: list[Value]) -> int:
 
 
 def _store(sh: Shell, line: Value, options: dict[str, str], names: list[str]) -> None:
-    raw, ifs = "r" in options, words.ifs_of(sh)
+    raw, ifs = "r" in options, expansion.ifs_of(sh)
     if "a" in options:
         pieces = _split(line, ifs, 0, raw)
         sh.put(sh.target(options["a"]), Variable(array=dict(enumerate(pieces))))

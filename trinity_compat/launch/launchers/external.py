@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 from trinity_compat import mains
-from trinity_compat.launch import code, printing, wrappers
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of, to_word
+from trinity_compat.launch.launchers import wrappers
 from trinity_compat.launch.model import Launch, Open, Start
 from trinity_compat.launch.programs import table
-from trinity_compat.launch.segments import place_of
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Value, doubt_in, literal, text_of, to_word
+from trinity_compat.launch.shell import code, printing
+from trinity_compat.launch.words.segments import place_of
 
 Prefix = dict[str, Value]
 SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trinity_compat.launch import words
-from trinity_compat.launch.segments import value_of
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.tree import Node
-from trinity_compat.launch.values import Bit, Value, doubt_in, literal, text_of
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.tree import Node
+from trinity_compat.launch.core.values import Bit, Value, doubt_in, literal, text_of
+from trinity_compat.launch.words import expansion
+from trinity_compat.launch.words.segments import value_of
 
 OUT = {">", ">>", ">|", "&>", "&>>"}
 
@@ -27,7 +27,7 @@ def run(sh: Shell, statement: Node, command: Callable[[Shell, Node], int]) -> in
             target = _output_path(sh, redirection), operator in (">>", "&>>")
             sh.stdout = [] if target[0] else None
         elif operator == ">&" and number in ("", "1"):
-            word = text_of(words.expand_single(sh, sh.unit, redirection.get("Word")))
+            word = text_of(expansion.expand_single(sh, sh.unit, redirection.get("Word")))
             if word not in ("1", "-") or word == "-":
                 target, sh.stdout = None, None
     if not statement.get("Cmd"):
@@ -55,7 +55,7 @@ def _only_redirections(
 
 
 def _output_path(sh: Shell, redirection: Node) -> str:
-    value = words.expand_single(sh, sh.unit, redirection["Word"], tilde="word")
+    value = expansion.expand_single(sh, sh.unit, redirection["Word"], tilde="word")
     if not text_of(value) or doubt_in([value]) or text_of(value).startswith("/dev/"):
         return ""
     return sh.files_path(value)
@@ -64,14 +64,14 @@ def _output_path(sh: Shell, redirection: Node) -> str:
 def _input(sh: Shell, redirection: Node) -> Value:
     operator, unit = redirection["Op"], sh.unit
     if operator == "<<<":
-        value = words.expand_single(sh, unit, redirection["Word"], tilde="word")
+        value = expansion.expand_single(sh, unit, redirection["Word"], tilde="word")
         return (*value, Bit("\n", unit.where(redirection["Word"])))
     if operator in ("<<", "<<-"):
         return _here_document(sh, redirection)
     parts = redirection["Word"].get("Parts") or []
     if len(parts) == 1 and parts[0]["Type"] == "ProcSubst":
         return _process(sh, parts[0])
-    value = words.expand_single(sh, unit, redirection["Word"], tilde="word")
+    value = expansion.expand_single(sh, unit, redirection["Word"], tilde="word")
     content = None if doubt_in([value]) else sh.files.read(sh.files_path(value))
     if content is None:
         return (sh.unknown(f"< {text_of(value)}", unit.where(redirection["Word"])),)
@@ -95,10 +95,10 @@ def _here_document(sh: Shell, redirection: Node) -> Value:
     parts = document.get("Parts") or []
     if raw:
         value: Value = tuple(
-            bit for p in parts for bit in words.lines_of(p.get("Value", ""), sh.unit.where(p))
+            bit for p in parts for bit in expansion.lines_of(p.get("Value", ""), sh.unit.where(p))
         )
     else:
-        value = value_of(words.expand_parts(sh, sh.unit, parts, quoted=True, heredoc=True))
+        value = value_of(expansion.expand_parts(sh, sh.unit, parts, quoted=True, heredoc=True))
     return _without_tabs(value) if redirection["Op"] == "<<-" else value
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from trinity_compat.launch.assignments import NAME
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Bit, Value, derived, literal, text_of
 from trinity_compat.launch.programs import clock
-from trinity_compat.launch.quoting import echo_escapes, printf_quoted
-from trinity_compat.launch.state import Shell
-from trinity_compat.launch.values import Bit, Value, derived, literal, text_of
+from trinity_compat.launch.shell.assignments import NAME
+from trinity_compat.launch.words.quoting import echo_escapes, printf_quoted
 
 DIRECTIVE = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
