@@ -15,8 +15,9 @@ import yaml
 from trinity_compat.audit.collect import Request, audit_config, audit_launch
 from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
-from trinity_compat.launch import read_argv, read_text, tree
-from trinity_compat.launch.bounds import Budget
+from trinity_compat.launch import read_argv, read_text
+from trinity_compat.launch.core import tree
+from trinity_compat.launch.core.bounds import Budget
 from trinity_compat.translate import Options, Status
 from trinity_compat.verl_config import config_from_yaml, effective_config
 

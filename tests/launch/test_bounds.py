@@ -1,7 +1,8 @@
 """A busy machine doesn't change a reading: what counts is processor time."""
 
-from trinity_compat.launch import bounds, read_text
-from trinity_compat.launch.bounds import Budget
+from trinity_compat.launch import read_text
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.bounds import Budget
 
 
 def test_waiting_for_the_parser_is_not_paid_for(monkeypatch):

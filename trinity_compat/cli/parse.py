@@ -11,7 +11,7 @@ import click
 from trinity_compat.cli._shared import name_and_value
 from trinity_compat.errors import UserError
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, read_argv, read_script, read_text
-from trinity_compat.launch.values import Bit, open_source
+from trinity_compat.launch.core.values import Bit, open_source
 
 
 @click.command()

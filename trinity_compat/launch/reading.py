@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import bounds, code, commands, external
-from trinity_compat.launch.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.files import Files
-from trinity_compat.launch.guesses import Guesses, search
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.files import Files
+from trinity_compat.launch.core.guesses import Guesses, search
+from trinity_compat.launch.core.state import Given, Log, Reach, Shell, Variable
+from trinity_compat.launch.core.tree import Unit
+from trinity_compat.launch.core.values import Bit, Value, lines_of, literal, text_of
+from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Reading
-from trinity_compat.launch.state import Given, Log, Reach, Shell, Variable
-from trinity_compat.launch.tree import Unit
-from trinity_compat.launch.values import Bit, Value, lines_of, literal, text_of
+from trinity_compat.launch.shell import code, statements
 
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
@@ -134,8 +136,8 @@ def _shell(
         log=Log(),
         files=Files(root),
         name=literal(name, start),
-        run=commands.run_isolated,
-        run_statement=commands.run_statement,
+        run=statements.run_isolated,
+        run_statement=statements.run_statement,
         where=start,
     )
     shell.cwd = literal(root, start)

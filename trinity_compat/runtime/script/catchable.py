@@ -13,7 +13,7 @@ from pathlib import Path
 from trinity_compat import mains, ray_jobs
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Start, read_script
-from trinity_compat.launch.wrappers import ELSEWHERE
+from trinity_compat.launch.launchers.wrappers import ELSEWHERE
 from trinity_compat.runtime.script import shim
 
 _ANYWHERE = Path("/trinity-compat-run")  # stands for the folder that a run will have

@@ -1,0 +1,426 @@
+"""The state of one shell: variables, positional parameters, options, place, files it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trinity_compat.errors import Where
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.files import Files, absolute
+from trinity_compat.launch.core.guesses import Guesses
+from trinity_compat.launch.core.tree import Node, Unit
+from trinity_compat.launch.core.values import EMPTY, Bit, Value, literal, text_of
+from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Start
+
+
+class Exit(Exception):
+    """The shell ends."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Return(Exception):
+    """A function or a sourced file ends."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Discard(Exception):
+    """An error in an expansion: bash drops the whole command and goes on with the next."""
+
+
+class Jump(Exception):
+    """``break`` or ``continue`` out of ``levels`` loops."""
+
+    def __init__(self, levels: int, *, again: bool) -> None:
+        super().__init__(levels)
+        self.levels = levels
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One shell variable. A scalar has ``value``; arrays have ``array`` (int or str keys).
+
+    ``value`` is None for one that is declared but unset. ``given`` says that it came through the
+    known environment and the script hasn't touched it.
+    """
+
+    value: Value | None = None
+    array: dict[Any, Value] | None = None  # keys: int, or str in an associative array
+    exported: bool = False
+    given: bool = False
+    readonly: bool = False
+    attributes: frozenset[str] = frozenset()  # of "i l u n A a"
+
+    @property
+    def is_table(self) -> bool:
+        """An associative array."""
+        return "A" in self.attributes
+
+
+def _bucket(key: str) -> int:
+    """The bucket of bash's table that a key falls into: FNV-1 over its bytes, 1024 buckets.
+
+    Tables of more than 2048 entries, where bash grows it, aren't followed.
+    """
+    value = 2166136261
+    for byte in key.encode(errors="surrogateescape"):
+        value = (value * 16777619 & 0xFFFFFFFF) ^ byte
+    return value & 1023
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A shell function and the text that it was written in."""
+
+    body: Node
+    unit: Unit
+
+
+@dataclass(slots=True)
+class Given:
+    """A variable that the user gave, and what became of its value: it counts once anything reads it."""
+
+    value: Value
+    read: bool = False
+    replaced: Where | None = None  # where the script first put another value in its place
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a command of a shell still has of the script's surroundings (see `Start`).
+
+    ``through``: something of the shell's own stands before the command (``exec``, a program that runs it).
+    ``start``: what a program started that starts the rest by itself (``ray job submit``).
+    """
+
+    hooked: bool = False
+    through: bool = False
+    path_known: bool = True
+    elsewhere: str = ""
+    start: Start | None = None
+
+
+@dataclass(slots=True)
+class Log:
+    """What a whole reading collects, over all of its shells."""
+
+    launches: list[Launch] = field(default_factory=list)
+    diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
+    given: dict[str, Given] = field(default_factory=dict)
+    guesses: Guesses = field(default_factory=Guesses)
+
+    def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
+        """Say something about the script, once per code and line."""
+        key = (code, where.file, where.line)
+        if key not in self.diagnostics and len(self.diagnostics) < 500:
+            self.diagnostics[key] = Diagnostic(code, message, where, severity)
+
+    def launch(self, launch: Launch) -> None:
+        """Record a launch."""
+        if len(self.launches) >= bounds.LAUNCHES:
+            raise BudgetExceeded(f"more than {bounds.LAUNCHES} launches")
+        self.launches.append(launch)
+
+
+@dataclass(slots=True)
+class Shell:
+    """One bash process, as far as a launch script can see it."""
+
+    unit: Unit
+    budget: Budget
+    log: Log
+    files: Files
+    name: Value
+    run: Callable[[Shell, list[Node]], int]  # statements in a shell of their own
+    run_statement: Callable[[Shell, Node], int]
+    variables: dict[str, Variable] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    positional: list[Value] = field(default_factory=list)
+    options: set[str] = field(default_factory=set)
+    cwd: Value = EMPTY
+    stdin: Value | None = None
+    stdout: list[Bit] | None = None
+    status: int = 0
+    doubt: Open | EnvRef | None = None  # why the last status is a guess
+    pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
+    exit_trap: Value | None = None  # the code of trap … EXIT
+    where: Where = field(default_factory=lambda: Where(""))
+    depth: int = 0
+    loops: int = 0
+    calls: int = 0  # functions and sourced files in each other
+    guarded: int = 0  # inside a condition: set -e doesn't count
+    capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
+    substitution_status: int | None = None
+    assumed_dirs: set[str] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)  # set or unset by the script
+    scopes: list[dict[str, Variable | None]] = field(default_factory=list)
+    scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
+    frames: list[str] = field(default_factory=list)  # FUNCNAME
+    getopts_at: tuple[int, int] = (1, 0)
+    vanished: Open | EnvRef | None = None  # what took a word of this command with it
+    ended_at: Where | None = None
+    wrapper: tuple[str, ...] = ()  # the programs that started this shell
+    literal_argument: bool = False  # the command's first argument is written out, nothing expanded
+    reach: Reach = Reach()
+
+    def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:
+        """Record a diagnostic at ``where``, or at the command that runs now."""
+        self.log.warn(code, message, where or self.where, severity)
+
+    def get(self, name: str) -> Variable | None:
+        """The variable itself; follows ``declare -n``."""
+        found = self.variables.get(name)
+        for _ in range(8):
+            if found is None or "n" not in found.attributes or found.value is None:
+                break
+            found = self.variables.get(text_of(found.value).split("[")[0])
+        return found
+
+    def scalar(self, name: str) -> Value | None:
+        """The value of ``$name``; None when unset."""
+        self.note_read(name)
+        found, key = self.get(name), self.target(name).partition("[")[2]
+        if found is None:
+            return None
+        if key:
+            slot = self._slot(found, key)
+            return (self.unknown(f"${name}", self.where),) if slot is None else self.as_array(found).get(slot)
+        if found.array is not None:
+            return found.array.get("0" if found.is_table else 0)
+        return found.value
+
+    def exported(self, name: str) -> Value:
+        """What a program that is started now finds in its environment; empty where it finds nothing."""
+        found = self.variables.get(name)
+        return found.value or EMPTY if found is not None and found.exported else EMPTY
+
+    def from_surroundings(self, name: str) -> bool:
+        """Whether an unset name could still come from the environment of the script."""
+        return name not in self.touched
+
+    def note_read(self, name: str) -> None:
+        """The variable's value is used. Counts where it is still what the user gave."""
+        given = self._still_given(name)
+        if given is not None:
+            given.read = True
+
+    def _note_replaced(self, name: str, value: Value | None = None) -> None:
+        given = self._still_given(name)
+        if given is not None and (value is None or text_of(value) != text_of(given.value)):
+            given.replaced = given.replaced or self.where
+
+    def _still_given(self, name: str) -> Given | None:
+        given, variable = self.log.given.get(name), self.variables.get(name)
+        return given if given and variable and variable.value is given.value else None
+
+    def put(self, name: str, variable: Variable) -> None:
+        """Set a variable as a whole."""
+        self._note_replaced(name, variable.value)
+        self.variables[name] = variable
+        self.touched.add(name)
+        if len(self.variables) > bounds.FIELDS:
+            raise BudgetExceeded("too many variables")
+
+    def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
+        """``name=value`` or ``name+=value``."""
+        old = self.get(name) or Variable()
+        name, _, key = self.target(name).partition("[")
+        if old.readonly:
+            self.warn("TP107", f"{name} is readonly; bash refuses to change it")
+            return
+        if old.array is not None or key:
+            slot = self._slot(old, key or "0]")
+            if slot is None:
+                self.warn("TP109", f"an assignment to {name}[{key} through a reference is not read")
+            else:
+                self.set_element(name, slot, value, append=append)
+            return
+        if append:
+            self.note_read(name)
+        value = self._shaped(old, old.value or EMPTY, value, append)
+        exported = old.exported or "a" in self.options
+        self.put(name, replace(old, value=value, exported=exported, given=False))
+
+    def target(self, name: str) -> str:
+        """What a reference (``declare -n``) stands for, ``array[key]`` too; any other name is itself."""
+        for _ in range(8):
+            found = self.variables.get(name)
+            if found is None or "n" not in found.attributes or not found.value:
+                break
+            name = text_of(found.value)
+        return name
+
+    @staticmethod
+    def _slot(variable: Variable, key: str) -> str | int | None:
+        """The key of a reference to an element, with its closing bracket; None for one that is computed."""
+        text = key.removesuffix("]")
+        if variable.is_table:
+            return text
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
+
+    def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:
+        """The value under the variable's attributes (-i, -l, -u)."""
+        if append and "i" not in old.attributes:
+            value = before + value
+        shape = old.attributes & {"l", "u"}
+        if shape:
+            change = str.lower if "l" in shape else str.upper
+            value = tuple(Bit(change(bit.text), bit.where, bit.source) for bit in value)
+        self.budget.make(sum(len(bit.text) for bit in value))
+        if len(value) > 2000:
+            value = literal(text_of(value), self.where)
+        return value
+
+    def set_element(self, name: str, key: str | int, value: Value, *, append: bool = False) -> None:
+        """``name[key]=value``; the key is already evaluated."""
+        old = self.get(name) or Variable()
+        if old.readonly:
+            self.warn("TP107", f"{name} is readonly; bash refuses to change it")
+            return
+        array = self.as_array(old)
+        slot: Any = key if old.is_table else self._index(array, int(key))
+        array[slot] = self._shaped(old, array.get(slot, EMPTY), value, append)
+        self.budget.fields(len(array))
+        exported = old.exported or "a" in self.options
+        name = self.target(name).partition("[")[0]
+        self.put(name, replace(old, value=None, array=array, exported=exported, given=False))
+
+    @staticmethod
+    def _index(array: dict[Any, Value], index: int) -> int:
+        return index if index >= 0 else (max(array, default=-1) + 1 + index)
+
+    @staticmethod
+    def as_array(variable: Variable) -> dict[Any, Value]:
+        """The elements of a variable seen as an array; the dict itself when it is one."""
+        if variable.array is not None:
+            return variable.array
+        return {0: variable.value} if variable.value is not None else {}
+
+    def keys(self, variable: Variable) -> list[Any]:
+        """The keys of an array in the order in which bash goes through them."""
+        keys = list(self.as_array(variable))
+        if not variable.is_table:
+            return sorted(keys)
+        keys.reverse()  # within a bucket the newest comes first
+        return sorted(keys, key=_bucket)
+
+    def unset(self, name: str) -> None:
+        """``unset name``."""
+        name = self.target(name)
+        self._note_replaced(name)
+        self.variables.pop(name, None)
+        self.touched.add(name)
+
+    def make_local(self, name: str) -> None:
+        """``local name``: remembered, and put back when the function returns."""
+        scope = self.scopes[-1] if self.scopes else None
+        if scope is not None and name not in scope:
+            self._note_replaced(name)
+            scope[name] = self.variables.get(name)
+            old = self.variables.get(name)
+            self.variables[name] = Variable(exported=bool(old and old.exported))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """The variables of one function call."""
+        self.scopes.append({})
+        try:
+            yield
+        finally:
+            for name, variable in self.scopes.pop().items():
+                if variable is None:
+                    self.variables.pop(name, None)
+                else:
+                    self.variables[name] = variable
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """One level deeper, within the limit."""
+        self.depth += 1
+        self.budget.step()
+        if self.depth > bounds.DEPTH:
+            self.depth -= 1
+            raise BudgetExceeded(f"more than {bounds.DEPTH} functions or scripts in each other")
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def copy(self) -> Shell:
+        """A subshell: the same state, none of its changes come back."""
+        self.budget.step(1 + len(self.variables) // 50)
+        variables = {
+            name: replace(var, array=dict(var.array)) if var.array is not None else var
+            for name, var in self.variables.items()
+        }
+        return replace(
+            self,
+            variables=variables,
+            functions=dict(self.functions),
+            aliases=dict(self.aliases),
+            positional=list(self.positional),
+            options=set(self.options),
+            touched=set(self.touched),
+            scopes=[dict(scope) for scope in self.scopes],
+            scripts=list(self.scripts),
+            frames=list(self.frames),
+            assumed_dirs=set(self.assumed_dirs),
+            exit_trap=None,
+        )
+
+    def child(self, prefix: Mapping[str, Value]) -> Shell:
+        """A new bash process: only what is exported goes along."""
+        shell = self.copy()
+        shell.variables = {name: var for name, var in shell.variables.items() if var.exported}
+        for name, value in prefix.items():
+            shell.variables[name] = Variable(value=value, exported=True)
+            shell.touched.add(name)
+        shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
+        shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
+        shell.loops = shell.calls = shell.guarded = 0
+        shell.frames = []
+        shell.reach = replace(self.reach, hooked=False, through=False)
+        return shell
+
+    @contextmanager
+    def reaching(self, **changes: Any) -> Iterator[None]:
+        """While a command runs whose reach is another: ``exec``, ``nohup``."""
+        before, self.reach = self.reach, replace(self.reach, **changes)
+        try:
+            yield
+        finally:
+            self.reach = replace(before, path_known=before.path_known and self.reach.path_known)
+
+    def status_value(self, status: int, doubt: Open | EnvRef | None, where: Where) -> Value:
+        """A status as ``$?`` gives it: open where it is a guess."""
+        text = str(status)
+        return (Bit(text, where, Open("$?", where)),) if doubt else literal(text, where)
+
+    def write(self, value: Value) -> None:
+        """Output to stdout; kept only where something reads it."""
+        if self.stdout is not None:
+            self.budget.make(sum(len(bit.text) for bit in value))
+            self.stdout.extend(value)
+
+    def write_line(self, value: Value) -> None:
+        """Output of one line."""
+        self.write((*value, Bit("\n", self.where)))
+
+    def files_path(self, value: Value) -> str:
+        """The absolute path that a value names from the shell's directory."""
+        return absolute(text_of(self.cwd), text_of(value))
+
+    def unknown(self, expression: str, where: Where) -> Bit:
+        """A piece that cannot be known here; inside ``$(…)`` the whole substitution is named."""
+        return Bit("", where, Open(self.capturing or expression, where))

@@ -1,0 +1,1 @@
+"""Programs whose output or effect a script may depend on: one row each in `table`, all others stay open."""

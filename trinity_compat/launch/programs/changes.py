@@ -1,0 +1,70 @@
+"""Programs that change files: in memory, so that what the script reads later is what it would find."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import doubt_in, text_of
+
+MADE = 2000  # folders
+
+
+def _paths(sh: Shell, given: Given) -> Iterator[str]:
+    """The operands whose path is known."""
+    for operand in given.operands:
+        if text_of(operand) and not doubt_in([operand]):
+            yield sh.files_path(operand)
+
+
+def mkdir(sh: Shell, given: Given) -> int:
+    """The folders are there from now on, and those above them."""
+    if doubt_in([sh.cwd]):
+        return 0
+    for path in _paths(sh, given):
+        while path not in ("/", "") and len(sh.files.made_dirs) < MADE:
+            sh.files.made_dirs.add(path)
+            path = posixpath.dirname(path)
+    return 0
+
+
+def rm(sh: Shell, given: Given) -> int:
+    """The files are gone."""
+    for path in _paths(sh, given):
+        sh.files.remove(path)
+    return 0
+
+
+def cp(sh: Shell, given: Given) -> int:
+    """``cp file file``."""
+    paths = list(_paths(sh, given))
+    if len(paths) == len(given.operands) == 2 and sh.files.kind(paths[1]) != "dir":
+        content = sh.files.read(paths[0])
+        if content is not None:
+            sh.files.write(paths[1], content, append=False)
+    return 0
+
+
+def touch(sh: Shell, given: Given) -> int:
+    """The files are there, and empty if they were not."""
+    for path in _paths(sh, given):
+        if sh.files.kind(path) in ("", None):
+            sh.files.write(path, (), append=True)
+    return 0
+
+
+def sed(sh: Shell, given: Given) -> int | None:
+    """``sed -i``: from here on nobody knows what is in the files. What else sed prints is not computed."""
+    if not given.has("i"):
+        return None
+    for path in list(_paths(sh, given))[0 if given.has("ef") else 1 :]:
+        if sh.files.read(path):
+            sh.files.write(path, (sh.unknown(f"sed -i {path}", sh.where),), append=False)
+    return 0
+
+
+def nothing(sh: Shell, given: Given) -> int:
+    """What changes nothing that a script could see here, and is taken to succeed."""
+    return 0

@@ -1,0 +1,1 @@
+"""What bash does itself: statements, builtins, conditions, redirections, code made of text."""

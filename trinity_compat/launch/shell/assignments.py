@@ -1,0 +1,195 @@
+"""``name=value``, arrays, and the declaration builtins (export, local, declare, readonly)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.tree import Node
+from trinity_compat.launch.core.values import EMPTY, Value, derived, from_character, literal, text_of
+from trinity_compat.launch.words import expansion, parameters
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def assign(sh: Shell, node: Node) -> None:
+    """One assignment of the tree."""
+    name = node["Name"]["Value"]
+    append = bool(node.get("Append"))
+    variable = sh.get(name)
+    if "Array" in node:
+        _assign_array(sh, name, node["Array"], append)
+        return
+    value = scalar_value(sh, node)
+    if node.get("Index"):
+        key = parameters.index_key(sh, sh.unit, name, node["Index"])
+        sh.set_element(name, key, as_integer(sh, variable, value, append, name), append=append)
+        return
+    sh.set_scalar(name, as_integer(sh, variable, value, append, name), append=append)
+
+
+def scalar_value(sh: Shell, node: Node) -> Value:
+    """The right side. An empty one keeps its place."""
+    if not node.get("Value"):
+        return EMPTY
+    return expansion.expand_single(sh, sh.unit, node["Value"], tilde="assign")
+
+
+def as_integer(sh: Shell, variable: Variable | None, value: Value, append: bool, name: str) -> Value:
+    """Under ``declare -i`` the right side is an expression."""
+    if variable is None or "i" not in variable.attributes:
+        return value
+    used = [value]
+    text = text_of(value)
+    if append and variable.value:
+        text = f"({text_of(variable.value) or 0})+({text or 0})"
+        used.append(variable.value)
+    try:
+        number, used = expansion.evaluate_text(sh, text, used, sh.where)
+    except BadArithmetic as error:
+        sh.warn("TP108", f"{name}={text}: {error}", severity="error")
+        return literal("0", sh.where)
+    return derived(str(number), used, text, sh.where)
+
+
+def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
+    old = sh.get(name) or Variable()
+    array: dict[Any, Value] = dict(Shell.as_array(old)) if append else {}
+    if old.is_table:
+        _fill_table(sh, node, array)
+    else:
+        _fill_array(sh, node, array)
+    sh.budget.fields(len(array))
+    sh.put(sh.target(name), replace(old, value=None, array=array, given=False))
+
+
+def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:
+    at = max(array, default=-1) + 1
+    for element in node.get("Elems") or []:
+        if element.get("Index"):
+            try:
+                at = expansion.evaluate(sh, sh.unit, element["Index"])[0]
+            except BadArithmetic:
+                at = 0
+            array[at] = expansion.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
+            at += 1
+            continue
+        for value in expansion.expand_words(sh, sh.unit, [element["Value"]]):
+            array[at] = value
+            at += 1
+
+
+def _fill_table(sh: Shell, node: Node, table: dict[Any, Value]) -> None:
+    pending: str | None = None
+    for element in node.get("Elems") or []:
+        value = expansion.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
+        if element.get("Index"):
+            table[parameters.table_key(sh, sh.unit, element["Index"])] = value
+        elif pending is None:
+            pending = text_of(value)
+        else:
+            table[pending] = value
+            pending = None
+    if pending is not None:
+        table[pending] = EMPTY
+
+
+def declare(sh: Shell, node: Node) -> int:
+    """export, declare, typeset, local, readonly, nameref with their flags and assignments."""
+    sh.doubt = None
+    sh.substitution_status = None
+    kind = node["Variant"]["Value"]
+    flags: list[str] = []
+    for arg in node.get("Args") or []:
+        if arg.get("Naked") and arg.get("Value") and not arg.get("Name"):
+            for value in expansion.expand_words(sh, sh.unit, [arg["Value"]]):
+                declare_text(sh, kind, flags, value)
+            continue
+        _declare_one(sh, kind, flags, arg)
+    return 0
+
+
+def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
+    """An argument that is only known after expansion: a flag, a name or ``name=value``."""
+    text = text_of(value)
+    if text[:1] in "-+" and len(text) > 1 and "=" not in text:
+        flags.append(text)
+        return
+    match = NAME.match(text)
+    if not match:
+        return
+    name, rest = _declared(sh, kind, flags, match[0]), text[match.end() :]
+    prepare(sh, kind, flags, name, sets="=" in rest)
+    for mark, append in (("+=", True), ("=", False)):
+        if rest.startswith(mark):
+            sh.set_scalar(name, from_character(value, match.end() + len(mark)), append=append)
+            break
+    finish(sh, kind, flags, name)
+
+
+def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:
+    name = _declared(sh, kind, flags, arg["Name"]["Value"])
+    value = None
+    if not arg.get("Naked") and "Array" not in arg and not arg.get("Index"):
+        value = scalar_value(sh, arg)
+    prepare(sh, kind, flags, name, sets=not arg.get("Naked"))
+    if value is not None:
+        append = bool(arg.get("Append"))
+        sh.set_scalar(name, as_integer(sh, sh.get(name), value, append, name), append=append)
+    elif not arg.get("Naked"):
+        assign(sh, arg)
+    finish(sh, kind, flags, name)
+
+
+def _letters(flags: Iterable[str], sign: str = "-") -> set[str]:
+    return {letter for flag in flags if flag[0] == sign for letter in flag[1:]}
+
+
+def _declared(sh: Shell, kind: str, flags: list[str], name: str) -> str:
+    """The variable that a declaration is about: what a reference stands for, unless it makes one."""
+    letters = _letters(flags)
+    local = kind == "local" or (kind in ("declare", "typeset") and sh.scopes and "g" not in letters)
+    if local or kind == "nameref" or "n" in letters | _letters(flags, "+"):
+        return name
+    return sh.target(name).partition("[")[0]
+
+
+def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) -> None:
+    """The attributes that count before the assignment."""
+    letters = _letters(flags)
+    if kind == "local" or (kind in ("declare", "typeset") and sh.scopes and "g" not in letters):
+        sh.make_local(name)
+    variable = sh.variables.get(name) or Variable()
+    known = name in sh.variables
+    attributes = (variable.attributes | (letters & set("ilunAa"))) - _letters(flags, "+")
+    if kind == "nameref":
+        attributes |= {"n"}
+    if not known and kind == "export" and not sets and name not in sh.touched:
+        sh.variables[name] = Variable(exported=True)  # whatever the surroundings give it
+        return
+    array = variable.array
+    if letters & {"A", "a"} and array is None:
+        array = {} if variable.value is None else {0: variable.value}
+    again = sets and "n" in attributes and (kind == "nameref" or "n" in letters)
+    value = None if array is not None or again else variable.value
+    sh.put(name, replace(variable, attributes=frozenset(attributes), array=array, value=value))
+
+
+def finish(sh: Shell, kind: str, flags: list[str], name: str) -> None:
+    """The attributes that count after the assignment: exported and readonly."""
+    variable = sh.variables.get(name)
+    if variable is None:
+        return
+    letters, off = _letters(flags), _letters(flags, "+")
+    exported = variable.exported
+    if kind == "export":
+        exported = "n" not in letters
+    elif "x" in letters or "x" in off:
+        exported = "x" in letters
+    readonly = variable.readonly or kind == "readonly" or "r" in letters
+    given = variable.given and kind != "export"
+    sh.variables[name] = replace(variable, exported=exported, readonly=readonly, given=given)

@@ -1,0 +1,441 @@
+"""bash's own commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trinity_compat import mains
+from trinity_compat.launch.core.state import Exit, Jump, Return, Shell, Variable
+from trinity_compat.launch.core.values import Bit, Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.launchers import external
+from trinity_compat.launch.model import Open
+from trinity_compat.launch.shell import assignments, code, conditions, printing, read_input, simple_command
+from trinity_compat.launch.words import expansion, parameters
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+
+Args = list[Value]
+LONG_OPTIONS = {
+    "errexit": "e",
+    "nounset": "u",
+    "xtrace": "x",
+    "allexport": "a",
+    "noglob": "f",
+    "noexec": "n",
+    "verbose": "v",
+}
+
+
+def _texts(args: Args) -> list[str]:
+    return [text_of(arg) for arg in args]
+
+
+def _true(sh: Shell, args: Args) -> int:
+    return 0
+
+
+def _false(sh: Shell, args: Args) -> int:
+    return 1
+
+
+def _exit(sh: Shell, args: Args) -> int:
+    sh.ended_at = sh.where
+    raise Exit(_status(sh, args))
+
+
+def _status(sh: Shell, args: Args) -> int:
+    text = text_of(args[0]) if args else ""
+    return int(text) & 255 if text.lstrip("-").isdigit() and len(text) < 20 else (2 if text else sh.status)
+
+
+def _return(sh: Shell, args: Args) -> int:
+    if not sh.calls:
+        return 1
+    raise Return(_status(sh, args))
+
+
+def _break(sh: Shell, args: Args) -> int:
+    return _jump(sh, args, again=False)
+
+
+def _continue(sh: Shell, args: Args) -> int:
+    return _jump(sh, args, again=True)
+
+
+def _jump(sh: Shell, args: Args, *, again: bool) -> int:
+    if not sh.loops:
+        return 0
+    text = text_of(args[0]) if args else "1"
+    raise Jump(min(int(text), 100) if text.isdigit() and len(text) < 6 else 1, again=again)
+
+
+def _shift(sh: Shell, args: Args) -> int:
+    text = text_of(args[0]) if args else "1"
+    count = int(text) if text.isdigit() and len(text) < 9 else 1
+    if count > len(sh.positional):
+        return 1
+    sh.positional = sh.positional[count:]
+    return 0
+
+
+def _set(sh: Shell, args: Args) -> int:
+    rest = list(args)
+    while rest:
+        text = text_of(rest[0])
+        if text in ("--", "-"):
+            if len(rest) > 1 or text == "--":
+                sh.positional = rest[1:]
+            return 0
+        if text[:1] not in "-+" or len(text) < 2:
+            sh.positional = rest
+            return 0
+        rest.pop(0)
+        for letter in text[1:]:
+            if letter == "o" and rest:
+                name = text_of(rest.pop(0))
+                switch(sh, LONG_OPTIONS.get(name, name), on=text[0] == "-")
+            elif letter != "o":
+                switch(sh, letter, on=text[0] == "-")
+    return 0
+
+
+def switch(sh: Shell, option: str, *, on: bool) -> None:
+    """Turn a shell option on or off."""
+    if on:
+        sh.options.add(option)
+    else:
+        sh.options.discard(option)
+
+
+def _shopt(sh: Shell, args: Args) -> int:
+    texts = _texts(args)
+    on, off = "-s" in texts, "-u" in texts
+    names = [text for text in texts if not text.startswith("-")]
+    if on or off:
+        for name in names:
+            switch(sh, LONG_OPTIONS.get(name, name) if "-o" in texts else name, on=on)
+        return 0
+    return 0 if all(name in sh.options for name in names) else 1
+
+
+def _unset(sh: Shell, args: Args) -> int:
+    texts = _texts(args)
+    functions = "-f" in texts
+    for text in texts:
+        if text in ("-f", "-v", "-n"):
+            continue
+        name, bracket, index = text.partition("[")
+        variable = sh.get(name)
+        if "-n" in texts:
+            sh.variables.pop(name, None)
+        elif functions or (variable is None and name in sh.functions):
+            sh.functions.pop(name, None)
+        elif variable is not None and variable.readonly:
+            sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
+        elif bracket and variable is not None and variable.array is not None:
+            key = parameters.key_of(sh, name, index[:-1], sh.where)
+            variable.array.pop(key, None)
+        else:
+            sh.unset(name)
+    return 0
+
+
+def _eval(sh: Shell, args: Args) -> int:
+    value = parameters.join(args, " ", sh.where)
+    if not text_of(value).strip():
+        if doubt_in([value]):
+            sh.warn("TP101", "eval of something that cannot be known here; it is skipped")
+            external.lose_path(sh)
+        return 0
+    return code.run_unit(sh, code.unit_of(value, sh.where))
+
+
+def _source(sh: Shell, args: Args) -> int:
+    if args and text_of(args[0]) == "--":
+        args = args[1:]
+    if not args:
+        return 2
+    content = external.script_content(sh, args[0], sourced=True)
+    if content is None:
+        sh.doubt = Open(f"source {text_of(args[0])}", sh.where)
+        external.lose_path(sh)
+        return 0
+    return code.source_file(sh, content, args[0], args[1:])
+
+
+def _cd(sh: Shell, args: Args) -> int:
+    rest = [arg for arg in args if text_of(arg) not in ("--", "-P", "-L", "-e")]
+    if not rest:
+        target = parameters.lookup(sh, "HOME", sh.where) or ()
+    elif text_of(rest[0]) == "-":
+        target = sh.scalar("OLDPWD") or ()
+        sh.write((*target, Bit("\n", sh.where)))
+    else:
+        target = rest[0]
+    return change_directory(sh, target)
+
+
+def change_directory(sh: Shell, target: Value) -> int:
+    """Go there. A directory that is known to be missing fails; one out of reach is taken to exist."""
+    text = text_of(target)
+    leading_open = doubt_in([target]) is not None and not text.startswith("/")
+    if leading_open:
+        place = tuple(bit for bit in target if bit.text or bit.source)
+    else:
+        path = sh.files_path(target)
+        kind = sh.files.kind(path)
+        if doubt_in([target]) is None and kind in ("", "file"):
+            sh.warn("TP106", f"cd: there is no directory {text}")
+            return 1
+        place = target if doubt_in([target]) else literal(path, sh.where)
+        if path not in ("/", text.rstrip("/")) and doubt_in([sh.cwd]):
+            place = (*sh.cwd, Bit("/" + text, sh.where))
+    sh.set_scalar("OLDPWD", sh.cwd)
+    sh.cwd = place
+    sh.set_scalar("PWD", place)
+    return 0
+
+
+def _pushd(sh: Shell, args: Args) -> int:
+    stack = [*parameters.elements(sh, "DIRSTACK_", sh.where).values()] if sh.get("DIRSTACK_") else []
+    before = sh.cwd
+    if not args or change_directory(sh, args[0]):
+        return 1
+    sh.put("DIRSTACK_", Variable(array=dict(enumerate([before, *stack]))))
+    return 0
+
+
+def _popd(sh: Shell, args: Args) -> int:
+    stack = [*parameters.elements(sh, "DIRSTACK_", sh.where).values()] if sh.get("DIRSTACK_") else []
+    if not stack:
+        return 1
+    sh.put("DIRSTACK_", Variable(array=dict(enumerate(stack[1:]))))
+    return change_directory(sh, stack[0])
+
+
+def _pwd(sh: Shell, args: Args) -> int:
+    sh.write((*sh.cwd, Bit("\n", sh.where)))
+    return 0
+
+
+def _test(sh: Shell, args: Args) -> int:
+    return conditions.run_test(sh, args, bracket=False)
+
+
+def _bracket(sh: Shell, args: Args) -> int:
+    return conditions.run_test(sh, args, bracket=True)
+
+
+def _let(sh: Shell, args: Args) -> int:
+    number = 0
+    for arg in args:
+        try:
+            number, used = expansion.evaluate_text(sh, text_of(arg), [arg], sh.where)
+        except BadArithmetic as error:
+            sh.warn("TP108", f"let {text_of(arg)}: {error}", severity="error")
+            return 1
+        sh.doubt = doubt_in(used)
+    return int(number == 0)
+
+
+def _command(sh: Shell, args: Args) -> int:
+    rest = list(args)
+    describe = False
+    while rest and text_of(rest[0]) in ("-p", "-v", "-V", "--"):
+        describe = describe or text_of(rest.pop(0)) in ("-v", "-V")
+    if not rest:
+        return 0
+    if describe:
+        return _found(sh, rest[0])
+    with sh.reaching(through=True):
+        return simple_command.dispatch(sh, rest, {}, functions=False)
+
+
+def _type(sh: Shell, args: Args) -> int:
+    names = [arg for arg in args if not text_of(arg).startswith("-")]
+    return max((_found(sh, name) for name in names), default=0)
+
+
+def _found(sh: Shell, name: Value) -> int:
+    """Whether a command exists: known for the shell's own, a guess for programs."""
+    text = text_of(name)
+    if text not in sh.functions and text not in TABLE:
+        sh.doubt = Open(f"command -v {text}", sh.where)
+        sh.write((sh.unknown(f"command -v {text}", sh.where),))
+    else:
+        sh.write((*name, Bit("\n", sh.where)))
+    return 0
+
+
+def _exec(sh: Shell, args: Args) -> int:
+    rest = list(args)
+    while rest and text_of(rest[0]).startswith("-"):
+        option = text_of(rest.pop(0))
+        if option == "-a" and rest:
+            rest.pop(0)
+    if not rest:
+        return 0
+    with sh.reaching(through=True):
+        status = simple_command.dispatch(sh, rest, {}, functions=False)
+    sh.exit_trap = None  # the shell is another program now
+    raise Exit(status)
+
+
+def _builtin(sh: Shell, args: Args) -> int:
+    return simple_command.dispatch(sh, args, {}, functions=False) if args else 0
+
+
+def _declare(kind: str) -> Callable[[Shell, Args], int]:
+    def run(sh: Shell, args: Args) -> int:
+        flags: list[str] = []
+        for arg in args:
+            assignments.declare_text(sh, kind, flags, arg)
+        return 0
+
+    return run
+
+
+def _alias(sh: Shell, args: Args) -> int:
+    for text in _texts(args):
+        name, equals, value = text.partition("=")
+        if equals:
+            sh.aliases[name] = value
+    return 0
+
+
+def _getopts(sh: Shell, args: Args) -> int:
+    """``getopts spec name``: one option per call, OPTIND and OPTARG as bash sets them."""
+    if len(args) < 2:
+        return 2
+    spec, name = text_of(args[0]), text_of(args[1])
+    params = args[2:] or sh.positional
+    index, inside = sh.getopts_at
+    chosen = sh.scalar("OPTIND")
+    if chosen is not None and text_of(chosen) != str(index) and text_of(chosen).isdigit():
+        index, inside = int(text_of(chosen)[:6]), 0
+    current = text_of(params[index - 1]) if 0 < index <= len(params) else ""
+    if not inside and (len(current) < 2 or current[0] != "-" or current == "--"):
+        sh.getopts_at = (index + (current == "--"), 0)
+        sh.set_scalar(name, literal("?", sh.where))
+        sh.set_scalar("OPTIND", literal(str(sh.getopts_at[0]), sh.where))
+        return 1
+    inside = inside or 1
+    letter, rest = current[inside], current[inside + 1 :]
+    place = spec.lstrip(":").find(letter)
+    following = (index, inside + 1) if rest else (index + 1, 0)
+    argument: Value | None = None
+    result = letter if place >= 0 and letter != ":" else "?"
+    if result != "?" and spec.lstrip(":")[place + 1 : place + 2] == ":":
+        following = (index + 1, 0)
+        if rest:
+            argument = from_character(params[index - 1], inside + 1)
+        elif index < len(params):
+            argument, following = params[index], (index + 2, 0)
+        else:
+            result, argument = (":" if spec[0] == ":" else "?"), literal(letter, sh.where)
+    elif result == "?" and spec[:1] == ":":
+        argument = literal(letter, sh.where)
+    _getopts_result(sh, name, result, argument, following)
+    return 0
+
+
+def _getopts_result(
+    sh: Shell, name: str, result: str, argument: Value | None, following: tuple[int, int]
+) -> None:
+    sh.getopts_at = following
+    sh.set_scalar("OPTIND", literal(str(following[0]), sh.where))
+    sh.set_scalar(name, literal(result, sh.where))
+    if argument is None:
+        sh.unset("OPTARG")
+    else:
+        sh.set_scalar("OPTARG", argument)
+
+
+def _trap(sh: Shell, args: Args) -> int:
+    """``trap code EXIT`` is kept; code for a signal is only run by one, so it isn't."""
+    rest = args[1:] if args and text_of(args[0]) == "--" else args
+    if not rest or text_of(rest[0]) in ("-p", "-l"):
+        return 0
+    handler, signals = (
+        (rest[0], _texts(rest[1:])) if len(rest) > 1 else (literal("-", sh.where), _texts(rest))
+    )
+    text = text_of(handler)
+    function = sh.functions.get(text.strip())
+    shown = function.unit.text(function.body) if function else text
+    for signal in (name.upper().removeprefix("SIG") for name in signals):
+        if signal in ("EXIT", "0"):
+            sh.exit_trap = handler if text not in ("", "-") else None
+        elif mains.mentioned(shown):
+            sh.warn("TP109", f"what the trap for {signal} starts is not read")
+    return 0
+
+
+def _ignored(sh: Shell, args: Args) -> int:
+    return 0
+
+
+def _umask(sh: Shell, args: Args) -> int:
+    if not args:
+        sh.write(literal("0022\n", sh.where))
+    return 0
+
+
+TABLE: dict[str, Callable[[Shell, Args], int]] = {
+    ":": _true,
+    "true": _true,
+    "false": _false,
+    "echo": printing.echo,
+    "printf": printing.printf,
+    "cd": _cd,
+    "pushd": _pushd,
+    "popd": _popd,
+    "pwd": _pwd,
+    "exit": _exit,
+    "logout": _exit,
+    "return": _return,
+    "break": _break,
+    "continue": _continue,
+    "shift": _shift,
+    "set": _set,
+    "shopt": _shopt,
+    "unset": _unset,
+    "eval": _eval,
+    "source": _source,
+    ".": _source,
+    "read": read_input.read,
+    "mapfile": read_input.mapfile,
+    "readarray": read_input.mapfile,
+    "test": _test,
+    "[": _bracket,
+    "let": _let,
+    "command": _command,
+    "builtin": _builtin,
+    "type": _type,
+    "which": _type,
+    "exec": _exec,
+    "alias": _alias,
+    "getopts": _getopts,
+    "umask": _umask,
+    "trap": _trap,
+    "export": _declare("export"),
+    "declare": _declare("declare"),
+    "typeset": _declare("declare"),
+    "local": _declare("local"),
+    "readonly": _declare("readonly"),
+    **dict.fromkeys(
+        (
+            "wait",
+            "ulimit",
+            "hash",
+            "unalias",
+            "jobs",
+            "disown",
+            "bg",
+            "fg",
+            "times",
+            "sleep",
+            "sync",
+            "clear",
+        ),
+        _ignored,
+    ),
+}

@@ -1,0 +1,154 @@
+"""``read`` and ``mapfile``: lines of stdin, where stdin is known."""
+
+from __future__ import annotations
+
+from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.values import Bit, Value, doubt_in, slice_value, text_of
+from trinity_compat.launch.model import Open
+from trinity_compat.launch.words import expansion
+from trinity_compat.launch.words.segments import DEFAULT_IFS
+
+WITH_VALUE = set("adinNptu")
+
+
+def _options(args: list[Value], with_value: set[str]) -> tuple[dict[str, str], list[str]]:
+    """Letters with their values, and the names behind them."""
+    options: dict[str, str] = {}
+    rest = [text_of(arg) for arg in args]
+    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+        text = rest.pop(0)[1:]
+        if text == "-":
+            break
+        while text:
+            letter, text = text[0], text[1:]
+            if letter in with_value:
+                options[letter] = text or (rest.pop(0) if rest else "")
+                break
+            options[letter] = ""
+    return options, rest
+
+
+def _take(sh: Shell, end: str) -> tuple[Value, bool]:
+    """The next line of stdin without its end, and whether the end was there."""
+    value = sh.stdin or ()
+    text = text_of(value)
+    at = text.find(end)
+    if at < 0:
+        sh.stdin = ()
+        return value, False
+    sh.stdin = slice_value(value, at + 1, len(text))
+    return slice_value(value, 0, at), True
+
+
+def read(sh: Shell, args: list[Value]) -> int:
+    """``read [-r] [-a array] names``."""
+    options, names = _options(args, WITH_VALUE)
+    end = (options["d"][:1] or "\0") if "d" in options else "\n"
+    if sh.stdin is None:
+        line: Value = (sh.unknown("read " + " ".join(names), sh.where),)
+        found = True
+        sh.doubt = Open("read", sh.where)
+    else:
+        line, found = _take(sh, end)
+        sh.doubt = doubt_in([line])
+    while "r" not in options and found and text_of(line).endswith("\\") and end == "\n":
+        more, found = _take(sh, end)
+        line = (*slice_value(line, 0, len(text_of(line)) - 1), *more)
+    if "n" in options or "N" in options:
+        count = options.get("n") or options.get("N") or "0"
+        line = slice_value(line, 0, int(count[:6]) if count.isdigit() else 0)
+    _store(sh, line, options, names)
+    return 0 if found else 1
+
+
+def _store(sh: Shell, line: Value, options: dict[str, str], names: list[str]) -> None:
+    raw, ifs = "r" in options, expansion.ifs_of(sh)
+    if "a" in options:
+        pieces = _split(line, ifs, 0, raw)
+        sh.put(sh.target(options["a"]), Variable(array=dict(enumerate(pieces))))
+        return
+    if not names:
+        sh.set_scalar("REPLY", line)
+        return
+    pieces = _split(line, ifs, len(names), raw)
+    for index, name in enumerate(names):
+        if name.partition("[")[0].isidentifier():
+            sh.set_scalar(name.partition("[")[0], pieces[index] if index < len(pieces) else ())
+
+
+def _split(line: Value, ifs: str, limit: int, raw: bool) -> list[Value]:
+    """Cut a line at IFS into at most ``limit`` pieces (0: no limit); the last one keeps the rest."""
+    text = text_of(line)
+    blanks = "".join(c for c in ifs if c in DEFAULT_IFS)
+    at, out = 0, list[Value]()
+    while at < len(text) and text[at] in blanks:
+        at += 1
+    while at < len(text):
+        if limit and len(out) == limit - 1:
+            out.append(_last(line, text, at, ifs, blanks, raw))
+            break
+        stop = at
+        while stop < len(text) and text[stop] not in ifs:
+            stop += 2 if text[stop] == "\\" and not raw else 1
+        out.append(_unescaped(slice_value(line, at, min(stop, len(text))), raw))
+        at = _skip(text, min(stop, len(text)), ifs, blanks)
+    if not out and doubt_in([line]):
+        return [line]
+    return out
+
+
+def _skip(text: str, at: int, ifs: str, blanks: str) -> int:
+    while at < len(text) and text[at] in blanks:
+        at += 1
+    if at < len(text) and text[at] in ifs:
+        at += 1
+        while at < len(text) and text[at] in blanks:
+            at += 1
+    return at
+
+
+def _last(line: Value, text: str, at: int, ifs: str, blanks: str, raw: bool) -> Value:
+    """What is left of the line; its first word alone where only delimiters follow that word."""
+    stop = at
+    while stop < len(text) and text[stop] not in ifs:
+        stop += 2 if text[stop] == "\\" and not raw else 1
+    stop = min(stop, len(text))
+    if _skip(text, stop, ifs, blanks) < len(text):
+        stop = len(text)
+        while stop > at and text[stop - 1] in blanks:
+            stop -= 1
+    return _unescaped(slice_value(line, at, stop), raw)
+
+
+def _unescaped(value: Value, raw: bool) -> Value:
+    if raw or "\\" not in text_of(value):
+        return value
+    out: list[Bit] = []
+    for bit in value:
+        text, escaped = "", False
+        for char in bit.text:
+            if char != "\\" or escaped:
+                text += char
+            escaped = char == "\\" and not escaped
+        out.append(Bit(text, bit.where, bit.source))
+    return tuple(out)
+
+
+def mapfile(sh: Shell, args: list[Value]) -> int:
+    """``mapfile [-t] name``: every line of stdin an element."""
+    options, names = _options(args, set("dnOsuCc"))
+    end = (options["d"][:1] or "\0") if "d" in options else "\n"
+    skip = int(options.get("s") or 0) if (options.get("s") or "0").isdigit() else 0
+    limit = int(options.get("n") or 0) if (options.get("n") or "0").isdigit() else 0
+    lines: list[Value] = []
+    while sh.stdin:
+        sh.budget.step()
+        line, found = _take(sh, end)
+        keep = found and "t" not in options
+        lines.append((*line, Bit(end, sh.where)) if keep else line)
+        sh.budget.fields(len(lines))
+    lines = lines[skip:]
+    if limit:
+        lines = lines[:limit]
+    sh.put(sh.target(names[0]) if names else "MAPFILE", Variable(array=dict(enumerate(lines))))
+    return 0

@@ -1,0 +1,405 @@
+"""Running a syntax tree: lists, pipes, loops, conditions, functions, redirections.
+
+Where bash's next step depends on something that cannot be known, the step that keeps the script going
+is taken and noted (TP101); the rules are in docs/parse.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core.state import Exit, Function, Jump, Return, Shell
+from trinity_compat.launch.core.tree import Node
+from trinity_compat.launch.core.values import Value, text_of
+from trinity_compat.launch.model import EnvRef, Open
+from trinity_compat.launch.shell import assignments, code, conditions, redirections, simple_command
+from trinity_compat.launch.words import expansion
+from trinity_compat.launch.words.arithmetic import BadArithmetic
+from trinity_compat.launch.words.matching import Matcher, glob
+
+# A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
+PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
+
+
+def run_list(sh: Shell, statements: list[Node]) -> int:
+    """Statements one after the other."""
+    for statement in statements:
+        run_statement(sh, statement)
+    return sh.status
+
+
+def run_isolated(sh: Shell, statements: list[Node]) -> int:
+    """Statements in a shell that is a copy already: what leaves it ends here."""
+    sh.loops = 0
+    try:
+        run_list(sh, statements)
+    except (Exit, Return) as left:
+        sh.status = left.status
+    except Jump:
+        pass
+    sh.status = code.end(sh, sh.status)
+    return sh.status
+
+
+def run_statement(sh: Shell, statement: Node) -> int:
+    """One statement with its redirections, ``!`` and ``&``."""
+    sh.budget.step()
+    sh.where = sh.unit.where(statement)
+    if statement.get("Background") or statement.get("Coprocess"):
+        shell = sh.copy()
+        shell.stdout = None
+        run_isolated(shell, [{**statement, "Background": False, "Coprocess": False}])
+        sh.status, sh.doubt = 0, None
+        return 0
+    negated = bool(statement.get("Negated"))
+    sh.guarded += negated
+    try:
+        if statement.get("Redirs"):
+            status = redirections.run(sh, statement, _run_command)
+        else:
+            status = _run_command(sh, statement)
+    finally:
+        sh.guarded -= negated
+    if (statement.get("Cmd") or {}).get("Type") in PIPELINES:
+        sh.pipe_statuses = (sh.status_value(status, sh.doubt, sh.where),)
+    sh.status = int(status == 0) if negated else status
+    _errexit(sh, statement, negated)
+    return sh.status
+
+
+def _errexit(sh: Shell, statement: Node, negated: bool) -> None:
+    """``set -e``; a status that is a guess never ends the script."""
+    if sh.status == 0 or "e" not in sh.options or sh.guarded or negated or sh.doubt is not None:
+        return
+    command = statement.get("Cmd") or {}
+    if command.get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||"):
+        return
+    if command.get("Type") in ("IfClause", "WhileClause", "ForClause", "CaseClause", "Block", "FuncDecl"):
+        return
+    sh.ended_at = sh.where
+    raise Exit(sh.status)
+
+
+def _run_command(sh: Shell, statement: Node) -> int:
+    command = statement.get("Cmd")
+    if not command:
+        return 0
+    return HANDLERS.get(command["Type"], _unsupported)(sh, command)
+
+
+def _unsupported(sh: Shell, node: Node) -> int:
+    sh.warn("TP109", f"{node['Type']} is not read", sh.unit.where(node))
+    return 0
+
+
+def _binary(sh: Shell, node: Node) -> int:
+    if node["Op"] in ("|", "|&"):
+        return _pipe(sh, node)
+    sh.guarded += 1
+    try:
+        status = run_statement(sh, node["X"])
+    finally:
+        sh.guarded -= 1
+    wanted = (status == 0) == (node["Op"] == "&&")
+    if sh.doubt is not None:
+        goes_on = leaves(sh, [node["Y"]])
+        if _turned(sh, node):
+            wanted = goes_on or not wanted
+            status = int(wanted != (node["Op"] == "&&"))
+            _note_turned(sh, node, f"what follows {node['Op']} {'runs' if wanted else 'does not run'}")
+            sh.doubt = None
+        elif goes_on:
+            _note_guess(sh, "the script is taken to go on")
+            sh.doubt = None
+            return 0
+    if not wanted:
+        return status
+    return run_statement(sh, node["Y"])
+
+
+def leaves(sh: Shell, statements: list[Node], depth: int = 0) -> bool:
+    """Whether statements end the script for certain (``exit``, or a function that does)."""
+    return any(_leaves(sh, statement.get("Cmd") or {}, depth) for statement in statements)
+
+
+def _leaves(sh: Shell, command: Node, depth: int) -> bool:
+    kind = command.get("Type")
+    if kind == "Block":
+        return leaves(sh, command.get("Stmts") or [], depth)
+    if kind == "BinaryCmd" and command["Op"] == "&&":
+        return leaves(sh, [command["X"], command["Y"]], depth)
+    if kind != "CallExpr" or not command.get("Args") or depth > 3:
+        return False
+    parts = command["Args"][0].get("Parts") or [{}]
+    name = parts[0].get("Value", "") if len(parts) == 1 else ""
+    if name in ("exit", "return") or (name in ("break", "continue") and sh.loops):
+        return True
+    function = sh.functions.get(name)
+    return function is not None and _leaves(sh, function.body.get("Cmd") or {}, depth + 1)
+
+
+def _turned(sh: Shell, node: Node) -> bool:
+    """Whether the guess at ``node`` is turned round. That a variable is unset is known, not guessed."""
+    return isinstance(sh.doubt, Open) and sh.log.guesses.turns(sh.unit.where(node))
+
+
+def _note_turned(sh: Shell, node: Node, taken: str) -> None:
+    if isinstance(sh.doubt, Open):
+        why = f"this depends on {sh.doubt.expression}, which cannot be known here"
+        text = f"assumed: {taken}; {why}, and otherwise the script ends without any training"
+        sh.warn("TP114", text, sh.unit.where(node))
+
+
+def _note_guess(sh: Shell, taken: str) -> None:
+    doubt = sh.doubt
+    if isinstance(doubt, EnvRef):
+        sh.warn("TP102", f"this depends on ${doubt.name}, which is not set; {taken}")
+    elif doubt is not None:
+        sh.warn("TP101", f"this depends on {doubt.expression}, which cannot be known here; {taken}")
+
+
+def _pipe(sh: Shell, node: Node) -> int:
+    stages = [node["Y"]]
+    left = node["X"]
+    while (left.get("Cmd") or {}).get("Type") == "BinaryCmd" and left["Cmd"]["Op"] in ("|", "|&"):
+        if left.get("Redirs") or left.get("Negated"):
+            break
+        stages.insert(0, left["Cmd"]["Y"])
+        left = left["Cmd"]["X"]
+    stages.insert(0, left)
+    data: Value | None = sh.stdin
+    statuses: list[Value] = []
+    failed = status = 0
+    for index, stage in enumerate(stages):
+        shell = sh.copy()
+        shell.stdin = data
+        last = index == len(stages) - 1
+        shell.stdout = sh.stdout if last else []
+        status = run_isolated(shell, [stage])
+        failed = status or failed
+        statuses.append(sh.status_value(status, shell.doubt, sh.where))
+        sh.doubt = shell.doubt or (sh.doubt if index else None)
+        if not last:
+            data = tuple(shell.stdout or ())
+    sh.pipe_statuses = tuple(statuses)
+    return failed if "pipefail" in sh.options else status
+
+
+def _if(sh: Shell, node: Node) -> int:
+    taken = _condition(sh, node.get("Cond") or [])
+    doubt = sh.doubt
+    other = node.get("Else") or {}
+    if doubt is not None:
+        body, rest = node.get("Then") or [], other.get("Then") or []
+        away, stays = (body, rest) if taken else (rest, body)
+        if leaves(sh, away) and not leaves(sh, stays) and not other.get("Cond"):
+            taken = not taken
+        if _turned(sh, node):
+            taken = not taken
+            _note_turned(sh, node, f"the condition is {'true' if taken else 'false'}")
+        else:
+            _note_guess(sh, f"taken as {'true' if taken else 'false'}")
+    sh.doubt = None
+    if taken:
+        return run_list(sh, node.get("Then") or [])
+    if not other:
+        return 0
+    if other.get("Cond"):
+        return _if(sh, other)
+    return run_list(sh, other.get("Then") or [])
+
+
+def _condition(sh: Shell, statements: list[Node]) -> bool:
+    sh.guarded += 1
+    try:
+        return run_list(sh, statements) == 0
+    finally:
+        sh.guarded -= 1
+
+
+def _while(sh: Shell, node: Node) -> int:
+    until = bool(node.get("Until"))
+
+    def more() -> bool:
+        going = _condition(sh, node.get("Cond") or []) != until
+        if sh.doubt is not None:
+            _note_guess(sh, "the loop is taken to end")
+            sh.doubt = None
+            return False
+        return going
+
+    return _loop(sh, more, node.get("Do") or [], endless=True)
+
+
+def _loop(sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: bool) -> int:
+    """Rounds of a loop until it ends; one without an end is read as a single round."""
+    before, first, status, rounds, where = len(sh.log.launches), None, 0, 0, sh.where
+    sh.loops += 1
+    try:
+        while more():
+            rounds += 1
+            sh.budget.step()
+            if rounds > bounds.LOOP or (endless and len(sh.log.launches) - before > 256):
+                sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
+                del sh.log.launches[first or before :]
+                break
+            try:
+                status = run_list(sh, body)
+            except Jump as jump:
+                status = 0
+                if jump.levels > 1 and sh.loops > 1:
+                    raise Jump(jump.levels - 1, again=jump.again) from None
+                if not jump.again:
+                    break
+            first = len(sh.log.launches) if first is None else first
+    finally:
+        sh.loops -= 1
+    return status
+
+
+def _for(sh: Shell, node: Node) -> int:
+    loop = node["Loop"]
+    if loop["Type"] == "CStyleLoop":
+        return _c_style(sh, node, loop)
+    if node.get("Select"):
+        sh.warn("TP101", "select asks its user; its body is not read")
+        return 0
+    if "Items" in loop or loop.get("InPos", {}).get("Line"):
+        items = expansion.expand_words(sh, sh.unit, loop.get("Items") or [])
+    else:
+        items = list(sh.positional)
+    _note_open_list(sh, items)
+    name = loop["Name"]["Value"]
+    remaining = iter(items)
+
+    def more() -> bool:
+        item = next(remaining, None)
+        control = sh.variables.get(name)
+        if item is not None and control is not None and "n" in control.attributes:
+            sh.put(name, replace(control, value=item))  # each word is a name that it refers to
+        elif item is not None:
+            sh.set_scalar(name, item)
+        return item is not None
+
+    return _loop(sh, more, node.get("Do") or [], endless=False)
+
+
+def _note_open_list(sh: Shell, items: list[Value]) -> None:
+    """Say that an item may stand for any number of rounds: ``for i in $(seq 3)``."""
+    sh.doubt = conditions.doubt_in(item for item in items if not text_of(item))
+    _note_guess(sh, "the loop is read as one round")
+    sh.doubt = None
+
+
+def _c_style(sh: Shell, node: Node, loop: Node) -> int:
+    rounds = 0
+
+    def step(key: str) -> int:
+        return expansion.evaluate(sh, sh.unit, loop[key])[0] if loop.get(key) else 1
+
+    def more() -> bool:
+        nonlocal rounds
+        try:
+            step("Init" if rounds == 0 else "Post")
+            rounds += 1
+            return step("Cond") != 0
+        except BadArithmetic as error:
+            sh.warn("TP108", f"for ((…)): {error}", severity="error")
+            return False
+
+    return _loop(sh, more, node.get("Do") or [], endless=True)
+
+
+def _case(sh: Shell, node: Node) -> int:
+    subject = expansion.expand_single(sh, sh.unit, node["Word"], tilde="word")
+    sh.doubt = conditions.doubt_in([subject])
+    if sh.doubt is not None:
+        _note_guess(sh, f"read as {text_of(subject)!r}")
+        sh.doubt = None
+    status, falls = 0, False
+    for item in node.get("Items") or []:
+        if falls or _case_matches(sh, item, subject):
+            status = run_list(sh, item["Stmts"]) if item.get("Stmts") else 0
+            if item["Op"] == ";;":
+                break
+            falls = item["Op"] == ";&"
+    return status
+
+
+def _case_matches(sh: Shell, item: Node, subject: Value) -> bool:
+    for pattern in item["Patterns"]:
+        chars = expansion.expand_pattern(sh, sh.unit, pattern)
+        if Matcher(text_of(subject), sh.budget).whole(glob(chars)):
+            return True
+    return False
+
+
+def _block(sh: Shell, node: Node) -> int:
+    return run_list(sh, node.get("Stmts") or [])
+
+
+def _subshell(sh: Shell, node: Node) -> int:
+    with sh.nested():
+        shell = sh.copy()
+        status = run_isolated(shell, node.get("Stmts") or [])
+    sh.doubt = shell.doubt
+    return status
+
+
+def _function(sh: Shell, node: Node) -> int:
+    sh.functions[node["Name"]["Value"]] = Function(node["Body"], sh.unit)
+    return 0
+
+
+def _arithmetic(sh: Shell, node: Node) -> int:
+    sh.doubt = None
+    try:
+        number, used = expansion.evaluate(sh, sh.unit, node["X"])
+    except BadArithmetic as error:
+        sh.warn("TP108", f"(({sh.unit.text(node['X'])})): {error}", severity="error")
+        return 1
+    sh.doubt = conditions.doubt_in(used)
+    return int(number == 0)
+
+
+def _let(sh: Shell, node: Node) -> int:
+    status = 1
+    for expression in node.get("Exprs") or []:
+        status = _arithmetic(sh, {"X": expression})
+    return status
+
+
+def _time(sh: Shell, node: Node) -> int:
+    return run_statement(sh, node["Stmt"]) if node.get("Stmt") else 0
+
+
+def _coproc(sh: Shell, node: Node) -> int:
+    shell = sh.copy()
+    shell.stdout = None
+    run_isolated(shell, [node["Stmt"]])
+    return 0
+
+
+def _test_clause(sh: Shell, node: Node) -> int:
+    return conditions.run_clause(sh, sh.unit, node)
+
+
+HANDLERS: dict[str, Callable[[Shell, Node], int]] = {
+    "CallExpr": lambda sh, node: simple_command.run(sh, node),
+    "DeclClause": lambda sh, node: assignments.declare(sh, node),
+    "BinaryCmd": _binary,
+    "IfClause": _if,
+    "WhileClause": _while,
+    "ForClause": _for,
+    "CaseClause": _case,
+    "Block": _block,
+    "Subshell": _subshell,
+    "FuncDecl": _function,
+    "ArithmCmd": _arithmetic,
+    "LetClause": _let,
+    "TimeClause": _time,
+    "CoprocClause": _coproc,
+    "TestClause": _test_clause,
+}

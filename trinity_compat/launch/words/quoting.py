@@ -1,0 +1,107 @@
+"""Backslashes: in plain words, in double quotes, in here-documents, in ``$'…'``; and back again."""
+
+from __future__ import annotations
+
+import re
+
+from trinity_compat.launch.words.matching import Chars
+
+ANSI = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+ANSI_ESCAPE = re.compile(
+    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.)|(.))", re.S
+)
+ECHO_ESCAPE = re.compile(
+    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|0([0-7]{0,3})|([abceEfnrtv\\]))", re.S
+)
+
+
+def double_quoted(text: str, *, heredoc: bool = False, braced: bool = False) -> str:
+    """The characters of a text in double quotes; ``braced`` in a ``${…}`` there."""
+    if "\\" not in text:
+        return text
+    special = ("$`\\" if heredoc else '$`"\\') + ("}" if braced else "")
+    return re.sub(r"\\(.)", lambda m: m[1] if m[1] in special else m[0], text, flags=re.S)
+
+
+def ansi_c(text: str) -> str:
+    """The characters of ``$'text'``."""
+    out = ANSI_ESCAPE.sub(_ansi_char, text) if "\\" in text else text
+    return out.split("\0", 1)[0]
+
+
+def _ansi_char(match: re.Match[str]) -> str:
+    for group in (1, 2, 3):
+        if match[group]:
+            return _code_point(int(match[group], 16))
+    if match[4]:
+        return chr(int(match[4], 8) & 0xFF)
+    if match[5]:
+        return chr(ord(match[5].upper()) ^ 0x40) if match[5].isascii() else match[5]
+    char = match[6]
+    if char in ANSI:
+        return ANSI[char]
+    return char if char in "\\'\"?" else "\\" + char
+
+
+def _code_point(number: int) -> str:
+    return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else ""
+
+
+def echo_escapes(text: str) -> tuple[str, bool]:
+    """What ``echo -e`` and ``printf %b`` make of a text, and whether ``\\c`` ends the output."""
+    stop = False
+
+    def change(match: re.Match[str]) -> str:
+        nonlocal stop
+        if stop:
+            return ""
+        for group in (1, 2, 3):
+            if match[group]:
+                return _code_point(int(match[group], 16))
+        if match[5] is None:
+            return chr(int(match[4] or "0", 8) & 0xFF)
+        if match[5] == "c":
+            stop = True
+            return "\0"
+        return "\\" if match[5] == "\\" else ANSI[match[5]]
+
+    out = ECHO_ESCAPE.sub(change, text)
+    return (out.split("\0", 1)[0] if stop else out), stop
+
+
+def shell_quoted(text: str) -> str:
+    """``${name@Q}``."""
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        back = {value: key for key, value in ANSI.items() if key != "e"} | {"\x1b": "E"}
+        body = "".join("\\" + back[c] if c in back else ("\\" + c if c in "\\'" else _octal(c)) for c in text)
+        return f"$'{body}'"
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _octal(char: str) -> str:
+    return f"\\{ord(char):03o}" if ord(char) < 32 or ord(char) == 127 else char
+
+
+def printf_quoted(text: str) -> str:
+    """``printf %q``."""
+    if not text:
+        return "''"
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        return shell_quoted(text)
+    out = re.sub(r"([^\w@%+=:./\-\x80-\U0010ffff])", r"\\\1", text)
+    return "\\" + out if out[0] in "~#" and text[0] == out[0] else out
+
+
+def plain_pieces(text: str) -> Chars:
+    """An unquoted text: each character with whether a backslash quotes it."""
+    out: Chars = []
+    at = 0
+    while at < len(text):
+        if text[at] == "\\" and at + 1 < len(text):
+            if text[at + 1] != "\n":
+                out.append((text[at + 1], True))
+            at += 2
+            continue
+        out.append((text[at], False))
+        at += 1
+    return out
