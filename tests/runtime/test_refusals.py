@@ -41,7 +41,7 @@ def planned(tmp_path, word, *options):
     [
         ("algorithm.adv_estimator=remax", "a greedy answer beside each group"),
         ("reward.reward_model.enable=True", "no process of the run serves a reward model"),
-        ("actor_rollout_ref.rollout.name=sglang", "the explorer runs vLLM"),
+        ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("data.gen_batch_size=24", "generates exactly data.train_batch_size prompts"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
         ("+actor_rollout_ref.rollout.quantization=fp8", "the trainer's precision"),
@@ -108,8 +108,21 @@ def test_what_asks_for_nothing_or_can_be_done_runs(tmp_path, word):
 
 
 def test_what_a_set_asks_for_is_refused_too(tmp_path):
-    with pytest.raises(UserError, match=r"rollout\.name=sglang cannot be run decoupled"):
-        planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.name=sglang")
+    with pytest.raises(UserError, match=r"rollout\.quantization=fp8 cannot be run decoupled"):
+        planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.quantization=fp8")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "hf"])
+def test_vllm_takes_the_place_of_another_engine_and_says_so(tmp_path, engine):
+    said = planned(tmp_path, f"actor_rollout_ref.rollout.name={engine}")
+    assert any(f"rollout.name={engine}: the explorer runs vLLM in its place" in line for line in said)
+
+
+def test_what_is_meant_for_the_other_engine_alone_is_left_out_by_name(tmp_path):
+    rollout = "actor_rollout_ref.rollout"
+    word = f"{rollout}.name=sglang +{rollout}.engine_kwargs.sglang.attention_backend=fa3"
+    (line,) = [line for line in planned(tmp_path, word) if "in its place" in line]
+    assert line.endswith("left out: engine_kwargs.sglang.attention_backend=fa3")
 
 
 @pytest.mark.parametrize(("images", "refused"), [([["a.png"]], True), ([[]], False)])

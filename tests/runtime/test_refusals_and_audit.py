@@ -19,7 +19,7 @@ GIVEN = ["actor_rollout_ref.model.path=org/m", "data.train_files=/d/t.parquet", 
     "word",
     [
         "reward.reward_model.enable=True",
-        f"{ROLLOUT}.name=sglang",
+        f"{ROLLOUT}.name=lmdeploy",
         "distillation.enabled=True",
         f"+{ROLLOUT}.quantization=fp8",
         f"{ROLLOUT}.enable_rollout_routing_replay=True",

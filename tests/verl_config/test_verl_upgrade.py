@@ -17,6 +17,8 @@ from trinity_compat.verl_config.upgrade import row_for
 
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."
+AGENT = ROLLOUT + "agent.default_agent_loop"
+SGLANG_TOOLS = [ROLLOUT + "name=sglang", ROLLOUT + "multi_turn.enable=True"]
 
 
 def carried(*arguments: str, version: str, module: str = PPO):
@@ -85,6 +87,13 @@ def test_every_row_leads_to_a_key_of_the_pinned_release_or_nowhere() -> None:
         ("0.3.0", [], {"algorithm.use_kl_in_reward": True}),
         ("0.3.0", [ACTOR + "use_kl_loss=True"], {"algorithm.use_kl_in_reward": False}),
         ("0.4.1", [], {"algorithm.use_kl_in_reward": False}),
+        ("0.4.1", SGLANG_TOOLS, {AGENT: "tool_agent"}),
+        ("0.6.1", SGLANG_TOOLS, {AGENT: "tool_agent"}),
+        ("0.6.1", [*SGLANG_TOOLS, f"{AGENT}=mine"], {AGENT: "mine"}),
+        ("0.6.1", [*SGLANG_TOOLS, ROLLOUT + "mode=async"], {AGENT: "single_turn_agent"}),
+        ("0.6.1", SGLANG_TOOLS[:1], {AGENT: "single_turn_agent"}),
+        ("0.6.1", [ROLLOUT + "name=vllm", SGLANG_TOOLS[1]], {AGENT: "single_turn_agent"}),
+        ("0.7.0", SGLANG_TOOLS, {AGENT: "single_turn_agent"}),
         # Until 0.3 one clip ratio was both bounds, and nothing was clipped twice.
         (
             "0.3.0",

@@ -37,6 +37,9 @@ REWARD_MANAGERS = ("naive", "dapo", "gdpo", "rate_limited", "remote", "prime", "
 _OLD_MANAGERS = ("collabllm",)  # of veRL's own recipes, on the interface of 0.6 and older
 _MANAGER = "reward.reward_manager.name"
 
+# Engines of veRL's releases that generate from the same weights and sampling parameters as vLLM.
+OTHER_ENGINES = ("sglang", "sglang_async", "trtllm", "hf")
+
 Value = Callable[[str], Any]  # the value of a key of the pinned veRL, None where it has none
 
 
@@ -80,7 +83,12 @@ _ALWAYS = (
         also=("reward_model.enable",),
         below="reward.reward_model.",
     ),
-    Refusal(f"{_ROLLOUT}.name", "the explorer runs vLLM", f"write {_ROLLOUT}.name=vllm", off=("vllm",)),
+    Refusal(
+        f"{_ROLLOUT}.name",
+        "veRL has no rollout of that name; the explorer runs vLLM",
+        f"write {_ROLLOUT}.name=vllm",
+        off=("vllm", *OTHER_ENGINES),
+    ),
     Refusal("distillation.enabled", "no process of the run serves teachers", below="distillation."),
     Refusal(f"{_ROLLOUT}.quantization", "the explorer's weights have the trainer's precision"),
     Refusal(f"{_ROLLOUT}.enable_rollout_routing_replay", "the buffer keeps no expert routes"),

@@ -331,6 +331,18 @@ def _resume_path(config: EffectiveConfig) -> str | None:
     return mode if isinstance(mode, str) and "global_step_" in mode else None
 
 
+def _tools_of_sglang(config: EffectiveConfig) -> str | None:
+    """sglang's own rollout called the tools; in its async mode veRL's agent loops did, as they do today."""
+    said = config.settings.get(_AGENT)
+    if said is not None and said.where is not None:
+        return None
+    rollout = "actor_rollout_ref.rollout."
+    sglang = str(config.get(rollout + "name")).startswith("sglang")
+    its_own = config.get(rollout + "multi_turn.enable") and config.get(rollout + "mode") != "async"
+    return "tool_agent" if sglang and its_own else None
+
+
+_AGENT = "actor_rollout_ref.rollout.agent.default_agent_loop"
 _ACTOR = "actor_rollout_ref.actor."
 _CORRECTION = "algorithm.rollout_correction."
 _DERIVED_FROM = {
@@ -343,6 +355,7 @@ _DERIVED_FROM = {
     _CORRECTION + "rollout_rs_threshold": _CORRECTION + "rollout_rs_threshold",
     _CORRECTION + "loss_type": _CORRECTION + "use_policy_gradient",
     "trainer.resume_from_path": "trainer.resume_mode",
+    _AGENT: "actor_rollout_ref.rollout.multi_turn.enable",
 }
 # Keys that the old release has under the same name with another meaning: the derived value stands.
 _RECAST = {
@@ -351,6 +364,7 @@ _RECAST = {
     "trainer.resume_mode",
     "trainer.resume_from_path",
     "trainer.use_v1",
+    _AGENT,
     _ACTOR + "optim.clip_grad",
     "critic.optim.clip_grad",
 }
@@ -369,6 +383,12 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ("0.3.0", _ACTOR + "clip_ratio_low", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
     ("0.3.0", _ACTOR + "clip_ratio_high", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
     ("0.3.0", _ACTOR + "clip_ratio_c", lambda _: _NO_DUAL_CLIP, "until 0.3 there was no dual clip"),
+    (
+        "0.6.1",
+        _AGENT,
+        _tools_of_sglang,
+        "until 0.6 sglang's rollout called the tools where multi_turn.enable was set",
+    ),
     ("0.7.0", _ACTOR + "optim.clip_grad", _clip_of("actor_rollout_ref.actor"), _CLIP_WHY),
     ("0.7.0", "critic.optim.clip_grad", _clip_of("critic"), _CLIP_WHY),
     ("0.7.0", _CORRECTION + "rollout_rs", _rejection, "0.8 names the statistic"),

@@ -20,7 +20,16 @@ from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
-from trinity_compat.runtime.plan import attention, checkout, colocate, length, micro_batches, places, profiles
+from trinity_compat.runtime.plan import (
+    attention,
+    checkout,
+    colocate,
+    engine,
+    length,
+    micro_batches,
+    places,
+    profiles,
+)
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
@@ -136,6 +145,8 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
     The order matters: the micro-batches are of all the GPUs that the launch names, so they come before the
     GPUs are split; and a job's folder is no path of the launch's."""
     verl, notes = micro_batches.divided(composed)
+    verl, swapped = engine.on_vllm(verl)
+    notes += swapped
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.ours import OTHER_ENGINES
 from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.spellings import Pair
@@ -116,10 +117,11 @@ def engine(view: View) -> Said:
     yield ENGINE_TYPE.put(known)
     if name == "???":
         yield Verdict(ENGINE_TYPE.key, Status.MAPPED, "not given: vllm", target=ENGINE_TYPE.path)
-    elif known != name:
-        reason = f"Trinity has no engine {name!r}; the YAML says vllm"
+    elif name in OTHER_ENGINES:
+        upstream = "" if known == name else f"; Trinity has no engine {name!r}, the YAML says vllm"
+        reason = f"our explorer runs vLLM in its place: same weights, same sampling parameters{upstream}"
         yield Verdict(ENGINE_TYPE.key, Status.APPROXIMATED, reason)
-    yield from _own_arguments(view, name)
+    yield from _own_arguments(view)
     experts = f"{ROLLOUT}.expert_parallel_size"
     if view.integer(experts, 1) > 1:
         yield Put(f"{ENGINE}.enable_expert_parallel", True, (experts,))
@@ -137,13 +139,10 @@ def lengths_and_engine(reading: Reading) -> Told:
     yield from reading.told(MAX_PROMPT, MAX_RESPONSE, CRITIC, ENGINE_TYPE, MAX_LENGTH, *EXTRA)
 
 
-def _own_arguments(view: View, engine: str) -> Iterator[Verdict]:
+def _own_arguments(view: View) -> Iterator[Verdict]:
     """What our explorer's vLLM, on a GPU, makes of the arguments that the launch hands to it by name."""
     for key in view.below(SECTION):
         name, value = key.partition(".")[0], view.value(f"{SECTION}.{key}")
-        if engine not in ("vllm", "???"):
-            yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, f"the engine is {engine}")
-            continue
         found = fate(name, value, GPU)
         if found.refused:
             why = f" ({found.why})" if found.why else ""

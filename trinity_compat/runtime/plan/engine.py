@@ -1,0 +1,27 @@
+"""The explorer's engine is vLLM, whatever the launch names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trinity_compat.dotted import value_at
+from trinity_compat.runtime.plan.verl_view import ROLLOUT, Step, VerlView
+from trinity_compat.translate.ours import OTHER_ENGINES
+
+
+def on_vllm(verl: VerlView) -> Step:
+    """The configuration with vLLM in place of another engine that veRL has; what is meant for that engine
+    alone (``engine_kwargs`` of its name) is left out by name. What it says for vLLM holds."""
+    name = value_at(verl.tree, f"{ROLLOUT}.name")
+    if name not in OTHER_ENGINES:
+        return verl, []
+    line = f"{ROLLOUT}.name={name}: the explorer runs vLLM in its place"
+    if left := _own_arguments(verl, name.removesuffix("_async")):
+        line += f"; left out: {', '.join(left)}"
+    return verl.changed({f"{ROLLOUT}.name": "vllm"}), [line]
+
+
+def _own_arguments(verl: VerlView, name: str) -> list[str]:
+    given = value_at(verl.tree, f"{ROLLOUT}.engine_kwargs.{name}")
+    said = given.items() if isinstance(given, Mapping) else ()
+    return [f"engine_kwargs.{name}.{argument}={value}" for argument, value in said if value is not None]
