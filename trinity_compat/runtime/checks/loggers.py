@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 
 # Source: verl 0.9.1, utils/tracking.py, Tracking. None: nothing to install.
@@ -27,10 +27,10 @@ _PACKAGES = {
 _OFFLINE = ("offline", "disabled", "dryrun", "shared")
 
 
-def check(verl: Mapping[str, Any]) -> None:
+def check(verl: Tree) -> None:
     """Raises UserError for a logger of ``trainer.logger`` that veRL does not know, that is not installed, or
     that has no key: the run would end minutes later."""
-    asked = verl["trainer"].get("logger") or []
+    asked = value_at(verl, "trainer.logger") or []
     for name in [asked] if isinstance(asked, str) else asked:
         if name not in _PACKAGES:
             raise UserError(f"trainer.logger={name}: no such logger", hint=f"veRL has {', '.join(_PACKAGES)}")

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from trinity_compat import extras
 from trinity_compat.dotted import value_at
@@ -21,6 +20,7 @@ from trinity_compat.runtime.plan import checkout
 from trinity_compat.runtime.plan.devices import detect_device
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.refusals import place
+from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.secret import hidden
 from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
@@ -33,7 +33,7 @@ _LIMIT_S = 600.0
 _ANSWERS = "start.json"
 
 
-def check(made: RunPlan, record: Mapping[str, Any], *, execute: bool) -> Report:
+def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> Report:
     """What veRL and vLLM say of the run. ``record``: the launch's words, as config/launch.json holds them.
     ``execute``: whether code that a model brings may run.
 
@@ -103,7 +103,7 @@ def _mark(made: RunPlan, native: bool, execute: bool) -> str:
 _MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
 
 
-def _stamp(path: Any, cwd: Path) -> tuple[int, int] | None:
+def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:
     try:
         found = (cwd / Path(str(path)).expanduser() / "config.json").stat()
     except (OSError, ValueError):
@@ -148,7 +148,7 @@ def _environment(made: RunPlan, native: bool) -> dict[str, str]:
     return env
 
 
-def _error(report: Report, made: RunPlan, record: Mapping[str, Any]) -> UserError:
+def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
     """The first refusal with its place, the others below it."""
     first, *others = report.refused
     places = [_where(record, found.key) for found in others]
@@ -168,7 +168,7 @@ def _said(found: Refused, made: RunPlan) -> str:
     return f"{named}{found.by} refuses to start: {found.why}"
 
 
-def _where(record: Mapping[str, Any], key: str) -> Where | None:
+def _where(record: LaunchRecord, key: str) -> Where | None:
     """The launch's own word for ``key``, in whichever release's spelling; else where the launch stands."""
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
     exact = [name for name in words if key in _spelled_now(name)]

@@ -14,6 +14,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.refusals import place
+from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate.sections.gpus import sharing
 from trinity_compat.verl_config import PINNED
@@ -65,7 +66,7 @@ def _ranks(verl: VerlView, role: str) -> int:
     return max(1, verl.trainer.gpus // sharing(role, verl.size, megatron=verl.megatron))
 
 
-def check(verl: Tree, record: Tree) -> None:
+def check(verl: Tree, record: LaunchRecord) -> None:
     """Raises UserError for the first size that veRL would miss or refuse. ``record``: config/launch.json."""
     for size in _sizes(verl):
         if not size.is_dynamic(verl):
@@ -87,7 +88,7 @@ def has_critic(verl: Tree) -> bool:
     return value_at(verl, "algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
 
 
-def _check_one(size: _Size, verl: Tree, record: Tree) -> None:
+def _check_one(size: _Size, verl: Tree, record: LaunchRecord) -> None:
     per_gpu, all_gpus = value_at(verl, size.per_gpu), value_at(verl, size.all_gpus)
     if all_gpus is not None:
         raise UserError(

@@ -10,10 +10,10 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.progress import say
@@ -24,7 +24,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 _TELL_EVERY_S = 30.0
 
 
-def planned(made: RunPlan, config: Mapping[str, Any], wanted: str | None) -> RunPlan:
+def planned(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
     """``made`` with the checkpoints to evaluate, and a folder of its own for their weights.
 
     ``wanted``: all, latest, or steps with commas between (0: the model before training). Without it the YAML
@@ -37,8 +37,8 @@ def planned(made: RunPlan, config: Mapping[str, Any], wanted: str | None) -> Run
     return replace(made, spec=spec)
 
 
-def _said(config: Mapping[str, Any]) -> str:
-    explorer = config.get("explorer") or {}
+def _said(config: Tree) -> str:
+    explorer = section_at(config, "explorer")
     if explorer.get("bench_on_latest_checkpoint"):
         return "latest"
     return "all+start" if explorer.get("eval_on_startup", True) else "all"
@@ -81,8 +81,8 @@ class BenchWatch:
     url: str
     steps: Sequence[int]
     _buffer: Buffer | None = None
-    _marks: dict[int, Any] = field(default_factory=dict)
-    _told: tuple[Any, float] = (None, 0.0)
+    _marks: dict[int, object] = field(default_factory=dict)
+    _told: tuple[object, float] = (None, 0.0)
 
     def begin(self) -> None:
         """Note what earlier benches left."""
@@ -108,7 +108,7 @@ class BenchWatch:
         rows = self._buffer.read_metrics(ROLE) if self._buffer else []
         return {step: metrics for step, metrics in rows if step in self.steps}
 
-    def _read_marks(self) -> dict[int, Any]:
+    def _read_marks(self) -> dict[int, object]:
         buffer = self._buffer
         return {step: buffer.get_state(f"{ROLE}/{step}") for step in self.steps} if buffer else {}
 

@@ -8,14 +8,14 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from trinity_compat.addresses import LOOPBACK
+from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
@@ -38,7 +38,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def local_ray(options: Mapping[str, Any], *, gpus: int | None = None, cpus: int = 0) -> Iterator[Cluster]:
+def local_ray(options: Tree, *, gpus: int | None = None, cpus: int = 0) -> Iterator[Cluster]:
     """Start Ray on this machine for the time of the block; ``options``: veRL's ``ray_kwargs.ray_init``.
 
     ``gpus`` None lets Ray count them; ``cpus``: slots that it must have. Raises RunError with Ray's own
@@ -56,11 +56,11 @@ def local_ray(options: Mapping[str, Any], *, gpus: int | None = None, cpus: int 
 
 
 @contextlib.contextmanager
-def _folder(named: str | None) -> Iterator[Path]:
+def _folder(named: object) -> Iterator[Path]:
     """Where Ray lies. What the user named stays, with all that is in it: others' Rays may lie there too,
     and Ray itself leaves a session's logs to whoever names a folder for them."""
     if named:
-        yield Path(named)
+        yield Path(str(named))
         return
     # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR.
     own = Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
@@ -70,7 +70,7 @@ def _folder(named: str | None) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _started(options: Mapping[str, Any], folder: Path, gpus: int | None, cpus: int) -> str:
+def _started(options: Tree, folder: Path, gpus: int | None, cpus: int) -> str:
     import ray
 
     try:
@@ -91,9 +91,7 @@ def _daemons() -> list[psutil.Process]:
     return [process for process in below if process.name() in ("raylet", "gcs_server")]
 
 
-def _init_arguments(
-    options: Mapping[str, Any], folder: Path, gpus: int | None, cpus: int = 0
-) -> dict[str, Any]:
+def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0) -> dict[str, object]:
     asked = {name: value for name, value in options.items() if value is not None and name != "address"}
     cores = psutil.cpu_count() or 1
     return {

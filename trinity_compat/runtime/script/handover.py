@@ -59,7 +59,8 @@ def ends_of(folder: Path) -> list[LaunchEnd]:
 def read_call(folder: Path) -> ScriptCall:
     """What ``folder_of`` wrote."""
     data = json.loads((folder / _CALL).read_text())
-    options = RunOptions.of_json(data["options"])
+    given = data["options"]
+    options = RunOptions(**{**given, "profiles": tuple(given["profiles"]), "sets": tuple(given["sets"])})
     return ScriptCall(**{**data, "arguments": tuple(data["arguments"]), "options": options})
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trinity_compat import mains
 from trinity_compat.audit import Audit, render
@@ -19,7 +18,7 @@ from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
 from trinity_compat.runtime.plan import length
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import is_trinity_only
-from trinity_compat.runtime.plan.source import Source
+from trinity_compat.runtime.plan.source import LaunchRecord, Source
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
 from trinity_compat.secret import masked, shown
@@ -93,7 +92,7 @@ def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[L
         return ()
 
 
-def _record(launch: Launch, call: ScriptCall) -> dict[str, Any]:
+def _record(launch: Launch, call: ScriptCall) -> LaunchRecord:
     """The launch as it was made, for config/launch.json. The environment's values stay out of it."""
     return {
         "script": call.script,
