@@ -40,6 +40,7 @@ def check(verl: Tree) -> None:
                 f"trainer.logger names {name}, and {package} is not installed",
                 hint=f"pip install {package}, or leave {name} out of trainer.logger",
             )
+        # wandb asks for the key at its first use, minutes after the start.
         if package == "wandb" and not wandb_may_start():
             raise UserError(
                 "trainer.logger names wandb, and there is no key (api_key not configured (no-tty))",

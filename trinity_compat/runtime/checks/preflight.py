@@ -45,6 +45,7 @@ def check(plan: RunPlan) -> None:
 def missing(plan: RunPlan) -> Iterator[str]:
     """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
     them; for a dry run, which may be made on another machine."""
+    # Not disk, ports or packages: those of the machine that runs it count.
     for look in (check_models, check_data, check_reward_function):
         try:
             look(plan.spec.verl, cwd=plan.cwd)
@@ -230,6 +231,7 @@ def check_ports(ray: Tree) -> None:
 def is_free(port: int) -> bool:
     """Whether this process could listen on ``port``."""
     with socket.socket() as probe:
+        # Else the closed connections of a run that just ended would count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

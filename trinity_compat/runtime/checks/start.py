@@ -41,6 +41,7 @@ def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> Report:
     UserError for what is refused.
     """
     native = made.spec.device == detect_device()
+    # Without this a rerun that continues from a checkpoint would pay the check's seconds again.
     mark = _mark(made, native, execute)
     report = _known(made, mark) or _asked(made, execute=execute, native=native)
     report.native, report.mark = native, mark
@@ -96,6 +97,7 @@ def _mark(made: RunPlan, native: bool, execute: bool) -> str:
         models,
         [extras.version(n) for n in _JUDGES],
     ]
+    # Another vLLM may answer otherwise.
     rests_on.append(os.environ.get(VLLM_ELSEWHERE))
     return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 

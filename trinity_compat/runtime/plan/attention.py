@@ -34,6 +34,7 @@ def overlay(told: Tree, device: str) -> list[Overlay]:
     if device != "cuda" or installed() or not wanted.startswith("flash"):
         return []
     sequences = (_size(asked.get(f"{role}.{_SEQUENCE}")) for role in _ROLES)
+    # These engines bring kernels of their own; and sdpa cannot run Ulysses.
     if asked.get(f"{_ACTOR}.strategy") in _OWN_ATTENTION or max(sequences) > 1:
         return []
     made = Overlay.of_profile(profiles.load(PROFILE))

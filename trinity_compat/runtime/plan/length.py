@@ -30,6 +30,7 @@ def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
     reading = Reading(config)
     limit = reading.get(_TRAINER)
     bound = reading.get("buffer.total_steps")
+    # In a translated YAML the number is a count that follows from the epochs, unless --set gives it.
     if limit is None or not (is_set or not compat):
         return {}
     if is_set and bound is not None and bound < limit:
@@ -43,6 +44,7 @@ def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
             f"{_TRAINER}={limit} optimizer updates are no whole number of veRL steps of {r} updates each",
             hint=f"write {limit // r * r or r} or {(limit // r + 1) * r}",
         )
+    # Both sides end at the lower of the two, as Trinity's do.
     return {STEPS: min(limit, bound or limit) // r}
 
 

@@ -53,8 +53,10 @@ def divided(verl: VerlView) -> Step:
     lines = []
     for size in _sizes(verl.tree):
         given = value_at(verl.tree, size.all_gpus)
+        # type() and not isinstance(): a bool is an int, and no size.
         if type(given) is not int or given < 1 or size.is_dynamic(verl.tree):
             continue
+        # A size per GPU stays where a launch says both; a GPU computes one row at least.
         each = value_at(verl.tree, size.per_gpu) or max(1, given // _ranks(verl, size.role))
         values |= {size.all_gpus: None, size.per_gpu: each}
         lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")

@@ -71,6 +71,7 @@ def is_trinity_only(text: str) -> bool:
 
 def _is_verl(key: str, text: str) -> bool:
     if key.startswith("+") or _in_verl(key):
+        # "+" is Hydra's word for a key that veRL does not define: nothing to look up.
         return True
     if schema(TARGETS[0]).find(key) is not None:
         return False

@@ -41,6 +41,7 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, explorers: int = 1) ->
 
 def _said(record: LaunchRecord, key: str) -> str | None:
     """What the launch's words say of a key, "null" apart."""
+    # From the end: Hydra takes the last one.
     for word in reversed(record.get("arguments", ())):
         name, _, value = word["text"].partition("=")
         if name.lstrip("+~") == key:
@@ -113,6 +114,7 @@ def _holds(path: Path, column: str) -> bool:
         file = pyarrow.parquet.ParquetFile(path)
         if column not in file.schema_arrow.names:
             return False
+        # The first rows tell: a dataset of texts has the column empty throughout.
         batch = next(file.iter_batches(batch_size=8, columns=[column]), None)
     except (pyarrow.ArrowException, OSError):
         return False  # the check of the data files names what is wrong with it

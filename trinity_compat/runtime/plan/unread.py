@@ -37,6 +37,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
         for path, value in given.items()
+        # What translate itself writes for upstream is no choice of the user's.
         if _resolved(value) != _resolved(written.get(path))
     ]
     head = ["note: a run here does not read these keys of the configuration; they change nothing:"]
@@ -45,6 +46,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
 
 def _is_known(path: str, value: object) -> bool:
     """Whether the value is upstream's default, or the key is on the list."""
+    # An empty value asks for nothing, whoever reads it.
     if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
         return True
     field = schema(TARGETS[0]).find(path)

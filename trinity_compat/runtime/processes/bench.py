@@ -32,6 +32,7 @@ def planned(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
     Raises UserError for steps that have no checkpoint."""
     have = checkpoints_of(made.job)
     steps = _chosen(wanted or _said(config), have, made)
+    # Not the run's folder: its trainer may be publishing there.
     folder = f"{made.spec.sync.directory}-{ROLE}"
     spec = replace(made.spec, checkpoints=steps, sync=replace(made.spec.sync, directory=folder))
     return replace(made, spec=spec)
@@ -50,6 +51,7 @@ def checkpoints_of(job: JobDir) -> tuple[int, ...]:
     folders = job.root.glob("global_step_*")
     found = {int(m[1]): path for path in folders if (m := _STEP.fullmatch(path.name))}
     whole = [step for step, path in found.items() if any((path / "actor").glob("*"))]
+    # veRL writes the marker last: a folder of a later step is half a checkpoint.
     return tuple(sorted(step for step in whole if last is None or step <= last))
 
 

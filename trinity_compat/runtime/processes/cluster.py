@@ -95,12 +95,15 @@ def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0
     asked = {name: value for name, value in options.items() if value is not None and name != "address"}
     cores = psutil.cpu_count() or 1
     return {
+        # A dashboard costs seconds and a port, and our own display reads the database.
         "include_dashboard": False,
         **({"object_store_memory": _CPU_OBJECT_STORE} if gpus == 0 else {}),
+        # The sides write logs of their own; here Ray's workers would write into the display.
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         # Ray asks nobody who he is. Bound to this address its services are this machine's alone.
         "_node_ip_address": LOOPBACK,
+        # What the launch says wins over the lines above, and what a run rests on over the launch.
         **asked,
         "address": "local",
         "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS, cpus),
