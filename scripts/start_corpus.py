@@ -157,7 +157,7 @@ def answered(name: str, argv: Sequence[str], device: str, folder: Path) -> str:
 def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[Outcome]:
     """One after the other, each in a fork of a process that has imported everything."""
     from trinity_compat.runtime.checks import objects  # noqa: F401
-    from trinity_compat.runtime.checks.many import forked, warm
+    from trinity_compat.runtime.checks.forks import forked, warm
     from trinity_compat.translate import translate_launch  # noqa: F401
 
     with tempfile.TemporaryDirectory() as name:

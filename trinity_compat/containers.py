@@ -1,10 +1,18 @@
-"""Types of what YAML and JSON files hold, once read into plain Python."""
+"""What YAML and JSON files hold, once read into plain Python: its type, and its sections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from trinity_compat.dotted import value_at
+
 # A section: name → section, list or scalar. Its values are ``object`` and not ``Any``, so that whoever takes
 # one out says which type it is taken for.
 Tree: TypeAlias = Mapping[str, object]
+
+
+def section_at(tree: Tree, key: str) -> Tree:
+    """The section at a dotted key; an empty one where none stands."""
+    found = value_at(tree, key)
+    return found if isinstance(found, Mapping) else {}

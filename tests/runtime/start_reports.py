@@ -9,7 +9,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from trinity_compat.runtime.checks.many import forked, warm
+from trinity_compat.runtime.checks.forks import forked, warm
 from trinity_compat.runtime.checks.objects import examine
 from trinity_compat.spec import RunSpec
 

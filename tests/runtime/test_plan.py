@@ -29,10 +29,10 @@ ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}
 
 def source(*arguments, sets=()):
     """What a run of the toy script would capture, and its options."""
-    call = ScriptCall(str(SCRIPT), arguments, RunOptions(), str(Path.cwd()), ENV)
+    call = ScriptCall(str(SCRIPT), arguments, RunOptions(sets=sets), str(Path.cwd()), ENV)
     launch = read_script(SCRIPT, env=ENV, args=arguments).launches[0]
     found = Invocation(launch.module, tuple(word.text for word in launch.arguments))
-    return source_of(found, call, RunOptions(sets=sets))
+    return source_of(found, call)
 
 
 def planned(*arguments, sets=(), device="cpu", **options):
@@ -293,7 +293,7 @@ def test_the_yaml_is_translate_s_where_the_script_computes_from_a_variable(tmp_p
     assert caught[-1].endswith("=32")
     call = ScriptCall(str(script), (), RunOptions(), str(Path.cwd()), environ)
     found = Invocation("verl.trainer.main_ppo", tuple(caught))
-    assert source_of(found, call, RunOptions())[0].yaml_text == done.stdout
+    assert source_of(found, call)[0].yaml_text == done.stdout
 
 
 def test_line_numbers_come_from_the_script_only_when_its_words_are_the_caught_ones():

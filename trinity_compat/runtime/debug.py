@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSpec:
     """What a job directory, a YAML or a script (read, not executed) would run. Sets the environment of the
     profiles. Raises UserError for what cannot be run."""
+    # A job keeps the spec of its run, whatever became of the script since.
     if Path(source).is_dir():
         return JobDir(Path(source).absolute()).load_spec()
     found, rest = next(dry_run.sources(source, arguments, options))

@@ -40,6 +40,7 @@ def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[
 def _one(source: Source, options: RunOptions) -> Iterator[str]:
     made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
     refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    # A run asks its Ray; here the command says what the cluster will have.
     if options.gpus is not None:
         check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))
     if made.spec.mode != "bench":
@@ -56,6 +57,7 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
 
 def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -> None:
     """The config folder. Raises UserError for a folder in which a run was made: its own stay as they are."""
+    # The spec that lies there is the one that `status` and a resume read.
     if (made.job.root / "buffer").exists():
         raise UserError(
             f"--job {options.job}: a run lies there, whose configuration a dry run would replace",
@@ -80,6 +82,7 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
         raise UserError(f"{path} starts no veRL training main that can be read without running it")
     for launch in launches:
         open_words = [piece for word in launch.arguments for piece in word.open]
+        # A real run lets bash compute them; nothing is executed here.
         if open_words:
             raise UserError(
                 f"{open_words[0].expression} cannot be known without running something",
@@ -87,4 +90,4 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
                 hint="give the variable that holds it in the environment, or run without --dry-run",
             )
         words = tuple(word.text for word in launch.arguments)
-        yield launch_source.source_of(Invocation(launch.module, words), call, options)
+        yield launch_source.source_of(Invocation(launch.module, words), call)

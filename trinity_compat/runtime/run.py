@@ -45,6 +45,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     micro_batches.check(made.spec.verl, source.record)
     for line in (*source.notes, *made.notes, *describe(made)):
         say(line)
+    # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)
     report = _checked(made, source)
     with catch_signals() as stop, _begun(made, source, options, report):
@@ -68,6 +69,7 @@ def _begun(made: RunPlan, source: Source, options: RunOptions, report: Report) -
     with contextlib.ExitStack() as held:
         with jobdir.starting(made.job):
             joined = held.enter_context(jobdir.locked(made.job, made.spec.mode, made.explorer))
+            # In a run that was joined they are the other side's, and its supervisor lives.
             if not joined:
                 _await_survivors(made.job)
             _prepare(made, source, options, report, joined=joined)
@@ -170,11 +172,13 @@ def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> 
         say(f"uses the Ray at {_RAY_OF_USER}={address}")
         return work(Cluster(address))
     try:
+        # A CPU run on a machine with GPUs: Ray must not count them.
         gpus = 0 if made.spec.device == "cpu" else None
         with local_ray(made.ray, gpus=gpus, cpus=cpus_for(made.spec)) as cluster:
             outcome = work(cluster)
     except RunError as error:
         outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)
+    # Also after a signal: what Ray left behind would hold the devices of the next start.
     sweep()
     return outcome
 

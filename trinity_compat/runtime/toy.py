@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,7 +79,7 @@ def _unchanged(digits: str) -> str:
 _HABITS: tuple[Callable[[str], str], ...] = (answer, _descending, _unchanged)
 
 
-def task_rows(spec: ToySpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def task_rows(spec: ToySpec) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Rows in veRL's format, train and val; no question stands in both."""
     rng = random.Random(spec.seed)
     questions = [f"{n:0{DIGITS}d}" for n in rng.sample(range(10**DIGITS), spec.train_rows + spec.val_rows)]
@@ -88,7 +87,7 @@ def task_rows(spec: ToySpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
     return [_row(q, i, "train") for i, q in enumerate(train)], [_row(q, i, "val") for i, q in enumerate(val)]
 
 
-def _row(digits: str, index: int, split: str) -> dict[str, Any]:
+def _row(digits: str, index: int, split: str) -> dict[str, object]:
     return {
         "data_source": DATA_SOURCE,
         "prompt": [{"role": "user", "content": f"sort {digits}"}],
@@ -98,7 +97,7 @@ def _row(digits: str, index: int, split: str) -> dict[str, Any]:
     }
 
 
-def _write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def _write_rows(rows: Sequence[dict[str, object]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         pq.write_table(pa.Table.from_pylist(list(rows)), file)

@@ -6,7 +6,6 @@ import linecache
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _FULL_KEY = re.compile(r"^full_key: (.+)$", re.MULTILINE)
@@ -105,7 +104,7 @@ def engine_key(argument: str, extra: Iterable[str]) -> str:
     return _ENGINE_KEYS.get(argument, f"{_ROLLOUT}.{argument}")
 
 
-def argument_of(error: Any, given: Iterable[str]) -> str | None:
+def argument_of(error: Exception, given: Iterable[str]) -> str | None:
     """Which of the arguments ``given`` an error of vLLM's is about: the first that its words name."""
     names = set(given)
     places = [part for each in error.errors() for part in each["loc"]] if hasattr(error, "errors") else []

@@ -5,12 +5,13 @@ Nothing of the user's runs: their agent loops, tools and reward functions are lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from verl.workers.config import HFModelConfig
 
+from trinity_compat.containers import Tree
 from trinity_compat.explorer.engine import engine_args
 from trinity_compat.runtime.checks.trainer_side import Stage
 
@@ -18,21 +19,21 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _DEVICE_S = ("enable_sleep_mode",)  # vLLM refuses it off CUDA, whatever else is asked
 
 
-def engine_config(given: Mapping[str, Any], device: str, *, native: bool) -> None:
+def engine_config(given: Tree, device: str, *, native: bool) -> None:
     """Raises what vLLM raises for arguments that it does not know or take. Where this machine lacks the
     device (not ``native``), what vLLM refuses for that reason is left out."""
     taken = given if native else {name: value for name, value in given.items() if name not in _DEVICE_S}
     engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
 
 
-def stages(config: DictConfig, model: Any, cwd: Path) -> Iterator[Stage]:
-    """As ``trainer_side.stages``. ``model``: veRL's HFModelConfig."""
+def stages(config: DictConfig, model: HFModelConfig, cwd: Path) -> Iterator[Stage]:
+    """As ``trainer_side.stages``."""
     yield "reward.reward_manager", lambda: _reward_manager(config, model)
     yield f"{_ROLLOUT}.agent", lambda: _agent_loop(config, cwd)
     yield f"{_ROLLOUT}.multi_turn", lambda: _tool_parser(config)
 
 
-def _reward_manager(config: DictConfig, model: Any) -> None:
+def _reward_manager(config: DictConfig, model: HFModelConfig) -> None:
     """As verl/trainer/ppo/reward.py, load_reward_manager. A function of the user's may register a manager,
     and a module of theirs may hold one: those are not known before they run."""
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 
 # Source: verl 0.9.1, utils/tracking.py, Tracking. None: nothing to install.
@@ -27,10 +27,10 @@ _PACKAGES = {
 _OFFLINE = ("offline", "disabled", "dryrun", "shared")
 
 
-def check(verl: Mapping[str, Any]) -> None:
+def check(verl: Tree) -> None:
     """Raises UserError for a logger of ``trainer.logger`` that veRL does not know, that is not installed, or
     that has no key: the run would end minutes later."""
-    asked = verl["trainer"].get("logger") or []
+    asked = value_at(verl, "trainer.logger") or []
     for name in [asked] if isinstance(asked, str) else asked:
         if name not in _PACKAGES:
             raise UserError(f"trainer.logger={name}: no such logger", hint=f"veRL has {', '.join(_PACKAGES)}")
@@ -40,6 +40,7 @@ def check(verl: Mapping[str, Any]) -> None:
                 f"trainer.logger names {name}, and {package} is not installed",
                 hint=f"pip install {package}, or leave {name} out of trainer.logger",
             )
+        # wandb asks for the key at its first use, minutes after the start.
         if package == "wandb" and not wandb_may_start():
             raise UserError(
                 "trainer.logger names wandb, and there is no key (api_key not configured (no-tty))",

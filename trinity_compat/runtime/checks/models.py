@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import put, value_at
 
 _HERE = Path(__file__).parent / "stand_ins"
@@ -38,34 +39,41 @@ class StandIn:
     """``config``: what its config.json holds. ``generic``: the name says nothing of the model."""
 
     name: str
-    config: Mapping[str, Any]
+    config: Tree
     generic: bool = False
 
 
 def stand_in(path: str) -> StandIn:
     """The stand-in for a model's path or name."""
     table = _table()
-    entry = next(each for each in table["models"] if re.search(each["match"], path, re.IGNORECASE))
+    entry = next(each for each in table["models"] if re.search(str(each["match"]), path, re.IGNORECASE))
     facts = {key: value for key, value in entry.items() if key not in _ABOUT}
-    config = _laid_over(table["bases"][entry["base"]], facts)
-    return StandIn(entry["name"], config, bool(entry.get("generic")))
+    config = _laid_over(table["bases"][str(entry["base"])], facts)
+    return StandIn(str(entry["name"]), config, bool(entry.get("generic")))
 
 
-def _laid_over(base: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _laid_over(base: Tree, facts: Tree) -> dict[str, object]:
     """A size belongs to the language model, which models of images and text keep in a section of its own."""
     if "text_config" not in base:
         return {**base, **facts}
-    return {**base, "text_config": {**base["text_config"], **facts}}
+    return {**base, "text_config": {**section_at(base, "text_config"), **facts}}
+
+
+class _Table(TypedDict):
+    """stand_ins/models.json. ``bases``: name → what models of a kind share; ``models``: their own facts."""
+
+    bases: dict[str, dict[str, object]]
+    models: list[dict[str, object]]
 
 
 @functools.cache
-def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads((_HERE / "models.json").read_text(encoding="utf-8"))
+def _table() -> _Table:
+    table: _Table = json.loads((_HERE / "models.json").read_text(encoding="utf-8"))
     return table
 
 
 def localise(
-    verl: dict[str, Any], folder: Path, *, cwd: Path, execute: bool, critic: bool
+    verl: dict[str, object], folder: Path, *, cwd: Path, execute: bool, critic: bool
 ) -> Iterator[tuple[str, str]]:
     """Point every model key of ``verl``, the critic's where it has one, at a folder on this machine; yields
     (key, name of the stand-in) where one had to serve. ``folder``: where stand-ins are written. Without

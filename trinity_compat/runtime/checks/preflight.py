@@ -9,11 +9,12 @@ import ast
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from trinity_compat import extras
+from trinity_compat.containers import Tree, section_at
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.checks import loggers
 from trinity_compat.runtime.plan import attention
@@ -44,6 +45,7 @@ def check(plan: RunPlan) -> None:
 def missing(plan: RunPlan) -> Iterator[str]:
     """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
     them; for a dry run, which may be made on another machine."""
+    # Not disk, ports or packages: those of the machine that runs it count.
     for look in (check_models, check_data, check_reward_function):
         try:
             look(plan.spec.verl, cwd=plan.cwd)
@@ -51,12 +53,11 @@ def missing(plan: RunPlan) -> Iterator[str]:
             yield str(error).partition("\n")[0]
 
 
-def check_models(verl: Mapping[str, Any], *, cwd: Path) -> None:
+def check_models(verl: Tree, *, cwd: Path) -> None:
     """Model folders exist and hold a config.json; names on a hub are left to the hub."""
-    models = {"actor_rollout_ref.model.path": verl["actor_rollout_ref"]["model"].get("path")}
-    if (verl.get("algorithm") or {}).get("adv_estimator") == "gae":
-        models["critic.model.path"] = verl["critic"]["model"].get("path")
-    for key, value in models.items():
+    critic = value_at(verl, "algorithm.adv_estimator") == "gae"
+    for key in ("actor_rollout_ref.model.path", *(["critic.model.path"] if critic else [])):
+        value = value_at(verl, key)
         if not value or "://" in str(value):
             continue
         path = _local(str(value), cwd)
@@ -70,9 +71,9 @@ def check_models(verl: Mapping[str, Any], *, cwd: Path) -> None:
             )
 
 
-def check_resume(verl: Mapping[str, Any], *, cwd: Path) -> None:
+def check_resume(verl: Tree, *, cwd: Path) -> None:
     """``resume_path`` names a checkpoint folder as veRL reads it: …/global_step_N with an actor in it."""
-    trainer = verl["trainer"]
+    trainer = section_at(verl, "trainer")
     if trainer.get("resume_mode") != "resume_path":
         return
     named = str(trainer.get("resume_from_path") or "")
@@ -99,10 +100,10 @@ def _local(text: str, cwd: Path) -> Path:
     return cwd / Path(text).expanduser()
 
 
-def check_data(verl: Mapping[str, Any], *, cwd: Path) -> None:
+def check_data(verl: Tree, *, cwd: Path) -> None:
     """Parquet files exist and hold the columns that veRL's dataset and reward read."""
-    data = verl["data"]
-    if (data.get("custom_cls") or {}).get("path"):
+    data = section_at(verl, "data")
+    if value_at(verl, "data.custom_cls.path"):
         return
     for key in ("train_files", "val_files"):
         for text in _listed(data.get(key)):
@@ -111,7 +112,7 @@ def check_data(verl: Mapping[str, Any], *, cwd: Path) -> None:
     _check_rows([_local(text, cwd) for text in _listed(data.get("train_files"))], data)
 
 
-def _check_rows(files: Sequence[Path], data: Mapping[str, Any]) -> None:
+def _check_rows(files: Sequence[Path], data: Tree) -> None:
     """One batch at least, before veRL drops what is too long. Other formats are the explorer's to count."""
     import pyarrow.parquet
 
@@ -125,11 +126,11 @@ def _check_rows(files: Sequence[Path], data: Mapping[str, Any]) -> None:
         )
 
 
-def _listed(value: Any) -> list[str]:
+def _listed(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)] if value else []
 
 
-def _check_file(key: str, path: Path, data: Mapping[str, Any]) -> None:
+def _check_file(key: str, path: Path, data: Tree) -> None:
     if not path.is_file():
         raise UserError(f"{key}: {path} does not exist")
     if path.suffix != ".parquet":
@@ -157,9 +158,9 @@ def _columns(key: str, path: Path) -> set[str]:
         raise UserError(f"{key}: {path} is not a Parquet file ({str(error).splitlines()[0]})") from error
 
 
-def check_reward_function(verl: Mapping[str, Any], *, cwd: Path) -> None:
+def check_reward_function(verl: Tree, *, cwd: Path) -> None:
     """The custom reward function's file defines the function. The file is read, not run."""
-    custom = (verl.get("reward") or {}).get("custom_reward_function") or {}
+    custom = section_at(verl, "reward.custom_reward_function")
     path, name = custom.get("path"), custom.get("name") or "compute_score"
     if not path or "://" in str(path) or str(path).startswith("pkg:"):
         return
@@ -175,9 +176,9 @@ def check_reward_function(verl: Mapping[str, Any], *, cwd: Path) -> None:
     _check_manager(verl, tree, file)
 
 
-def _check_manager(verl: Mapping[str, Any], tree: ast.Module, file: Path) -> None:
+def _check_manager(verl: Tree, tree: ast.Module, file: Path) -> None:
     """A reward manager that nothing but the function's file can register is registered there."""
-    manager = (verl.get("reward") or {}).get("reward_manager") or {}
+    manager = section_at(verl, "reward.reward_manager")
     name = manager.get("name")
     if name in (None, *REWARD_MANAGERS) or manager.get("source") not in (None, "register"):
         return
@@ -213,15 +214,16 @@ def check_disk(root: Path) -> None:
         )
 
 
-def check_ports(ray: Mapping[str, Any]) -> None:
+def check_ports(ray: Tree) -> None:
     """Ports that the launch or the environment names are free."""
-    named = {"MASTER_PORT": os.environ.get("MASTER_PORT"), "VLLM_PORT": os.environ.get("VLLM_PORT")}
+    named: dict[str, object] = {name: os.environ.get(name) for name in ("MASTER_PORT", "VLLM_PORT")}
     if ray.get("include_dashboard"):
         named["ray_kwargs.ray_init.dashboard_port"] = ray.get("dashboard_port")
     for name, value in named.items():
-        if value and str(value).isdigit() and not is_free(int(value)):
+        port = str(value or "")
+        if port.isdigit() and not is_free(int(port)):
             raise UserError(
-                f"{name}={value}: that port is taken{holder(int(value))}",
+                f"{name}={value}: that port is taken{holder(int(port))}",
                 hint=f"end that process, or unset {name} and let a free port be found",
             )
 
@@ -229,6 +231,7 @@ def check_ports(ray: Mapping[str, Any]) -> None:
 def is_free(port: int) -> bool:
     """Whether this process could listen on ``port``."""
     with socket.socket() as probe:
+        # Else the closed connections of a run that just ended would count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Report:
     refused: list[Refused] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     stand_ins: dict[str, str] = field(default_factory=dict)
-    engine: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, object] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     native: bool = True
     mark: str = ""
@@ -39,7 +37,7 @@ class Report:
 
     @classmethod
     def loads(cls, text: str) -> Report:
-        data: Mapping[str, Any] = json.loads(text)
+        data = json.loads(text)
         return cls(**{**data, "refused": [Refused(**found) for found in data["refused"]]})
 
     @classmethod

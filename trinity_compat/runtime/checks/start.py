@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from trinity_compat import extras
 from trinity_compat.dotted import value_at
@@ -21,6 +20,7 @@ from trinity_compat.runtime.plan import checkout
 from trinity_compat.runtime.plan.devices import detect_device
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.refusals import place
+from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.secret import hidden
 from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
@@ -33,7 +33,7 @@ _LIMIT_S = 600.0
 _ANSWERS = "start.json"
 
 
-def check(made: RunPlan, record: Mapping[str, Any], *, execute: bool) -> Report:
+def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> Report:
     """What veRL and vLLM say of the run. ``record``: the launch's words, as config/launch.json holds them.
     ``execute``: whether code that a model brings may run.
 
@@ -41,6 +41,7 @@ def check(made: RunPlan, record: Mapping[str, Any], *, execute: bool) -> Report:
     UserError for what is refused.
     """
     native = made.spec.device == detect_device()
+    # Without this a rerun that continues from a checkpoint would pay the check's seconds again.
     mark = _mark(made, native, execute)
     report = _known(made, mark) or _asked(made, execute=execute, native=native)
     report.native, report.mark = native, mark
@@ -96,6 +97,7 @@ def _mark(made: RunPlan, native: bool, execute: bool) -> str:
         models,
         [extras.version(n) for n in _JUDGES],
     ]
+    # Another vLLM may answer otherwise.
     rests_on.append(os.environ.get(VLLM_ELSEWHERE))
     return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
@@ -103,7 +105,7 @@ def _mark(made: RunPlan, native: bool, execute: bool) -> str:
 _MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
 
 
-def _stamp(path: Any, cwd: Path) -> tuple[int, int] | None:
+def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:
     try:
         found = (cwd / Path(str(path)).expanduser() / "config.json").stat()
     except (OSError, ValueError):
@@ -148,7 +150,7 @@ def _environment(made: RunPlan, native: bool) -> dict[str, str]:
     return env
 
 
-def _error(report: Report, made: RunPlan, record: Mapping[str, Any]) -> UserError:
+def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
     """The first refusal with its place, the others below it."""
     first, *others = report.refused
     places = [_where(record, found.key) for found in others]
@@ -168,7 +170,7 @@ def _said(found: Refused, made: RunPlan) -> str:
     return f"{named}{found.by} refuses to start: {found.why}"
 
 
-def _where(record: Mapping[str, Any], key: str) -> Where | None:
+def _where(record: LaunchRecord, key: str) -> Where | None:
     """The launch's own word for ``key``, in whichever release's spelling; else where the launch stands."""
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
     exact = [name for name in words if key in _spelled_now(name)]

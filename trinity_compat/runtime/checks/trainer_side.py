@@ -12,7 +12,6 @@ import copy
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +19,7 @@ from torch.utils.data import Dataset
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine import EngineRegistry
 
 from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer, _Roles
@@ -28,7 +28,7 @@ from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 _ACTOR = "actor_rollout_ref.actor"
 _FSDP = ("fsdp", "fsdp2")
 _ULYSSES = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_parallel_size")
-Stage = tuple[str, Callable[[], Any]]  # (the section it is about, what to call)
+Stage = tuple[str, Callable[[], object]]  # (the section it is about, what to call)
 
 
 def stages(config: DictConfig) -> Iterator[Stage]:
@@ -63,7 +63,7 @@ class _Rows(Dataset):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, item: int) -> dict[str, Any]:
+    def __getitem__(self, item: int) -> dict[str, object]:
         return {}
 
 
@@ -74,10 +74,10 @@ class _Reached(Exception):
 class _NoProcesses:
     """Stands for RayWorkerGroup."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def spawn(self, prefix_set: Any) -> None:
+    def spawn(self, prefix_set: object) -> None:
         raise _Reached
 
 
@@ -109,8 +109,8 @@ def _workers(built: SimpleNamespace) -> None:
                 _find_engine(wanted)
 
 
-def _find_engine(wanted: Any) -> None:
-    """``wanted``: veRL's TrainingWorkerConfig. veRL leaves an engine out whose packages are missing, and
+def _find_engine(wanted: TrainingWorkerConfig) -> None:
+    """veRL leaves an engine out whose packages are missing, and
     calls it unknown then."""
     if wanted.engine_config.strategy == "megatron" and find_spec("megatron") is None:
         raise ImportError("strategy=megatron needs the package megatron-core, which is not installed here")
@@ -120,16 +120,16 @@ def _find_engine(wanted: Any) -> None:
 class _NoEngine:
     """Stands for TrainingWorker: takes its configuration, and looks for the engine that it would build."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: TrainingWorkerConfig) -> None:
         _find_engine(config)
 
     def reset(self) -> None:
         pass
 
-    def set_loss_fn(self, loss: Any) -> None:
+    def set_loss_fn(self, loss: object) -> None:
         pass
 
-    def get_dispatch_collect(self) -> dict[str, Any]:
+    def get_dispatch_collect(self) -> dict[str, object]:
         return {}
 
 
@@ -143,7 +143,7 @@ class _Actor(TrainingOnlyWorker):
         self.distillation_enabled, self.distillation_config = False, None
         self._omega_profiler_config = config.actor.get("profiler", {})
 
-    def set_dispatch_collect(self, mesh_name: str, **_: Any) -> None:
+    def set_dispatch_collect(self, mesh_name: str, **_: object) -> None:
         if mesh_name == "actor":  # next are the weights' transport and a process group
             raise _Reached
 
@@ -178,7 +178,7 @@ def _optimizer(actor: DictConfig) -> None:
     build_optimizer([torch.nn.Parameter(torch.zeros(1))], omega_conf_to_dataclass(actor.optim))
 
 
-def _architecture(config: DictConfig, model: Any) -> None:
+def _architecture(config: DictConfig, model: HFModelConfig) -> None:
     """The model's class, and the head counts that Ulysses asks for (monkey_patch.py), on one layer without
     storage."""
     from verl.models.transformers.monkey_patch import apply_monkey_patch

@@ -30,6 +30,7 @@ class CheckpointLinks:
         folder, root = self._folder, self._job.root.resolve()
         if folder is None or folder.resolve() == root:
             return
+        # An earlier job's link: its script shall find this job's checkpoints now.
         if folder.is_symlink() and _is_of_a_run(folder):
             folder.unlink()
         elif folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
@@ -57,6 +58,7 @@ class CheckpointLinks:
             self._tell_once(self._folder, f"checkpoints: cannot link into {self._folder}: {error}")
 
     def _link(self, link: Path, path: Path) -> None:
+        # Another job's checkpoint of the same step.
         if link.is_symlink() and link.readlink() != path and _is_of_a_run(link):
             link.unlink()
         if link.is_symlink() and link.readlink() == path:

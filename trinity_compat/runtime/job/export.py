@@ -31,6 +31,7 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
     backend = "megatron" if strategy == "megatron" else "fsdp"
     words = ["merge", "--backend", backend, "--local_dir", str(shards), "--target_dir", str(target)]
     command = [sys.executable, "-m", "verl.model_merger", *words]
+    # A process of its own: torch and transformers are not loaded into the command line.
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines()

@@ -126,12 +126,14 @@ def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool
             alone = explorer is None or side != "explore"
             path = folder / f"{job.root.name}.{side}"
             held.enter_context(_lock(path, job, side, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+            # Several explorers share the side, and each of them holds its own number.
             if not alone:
                 one = f"{side}.{explorer}"
                 held.enter_context(_lock(folder / f"{job.root.name}.{one}", job, one, fcntl.LOCK_EX))
         mine = {f"{job.root.name}.{side}" for side in (*wanted, f"explore.{explorer}")}
         sides = re.compile(re.escape(job.root.name) + r"\.(train|explore(\.\d+)?)")
         others = [path for path in folder.iterdir() if sides.fullmatch(path.name) and path.name not in mine]
+        # A bench's lock is not among them: a run starts anew beside one.
         yield any(_is_locked(path) for path in others)
 
 
@@ -147,6 +149,7 @@ def _lock(path: Path, job: JobDir, side: str, how: int) -> Iterator[None]:
                 f"another run (pid {holder}) holds the {side} side of {job.root}",
                 hint="wait for it, end it, or give this one a directory of its own with --job",
             ) from None
+        # For the message of whoever finds it taken; the lock itself is the kernel's.
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield

@@ -49,6 +49,7 @@ class Snapshot:
     @property
     def left_s(self) -> float | None:
         """Seconds until the last step at the pace of the latest few; None while nobody can know."""
+        # The latest few: the first steps compile kernels, and answers grow longer.
         pace = [row.step_s for row in self.rows[-8:] if row.step_s is not None]
         if self.total is None or not pace or self.step >= self.total:
             return None
@@ -62,6 +63,7 @@ def read_snapshot(buffer: Buffer, spec: RunSpec, *, after_step: int = -1) -> Sna
     return Snapshot(
         total=spec.total_steps,
         updates_per_step=spec.updates_per_step,
+        # Step 0 and rows of figures of an evaluation alone are no training step.
         rows=[_row(step, values) for step, values in metrics if step > 0 and _is_training(values)],
         depth=buffer.depth(),
         participants=buffer.participants(),

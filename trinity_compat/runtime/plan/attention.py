@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
-from typing import Any
 
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import profiles
 from trinity_compat.runtime.plan.overlay import Overlay
@@ -25,7 +25,7 @@ def installed() -> bool:
     return importlib.util.find_spec("flash_attn") is not None
 
 
-def overlay(told: Mapping[str, Any], device: str) -> list[Overlay]:
+def overlay(told: Tree, device: str) -> list[Overlay]:
     """The profile that stands in for flash-attn on a GPU without it. ``told``: what the launch says, by
     veRL's keys. An attention that needs no flash-attn stays as it is, and so does a launch that only
     flash-attn can run (Ulysses): ``check`` refuses that."""
@@ -33,18 +33,26 @@ def overlay(told: Mapping[str, Any], device: str) -> list[Overlay]:
     wanted = str(asked.get(_IMPLEMENTATION) or _DEFAULT)
     if device != "cuda" or installed() or not wanted.startswith("flash"):
         return []
-    sequences = (int(asked.get(f"{role}.{_SEQUENCE}") or 1) for role in _ROLES)
+    sequences = (_size(asked.get(f"{role}.{_SEQUENCE}")) for role in _ROLES)
+    # These engines bring kernels of their own; and sdpa cannot run Ulysses.
     if asked.get(f"{_ACTOR}.strategy") in _OWN_ATTENTION or max(sequences) > 1:
         return []
     made = Overlay.of_profile(profiles.load(PROFILE))
     return [Overlay(made.verl, made.trinity, (*made.lines, f"  flash-attn is faster: {INSTALL}"), made.env)]
 
 
-def check(verl: Mapping[str, Any], device: str) -> None:
+def _size(value: object) -> int:
+    """1 for none, and for a size that is not one: the view of the whole configuration names it."""
+    try:
+        return int(str(value or 1))
+    except ValueError:
+        return 1
+
+
+def check(verl: Tree, device: str) -> None:
     """Raises UserError for a training side that would ask for flash-attn where it is missing."""
-    override = verl["actor_rollout_ref"]["model"].get("override_config") or {}
-    wanted = str(override.get("attn_implementation") or _DEFAULT)
-    strategy = verl["actor_rollout_ref"]["actor"].get("strategy")
+    wanted = str(value_at(verl, _IMPLEMENTATION) or _DEFAULT)
+    strategy = value_at(verl, f"{_ACTOR}.strategy")
     if device != "cuda" or installed() or strategy in _OWN_ATTENTION or not wanted.startswith("flash"):
         return
     raise UserError(

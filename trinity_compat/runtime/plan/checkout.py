@@ -36,8 +36,10 @@ def _absolute(tree: object, cwd: Path) -> object:
 
 
 def _is_path_below(text: str, cwd: Path) -> bool:
+    # A text that cannot be a path must not reach the file system: "\0" raises, a prompt is too long a name.
     if not text or len(text) > 1024 or text.startswith(("/", "~")) or "\n" in text or "\0" in text:
         return False
+    # A bare word is a name (adamw, vllm), even where a folder is called so.
     return ("/" in text or Path(text).suffix != "") and (cwd / text).exists()
 
 

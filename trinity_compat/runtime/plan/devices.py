@@ -38,6 +38,7 @@ def detect_device() -> str:
     """
     if address := os.environ.get(_RAY_OF_USER):
         return of_cluster(_cluster_resources(address))
+    # Hidden on purpose, as a CPU run on a machine with GPUs does.
     if any(os.environ.get(name) in ("", "-1") for name in _HIDDEN):
         return "cpu"
     if any(all(Path(path).exists() for path in paths) for paths in _NVIDIA):

@@ -7,18 +7,19 @@ veRL: ``trainer.total_training_steps`` decides over ``trainer.total_epochs``. Tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.translate import inverse
+from trinity_compat.translate.reading import Reading
 
 STEPS = "trainer.total_training_steps"
 _EPOCHS = ("trainer.total_epochs", "buffer.total_epochs")
 _TRAINER = "trainer.total_steps"
 
 
-def steps_of(config: Mapping[str, Any], sets: Sequence[str]) -> dict[str, int]:
+def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
     """``total_training_steps`` (veRL steps) where ``trainer.total_steps`` limits the run, else nothing.
 
     ``config`` is the Trinity configuration with the sets in it. Raises UserError for a limit that a
@@ -26,8 +27,10 @@ def steps_of(config: Mapping[str, Any], sets: Sequence[str]) -> dict[str, int]:
     """
     is_set = _TRAINER in _keys(sets)
     compat = inverse.compat_of(config)
-    limit = (config.get("trainer") or {}).get("total_steps")
-    bound = (config.get("buffer") or {}).get("total_steps")
+    reading = Reading(config)
+    limit = reading.get(_TRAINER)
+    bound = reading.get("buffer.total_steps")
+    # In a translated YAML the number is a count that follows from the epochs, unless --set gives it.
     if limit is None or not (is_set or not compat):
         return {}
     if is_set and bound is not None and bound < limit:
@@ -41,6 +44,7 @@ def steps_of(config: Mapping[str, Any], sets: Sequence[str]) -> dict[str, int]:
             f"{_TRAINER}={limit} optimizer updates are no whole number of veRL steps of {r} updates each",
             hint=f"write {limit // r * r or r} or {(limit // r + 1) * r}",
         )
+    # Both sides end at the lower of the two, as Trinity's do.
     return {STEPS: min(limit, bound or limit) // r}
 
 

@@ -14,6 +14,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.refusals import place
+from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate.sections.gpus import sharing
 from trinity_compat.verl_config import PINNED
@@ -52,8 +53,10 @@ def divided(verl: VerlView) -> Step:
     lines = []
     for size in _sizes(verl.tree):
         given = value_at(verl.tree, size.all_gpus)
+        # type() and not isinstance(): a bool is an int, and no size.
         if type(given) is not int or given < 1 or size.is_dynamic(verl.tree):
             continue
+        # A size per GPU stays where a launch says both; a GPU computes one row at least.
         each = value_at(verl.tree, size.per_gpu) or max(1, given // _ranks(verl, size.role))
         values |= {size.all_gpus: None, size.per_gpu: each}
         lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")
@@ -65,7 +68,7 @@ def _ranks(verl: VerlView, role: str) -> int:
     return max(1, verl.trainer.gpus // sharing(role, verl.size, megatron=verl.megatron))
 
 
-def check(verl: Tree, record: Tree) -> None:
+def check(verl: Tree, record: LaunchRecord) -> None:
     """Raises UserError for the first size that veRL would miss or refuse. ``record``: config/launch.json."""
     for size in _sizes(verl):
         if not size.is_dynamic(verl):
@@ -87,7 +90,7 @@ def has_critic(verl: Tree) -> bool:
     return value_at(verl, "algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
 
 
-def _check_one(size: _Size, verl: Tree, record: Tree) -> None:
+def _check_one(size: _Size, verl: Tree, record: LaunchRecord) -> None:
     per_gpu, all_gpus = value_at(verl, size.per_gpu), value_at(verl, size.all_gpus)
     if all_gpus is not None:
         raise UserError(

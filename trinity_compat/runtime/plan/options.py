@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.spec import Mode
 
@@ -25,8 +23,3 @@ class RunOptions:
     dry_run: bool = False
     device: str | None = None  # cpu or cuda; None: what this machine has
     gpus: int | None = None  # of a dry run: how many the cluster has
-
-    @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> RunOptions:
-        """What ``asdict`` gives, read from JSON."""
-        return cls(**{**data, "profiles": tuple(data["profiles"]), "sets": tuple(data["sets"])})

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 
+from trinity_compat.containers import Tree
 from trinity_compat.dotted import holds, leaves, put
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan import profiles
@@ -21,8 +20,8 @@ from trinity_compat.verl_config.pinned import pinned_tree
 class Overlay:
     """Dotted key → value, for either side of the way back, and the lines that announce them."""
 
-    verl: Mapping[str, Any] = field(default_factory=dict)
-    trinity: Mapping[str, Any] = field(default_factory=dict)
+    verl: Tree = field(default_factory=dict)
+    trinity: Tree = field(default_factory=dict)
     lines: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
@@ -40,21 +39,21 @@ class Overlay:
 
         A key that both know is veRL's. Raises UserError, with the nearest key, for one that none knows.
         """
-        verl: dict[str, Any] = {}
-        trinity: dict[str, Any] = {}
+        verl: dict[str, object] = {}
+        trinity: dict[str, object] = {}
         for text in sets:
             key, value = _read(text)
             (verl if _is_verl(key, text) else trinity)[key.lstrip("+")] = value
         return cls(verl=verl, trinity=trinity, lines=tuple(f"--set {shown(text)}" for text in sets))
 
 
-def apply(values: Mapping[str, Any], tree: dict[str, Any]) -> None:
+def apply(values: Tree, tree: dict[str, object]) -> None:
     """Set every dotted key of ``values`` in ``tree``, making the levels that are missing."""
     for key, value in values.items():
         put(tree, key, value)
 
 
-def _read(text: str) -> tuple[str, Any]:
+def _read(text: str) -> tuple[str, object]:
     key, sep, value = text.partition("=")
     if not sep or not key:
         raise UserError(f"--set {text}: no value", hint="write --set KEY=VALUE")
@@ -72,6 +71,7 @@ def is_trinity_only(text: str) -> bool:
 
 def _is_verl(key: str, text: str) -> bool:
     if key.startswith("+") or _in_verl(key):
+        # "+" is Hydra's word for a key that veRL does not define: nothing to look up.
         return True
     if schema(TARGETS[0]).find(key) is not None:
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from trinity_compat.containers import Tree
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.secret import shown, without_passwords
@@ -20,14 +20,14 @@ class RunPlan:
     spec: RunSpec
     job: JobDir
     local_dir: str | None  # where the script expects its checkpoints
-    ray: Mapping[str, Any]
+    ray: Tree
     cwd: Path  # where the launch was made
     run_cwd: Path  # where its processes run: the same, unless a veRL checkout lies there
     notes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # for every process
     explorer: int | None = None  # of several, the one to start here
     log_folder: str = ""  # below log/, with log.group_by_node: this node's address
-    unread: Mapping[str, Any] = field(default_factory=dict)  # path → value that nothing of the plan took
+    unread: Tree = field(default_factory=dict)  # path → value that nothing of the plan took
 
 
 def describe(plan: RunPlan) -> list[str]:
@@ -53,7 +53,7 @@ def _both(steps: int, r: int) -> str:
     return f"{steps} veRL steps = {steps * r} Trinity steps (optimizer updates)"
 
 
-def as_record(plan: RunPlan, options: RunOptions) -> dict[str, Any]:
+def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
     """What ``config/launch.json`` says of the options."""
     told = {**asdict(options), "database": options.database and without_passwords(options.database)}
     told["sets"] = [shown(text) for text in options.sets]

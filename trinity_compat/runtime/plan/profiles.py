@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -20,7 +20,7 @@ class Entry:
     """One key of a profile. ``only_for`` None: for stock veRL and for the decoupled run."""
 
     key: str
-    value: Any
+    value: object
     why: str
     only_for: Kind | None = None
     add: bool = False  # Hydra's "+": the release's own configuration doesn't define the key
@@ -66,7 +66,7 @@ def as_overrides(profile: Profile, kind: Kind = "stock") -> list[str]:
     return words + [f'++{_ENV_VARS}.{name}="{value}"' for name, value, _ in profile.env]
 
 
-def hydra_value(value: Any) -> str:
+def hydra_value(value: object) -> str:
     """``value`` in Hydra's override grammar."""
     if value is None:
         return "null"

@@ -5,13 +5,14 @@ The list is the audit's too: ``translate/ours.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
+from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.translate.ours import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
@@ -19,7 +20,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
 
-def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, explorers: int = 1) -> None:
+def check(verl: Tree, record: LaunchRecord, *, cwd: Path, explorers: int = 1) -> None:
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
     words and places, as config/launch.json holds them."""
     for asked in refusals(partial(value_at, verl), explorers):
@@ -38,8 +39,9 @@ def check(verl: Mapping[str, Any], record: Mapping[str, Any], *, cwd: Path, expl
     _check_media(verl, record, cwd)
 
 
-def _said(record: Mapping[str, Any], key: str) -> str | None:
+def _said(record: LaunchRecord, key: str) -> str | None:
     """What the launch's words say of a key, "null" apart."""
+    # From the end: Hydra takes the last one.
     for word in reversed(record.get("arguments", ())):
         name, _, value = word["text"].partition("=")
         if name.lstrip("+~") == key:
@@ -47,7 +49,7 @@ def _said(record: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def place(record: Mapping[str, Any], keys: Sequence[str]) -> Where | None:
+def place(record: LaunchRecord, keys: Sequence[str]) -> Where | None:
     """Where the launch says one of ``keys``, the last time, else where it stands; the YAML when it came
     from one."""
     for word in reversed(record.get("arguments", ())):
@@ -63,12 +65,12 @@ def _where(text: str) -> Where:
     return Where(file, int(line)) if line.isdigit() else Where(text)
 
 
-def _check_training_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _check_training_engine(verl: Tree, record: LaunchRecord) -> None:
     """Megatron has no CPU, and the other engines are not among a run's. Known by the section's class and the
     launch's word: on a CPU the profile has put FSDP's strategy into the section."""
     target, named = value_at(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
     where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
-    if verl["trainer"]["device"] == "cpu" and target.endswith(".McoreActorConfig"):
+    if value_at(verl, "trainer.device") == "cpu" and target.endswith(".McoreActorConfig"):
         raise UserError(
             f"{_ACTOR}.strategy=megatron: Megatron trains on GPUs only, this run is on a CPU",
             where=where,
@@ -78,23 +80,23 @@ def _check_training_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -
         raise UserError(f"model_engine={named}: {ENGINES}", where=where, hint=ENGINES_HINT)
 
 
-def _check_engine(verl: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _check_engine(verl: Tree, record: LaunchRecord) -> None:
     """Arguments that the device's vLLM does not take."""
-    release = release_for(verl["trainer"]["device"])
+    release = release_for(str(value_at(verl, "trainer.device")))
     for name, value in given_in(verl).items():
         found = fate(name, value, release)
         if found.refused:
             raise refusal(name, value, release, found, place(record, (f"{SECTION}.{name}",)))
 
 
-def _check_media(verl: Mapping[str, Any], record: Mapping[str, Any], cwd: Path) -> None:
+def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
     """Images, videos and audio have no place in the buffer."""
-    data = verl["data"]
+    data = section_at(verl, "data")
     files = data.get("train_files")
     for text in files if isinstance(files, list | tuple) else [files]:
         path = cwd / Path(str(text)).expanduser()
         for key, default in _MEDIA.items():
-            column = data.get(key) or default
+            column = str(data.get(key) or default)
             if path.suffix == ".parquet" and path.is_file() and _holds(path, column):
                 raise UserError(
                     f"data.train_files: {path} has {column} (data.{key}): the buffer holds text only",
@@ -112,6 +114,7 @@ def _holds(path: Path, column: str) -> bool:
         file = pyarrow.parquet.ParquetFile(path)
         if column not in file.schema_arrow.names:
             return False
+        # The first rows tell: a dataset of texts has the column empty throughout.
         batch = next(file.iter_batches(batch_size=8, columns=[column]), None)
     except (pyarrow.ArrowException, OSError):
         return False  # the check of the data files names what is wrong with it

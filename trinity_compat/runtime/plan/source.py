@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+from trinity_compat.containers import Tree
 from trinity_compat.secret import shown
 from trinity_compat.trinity_config.read import load
+
+
+class SaidWord(TypedDict):
+    """One word of a launch. ``where``: file:line."""
+
+    text: str
+    where: str
+
+
+class LaunchRecord(TypedDict, total=False):
+    """config/launch.json: a YAML's path alone, or a launch with its words as they were said."""
+
+    yaml: str
+    script: str
+    script_arguments: list[str]
+    module: str
+    where: str
+    arguments: list[SaidWord]
+    exported: list[str]
+    wrapper: list[str]
+    cwd: str
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """``record`` goes to config/launch.json, ``audit`` (JSON text) to config/audit.json."""
 
-    config: Mapping[str, Any]
+    config: Tree
     yaml_text: str
-    record: Mapping[str, Any]
+    record: LaunchRecord
     audit: str | None = None
     notes: tuple[str, ...] = ()
 

@@ -51,6 +51,7 @@ def split_gpus(
 
     ``config``: the Trinity configuration. Raises UserError where no split can run, or the YAML's own can't.
     """
+    # Given by --set in veRL's own spelling, beside the trainer's.
     if verl.rollout.nodes:
         return verl, []
     on_one = device != "cpu" and verl.trainer.gpus == 1
@@ -113,6 +114,7 @@ def _asked(config: Tree, total: int) -> int | None:
         reading.get(f"explorer.rollout_model.{name}") for name in ("engine_num", "tensor_parallel_size")
     )
     cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
+    # --set may have changed the number of GPUs: the YAML's share is of another machine then.
     if not isinstance(engines, int) or math.prod(cluster) != total:
         return None
     return engines * (width or 1)
@@ -161,6 +163,7 @@ def _lowered(verl: VerlView, tp: int, sp: int) -> Step:
             f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
         )
         values[f"{ROLLOUT}.tensor_model_parallel_size"] = tp
+    # Megatron's sizes are not Ulysses', and were not halved.
     for role in () if verl.megatron else (ACTOR, REF, "critic"):
         if verl.size(f"{role}.{SEQUENCE}") > sp:
             name = role.rpartition(".")[2]

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
+from trinity_compat.containers import Tree
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -23,7 +23,7 @@ from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.trinity_config.watch import values_of
 from trinity_compat.verl_config.interpolate import Resolver
 
-_UNSAID: tuple[Any, ...] = (None, "", (), [], {})
+_UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
 def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
@@ -37,14 +37,16 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
         for path, value in given.items()
+        # What translate itself writes for upstream is no choice of the user's.
         if _resolved(value) != _resolved(written.get(path))
     ]
     head = ["note: a run here does not read these keys of the configuration; they change nothing:"]
     return replace(made, notes=(*made.notes, *head, *notes)) if notes else made
 
 
-def _is_known(path: str, value: Any) -> bool:
+def _is_known(path: str, value: object) -> bool:
     """Whether the value is upstream's default, or the key is on the list."""
+    # An empty value asks for nothing, whoever reads it.
     if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
         return True
     field = schema(TARGETS[0]).find(path)
@@ -58,7 +60,7 @@ def known() -> Mapping[str, str]:
     return reasons
 
 
-def _written(source: Source) -> Mapping[str, Any]:
+def _written(source: Source) -> Tree:
     """What translate writes for the run. Nothing where it refuses: then every key stands for itself."""
     if "yaml" not in source.record:
         return values_of(source.config)
@@ -68,7 +70,7 @@ def _written(source: Source) -> Mapping[str, Any]:
         return {}
 
 
-def _resolved(value: Any) -> Any:
+def _resolved(value: object) -> object:
     """``${oc.env:NAME,default}`` as its text: translate writes it, the way back resolves it."""
     return Resolver({"it": value}).resolve()["it"]
 
@@ -79,10 +81,10 @@ def _place(path: str, source: Source, lines: Mapping[str, int], sets: Mapping[st
     return f"{Where(str(source.record['yaml']), lines[path])}: " if path in lines else ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _instead(value: Any) -> str:
+def _instead(value: object) -> str:
     return "" if value in _UNSAID else f" (for this run translate writes {_shown(value)})"

@@ -10,10 +10,10 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.progress import say
@@ -24,7 +24,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 _TELL_EVERY_S = 30.0
 
 
-def planned(made: RunPlan, config: Mapping[str, Any], wanted: str | None) -> RunPlan:
+def planned(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
     """``made`` with the checkpoints to evaluate, and a folder of its own for their weights.
 
     ``wanted``: all, latest, or steps with commas between (0: the model before training). Without it the YAML
@@ -32,13 +32,14 @@ def planned(made: RunPlan, config: Mapping[str, Any], wanted: str | None) -> Run
     Raises UserError for steps that have no checkpoint."""
     have = checkpoints_of(made.job)
     steps = _chosen(wanted or _said(config), have, made)
+    # Not the run's folder: its trainer may be publishing there.
     folder = f"{made.spec.sync.directory}-{ROLE}"
     spec = replace(made.spec, checkpoints=steps, sync=replace(made.spec.sync, directory=folder))
     return replace(made, spec=spec)
 
 
-def _said(config: Mapping[str, Any]) -> str:
-    explorer = config.get("explorer") or {}
+def _said(config: Tree) -> str:
+    explorer = section_at(config, "explorer")
     if explorer.get("bench_on_latest_checkpoint"):
         return "latest"
     return "all+start" if explorer.get("eval_on_startup", True) else "all"
@@ -50,6 +51,7 @@ def checkpoints_of(job: JobDir) -> tuple[int, ...]:
     folders = job.root.glob("global_step_*")
     found = {int(m[1]): path for path in folders if (m := _STEP.fullmatch(path.name))}
     whole = [step for step, path in found.items() if any((path / "actor").glob("*"))]
+    # veRL writes the marker last: a folder of a later step is half a checkpoint.
     return tuple(sorted(step for step in whole if last is None or step <= last))
 
 
@@ -81,8 +83,8 @@ class BenchWatch:
     url: str
     steps: Sequence[int]
     _buffer: Buffer | None = None
-    _marks: dict[int, Any] = field(default_factory=dict)
-    _told: tuple[Any, float] = (None, 0.0)
+    _marks: dict[int, object] = field(default_factory=dict)
+    _told: tuple[object, float] = (None, 0.0)
 
     def begin(self) -> None:
         """Note what earlier benches left."""
@@ -108,7 +110,7 @@ class BenchWatch:
         rows = self._buffer.read_metrics(ROLE) if self._buffer else []
         return {step: metrics for step, metrics in rows if step in self.steps}
 
-    def _read_marks(self) -> dict[int, Any]:
+    def _read_marks(self) -> dict[int, object]:
         buffer = self._buffer
         return {step: buffer.get_state(f"{ROLE}/{step}") for step in self.steps} if buffer else {}
 

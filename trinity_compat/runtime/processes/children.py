@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a dry run works without it
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # macOS has no prctl: there the process groups alone must do.
-_prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+_prctl: Callable[[int, int, int, int, int], int] | None = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def adopt_orphans() -> None:
@@ -93,6 +93,7 @@ def start(command: Command) -> Child:
             stderr=subprocess.STDOUT,
             env=dict(command.env),
             cwd=command.cwd,
+            # A group of its own: the terminal's Ctrl-C goes to the supervisor alone, which ends the sides.
             process_group=0,
             preexec_fn=die_with_parent,
         )
@@ -108,6 +109,7 @@ def end(children: Sequence[Child], *, grace_s: float) -> None:
     for child in running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.process.wait(max(0.0, deadline - time.monotonic()))
+    # The groups of all children, not of the running ones: a side that died may have left processes behind.
     for child in children:
         _signal_group(child.process.pid, signal.SIGKILL)
     for child in running:
@@ -138,6 +140,7 @@ def survivors(root: Path) -> list[int]:
 
 def _is_side(words: Sequence[str], root: str) -> bool:
     modules = {"trinity_compat.trainer", "trinity_compat.explorer"}
+    # A bench works beside a running trainer, and outlives its end.
     return not modules.isdisjoint(words) and root in words and "--bench" not in words
 
 
@@ -145,6 +148,7 @@ def _lost_its_supervisor(process: psutil.Process) -> bool:
     import psutil
 
     try:
+        # A side that a person started in a terminal has a parent that is no supervisor, and keeps running.
         if SUPERVISOR not in process.environ():
             return False
         parent = process.parent()

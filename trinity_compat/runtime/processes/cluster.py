@@ -8,14 +8,14 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from trinity_compat.addresses import LOOPBACK
+from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
@@ -38,7 +38,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def local_ray(options: Mapping[str, Any], *, gpus: int | None = None, cpus: int = 0) -> Iterator[Cluster]:
+def local_ray(options: Tree, *, gpus: int | None = None, cpus: int = 0) -> Iterator[Cluster]:
     """Start Ray on this machine for the time of the block; ``options``: veRL's ``ray_kwargs.ray_init``.
 
     ``gpus`` None lets Ray count them; ``cpus``: slots that it must have. Raises RunError with Ray's own
@@ -56,11 +56,11 @@ def local_ray(options: Mapping[str, Any], *, gpus: int | None = None, cpus: int 
 
 
 @contextlib.contextmanager
-def _folder(named: str | None) -> Iterator[Path]:
+def _folder(named: object) -> Iterator[Path]:
     """Where Ray lies. What the user named stays, with all that is in it: others' Rays may lie there too,
     and Ray itself leaves a session's logs to whoever names a folder for them."""
     if named:
-        yield Path(named)
+        yield Path(str(named))
         return
     # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR.
     own = Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
@@ -70,7 +70,7 @@ def _folder(named: str | None) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _started(options: Mapping[str, Any], folder: Path, gpus: int | None, cpus: int) -> str:
+def _started(options: Tree, folder: Path, gpus: int | None, cpus: int) -> str:
     import ray
 
     try:
@@ -91,18 +91,19 @@ def _daemons() -> list[psutil.Process]:
     return [process for process in below if process.name() in ("raylet", "gcs_server")]
 
 
-def _init_arguments(
-    options: Mapping[str, Any], folder: Path, gpus: int | None, cpus: int = 0
-) -> dict[str, Any]:
+def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0) -> dict[str, object]:
     asked = {name: value for name, value in options.items() if value is not None and name != "address"}
     cores = psutil.cpu_count() or 1
     return {
+        # A dashboard costs seconds and a port, and our own display reads the database.
         "include_dashboard": False,
         **({"object_store_memory": _CPU_OBJECT_STORE} if gpus == 0 else {}),
+        # The sides write logs of their own; here Ray's workers would write into the display.
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         # Ray asks nobody who he is. Bound to this address its services are this machine's alone.
         "_node_ip_address": LOOPBACK,
+        # What the launch says wins over the lines above, and what a run rests on over the launch.
         **asked,
         "address": "local",
         "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS, cpus),

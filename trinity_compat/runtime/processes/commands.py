@@ -44,11 +44,14 @@ def _command(made: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
         **os.environ,
         **made.env,
         **made.spec.as_saved()[1],
+        # After the terminal's variables: the YAML's win.
         **({} if role == "trainer" else made.spec.env),
         "RAY_ADDRESS": ray_address,
+        # Every line of a log counts when one looks for what ended a worker.
         "RAY_DEDUP_LOGS": "0",
         "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
         SUPERVISOR: str(os.getpid()),
+        # A side that is killed has written all that it said.
         "PYTHONUNBUFFERED": "1",
     }
     side = "trainer" if role == "trainer" else "explorer"

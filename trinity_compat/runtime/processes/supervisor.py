@@ -117,6 +117,7 @@ def _judge(children: list[Child], by: Supervision) -> Outcome | None:
     """One look at everything; None while the run goes on."""
     if by.stop.number is not None:
         return Outcome(128 + by.stop.number)
+    # Before Ray: where both are gone the side's own words say more than "Ray died".
     if any(child.returncode not in (None, 0) for child in children):
         return _after_death(children, by)
     if reason := by.also_dead():
@@ -159,6 +160,7 @@ def _restart_explorers(children: list[Child], by: Supervision) -> bool:
     if any(child.command.role != "explorer" for child in dead) or len(dead) > by.restarts:
         return False
     for child in dead:
+        # Counted per start and not per explorer: a fault that every start meets must end the run.
         by.restarts -= 1
         by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
         children[children.index(child)] = _start(child.command, by)
@@ -183,6 +185,7 @@ _ERROR_LINE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^)]*\)\s*)?(?:error: |[\w.]*
 def last_error(output: str) -> str | None:
     """The last line that reads like an error, else the last line; None for no output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    # From the end: the exception that ended it stands below those that it was caused by.
     for line in reversed(lines):
         if _ERROR_LINE.match(line):
             return line.removeprefix("error: ")[:500]

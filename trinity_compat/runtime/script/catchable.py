@@ -82,6 +82,7 @@ def _is_caught(start: Start) -> bool:
     """By a function of bash's, by a program in front of PATH, or by what PYTHONPATH makes Python read."""
     if start.elsewhere:
         return False
+    # Any one of the three will do.
     by_function = start.hooked and shim.can_be_function(start.program)
     return by_function or _is_first(start) or (_asks(start) and not start.isolated)
 

@@ -52,6 +52,7 @@ def running_pids(folder: Path) -> list[int]:
 
 def ends_of(folder: Path) -> list[LaunchEnd]:
     """How the launches ended, in the order in which they did."""
+    # By time and not by name: process numbers start over.
     files = sorted(folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
     return [LaunchEnd(**json.loads(path.read_text())) for path in files]
 
@@ -59,7 +60,8 @@ def ends_of(folder: Path) -> list[LaunchEnd]:
 def read_call(folder: Path) -> ScriptCall:
     """What ``folder_of`` wrote."""
     data = json.loads((folder / _CALL).read_text())
-    options = RunOptions.of_json(data["options"])
+    given = data["options"]
+    options = RunOptions(**{**given, "profiles": tuple(given["profiles"]), "sets": tuple(given["sets"])})
     return ScriptCall(**{**data, "arguments": tuple(data["arguments"]), "options": options})
 
 

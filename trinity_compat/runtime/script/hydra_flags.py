@@ -32,5 +32,6 @@ def _print_config(module: str, arguments: Sequence[str]) -> None:
     from trinity_compat.launch import read_argv
     from trinity_compat.verl_config.effective import as_tree, effective_config
 
+    # Composed by our own reading: Hydra would import the training main, and with it torch.
     launch = read_argv(["python3", "-m", module, *arguments]).launches[0]
     print(yaml.safe_dump(as_tree(effective_config(launch)), sort_keys=False, allow_unicode=True), end="")

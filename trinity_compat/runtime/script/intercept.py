@@ -26,6 +26,7 @@ def _submitted(words: Sequence[str]) -> Invocation | Submission | None:
     submission = read_submission(words, os.environ)
     entry = submission.entrypoint
     found = find_main(entry) if entry else None
+    # Not ours, and no script of theirs that could start one: Ray may have it.
     if not found and not any(map(mains.trains, (*_script_texts(entry), *entry))):
         return None
     if not ray_jobs.is_local(submission.address):

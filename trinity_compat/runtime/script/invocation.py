@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trinity_compat import mains, ray_jobs
+from trinity_compat.containers import section_at
 from trinity_compat.errors import UserError
 
 
@@ -55,14 +55,15 @@ def read_submission(words: Sequence[str], env: Mapping[str, str]) -> Submission:
     return Submission(
         entrypoint=tuple(shlex.split(entry[0]) if len(entry) == 1 else entry),
         address=job.options.get("--address", env.get("RAY_ADDRESS", "")),
-        env={str(k): str(v) for k, v in (runtime.get("env_vars") or {}).items()},
-        cwd=job.options.get("--working-dir", runtime.get("working_dir")),
+        env={str(k): str(v) for k, v in section_at(runtime, "env_vars").items()},
+        cwd=job.options.get("--working-dir", str(folder) if (folder := runtime.get("working_dir")) else None),
     )
 
 
-def _runtime_env(options: Mapping[str, str]) -> dict[str, Any]:
+def _runtime_env(options: Mapping[str, str]) -> dict[str, object]:
+    # Ray refuses both at once, so their order is free.
     if text := options.get("--runtime-env-json"):
-        loaded: Any = json.loads(text)
+        loaded: object = json.loads(text)
     elif name := options.get("--runtime-env"):
         import yaml
 

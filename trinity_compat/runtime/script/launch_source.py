@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trinity_compat import mains
 from trinity_compat.audit import Audit, render
@@ -19,7 +18,7 @@ from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
 from trinity_compat.runtime.plan import length
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import is_trinity_only
-from trinity_compat.runtime.plan.source import Source
+from trinity_compat.runtime.plan.source import LaunchRecord, Source
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
 from trinity_compat.secret import masked, shown
@@ -32,18 +31,19 @@ from trinity_compat.translate.symbols import resolved_launch
 _SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 
 
-def source_of(found: Invocation, call: ScriptCall, options: RunOptions) -> tuple[Source, RunOptions]:
+def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
     everything derived from it follows; the options that come back hold the rest."""
-    words = [text for text in options.sets if not is_trinity_only(text)]
+    words = [text for text in call.options.sets if not is_trinity_only(text)]
     launch, environ = launch_of(found, call)
     mains.refuse(launch.module, launch.where)
     added = [Word((Part(text),), Where("--set")) for text in words]
+    # Last, as Hydra lets the last word win.
     launch = replace(launch, arguments=(*launch.arguments, *added))
     asked = TranslateOptions(resolve=True, environ=environ, command=_command(call))
     translation, text = translate_launch(launch, asked)
     length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))
-    rest = tuple(item for item in options.sets if item not in words)
+    rest = tuple(item for item in call.options.sets if item not in words)
     source = Source(
         translation.config,
         text,
@@ -51,7 +51,7 @@ def source_of(found: Invocation, call: ScriptCall, options: RunOptions) -> tuple
         _audit(launch, environ, call.script),
         (*_notes(translation), *_left_out(found)),
     )
-    return source, replace(options, sets=rest)
+    return source, replace(call.options, sets=rest)
 
 
 def _command(call: ScriptCall) -> str:
@@ -93,7 +93,7 @@ def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[L
         return ()
 
 
-def _record(launch: Launch, call: ScriptCall) -> dict[str, Any]:
+def _record(launch: Launch, call: ScriptCall) -> LaunchRecord:
     """The launch as it was made, for config/launch.json. The environment's values stay out of it."""
     return {
         "script": call.script,

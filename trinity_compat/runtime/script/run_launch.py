@@ -22,11 +22,13 @@ def run_captured(found: Invocation) -> int:
     folder = Path(os.environ[shim.SESSION])
     call = handover.read_call(folder)
     env = {**shim.without(os.environ), **found.env}
+    # The user's environment again: the run's processes are started with it, and must not be caught.
     os.environ.clear()
     os.environ.update(env)
     if found.cwd:
         os.chdir(found.cwd)
     die_with_parent()
+    # What the outer process is told if anything but a UserError ends this launch.
     end = LaunchEnd(1, None)
     with handover.announced(folder):
         try:
@@ -42,4 +44,4 @@ def run_captured(found: Invocation) -> int:
 def _run(found: Invocation, call: ScriptCall) -> LaunchEnd:
     if (code := hydra_flags.handle(found.module, found.arguments)) is not None:
         return LaunchEnd(code, None)
-    return run_source(*source_of(found, call, call.options))
+    return run_source(*source_of(found, call))

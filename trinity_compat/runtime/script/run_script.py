@@ -34,6 +34,7 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     if bash is None:
         raise UserError("bash is not on PATH: a script needs it")
     check_script(Path(script))
+    # A script that runs `trinity-compat run` itself must not find the outer one's programs.
     environ = shim.without(os.environ)
     programs = catchable.check(script, arguments, environ)
     with handover.folder_of(
@@ -46,6 +47,7 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
         status = _wait(running, folder)
         ended = handover.ends_of(folder)
+    # The first failure: what failed after it may have failed of it.
     failed = [launch.code for launch in ended if launch.code]
     return status or (failed[0] if failed else 0), ended
 
