@@ -18,7 +18,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime import attention, loggers
 from trinity_compat.runtime.plan import Plan
 from trinity_compat.secret import without_passwords
-from trinity_compat.translate.ours import REWARD_MANAGERS
+from trinity_compat.translate.run_refusals import REWARD_MANAGERS
 
 _MIN_FREE = 256 * 2**20  # bytes
 _NEEDED = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")

@@ -15,8 +15,8 @@ from typing import Any
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, give_engines, trainer_gpus
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
+from trinity_compat.translate.trinity_reader import TrinityReader as Reading
 
 
 def split_gpus(
