@@ -118,6 +118,13 @@ def test_another_main_is_named_and_all_its_keys_are_unsupported(folder):
     assert audit(folder / "sub" / "sft.sh", "--fail-on", "unsupported")[0] == 1
 
 
+def test_a_launch_in_a_file_that_the_script_runs_is_the_scripts(folder):
+    (folder / "main.sh").write_text("bash sub/sft.sh\n")
+    (launch,) = launches(folder / "main.sh", "--cwd", folder)["launches"]
+    assert launch["source"] == str(folder / "main.sh")
+    assert launch["findings"][0]["source"] == f"{folder}/sub/sft.sh:1"
+
+
 def test_arguments_of_the_script_stand_behind_two_dashes(folder):
     arguments = ["--verl-version", "0.5.0", "--env", "BATCH=512", "--", "trainer.total_epochs=7"]
     (launch,) = launches(folder / "grpo.sh", *arguments)["launches"]

@@ -115,6 +115,13 @@ def test_html_opens_with_the_verdict():
     assert "In 1 every key keeps its exact meaning." in text
 
 
+@pytest.mark.parametrize(("count", "told"), [(1, True), (20, True), (21, False)])
+def test_html_lists_what_keeps_its_meaning_unless_the_launches_are_many(count, told):
+    text = render(Audit((ONE,) * count), "html")
+    assert ("that keep their meaning or cannot matter" in text) is told
+    assert ("data.train_batch_size" in text) is told
+
+
 def test_html_has_one_row_per_kind_of_warning_and_says_the_cure():
     other = launch(warnings=(Caution("TW003", "the learning rate never arrives"),), file="e.sh")
     text = render(Audit((ONE, other)), "html")

@@ -8,14 +8,14 @@ import pytest
 from builders import SCORE, seeds_at, with_metrics
 
 from trinity_compat.compare.margins import Amount, Margins, amount, read
-from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.compare.verdict import CompareOptions, compare
 from trinity_compat.errors import UserError
 
 WIDE = [0.480, 0.490, 0.500, 0.510, 0.520]
 
 
 def judged(a, b, name=SCORE, **given):
-    options = Options(margins=Margins({key: amount(key, value) for key, value in given.items()}))
+    options = CompareOptions(margins=Margins({key: amount(key, value) for key, value in given.items()}))
     return compare(seeds_at("a", a, name), seeds_at("b", b, name), options).metric(name)
 
 
@@ -137,19 +137,21 @@ def test_a_margin_of_the_command_line_that_fits_nothing_is_a_typing_error():
     with pytest.raises(
         UserError, match="no metric that both sides have\n  hint: did you mean critic/score/mean"
     ):
-        compare(*sides, Options(margins=margins))
-    from_file = compare(*sides, Options(margins=Margins({"val-core/x": Amount(1)})))
+        compare(*sides, CompareOptions(margins=margins))
+    from_file = compare(*sides, CompareOptions(margins=Margins({"val-core/x": Amount(1)})))
     assert "the margin of val-core/x fits no metric that both sides have" in from_file.notes
 
 
 def test_the_margin_of_a_single_run_is_a_tenth_of_its_level_too():
     g = random.Random(0)
     a, b = ([1 + g.gauss(0, 0.05) for _ in range(100)] for _ in range(2))
-    metric = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), Options()).metric(SCORE)
+    metric = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions()).metric(
+        SCORE
+    )
     assert metric.verdict == "same" and metric.evidence.margin.size == pytest.approx(0.1, rel=0.02)
     loss = compare(
         with_metrics("a", {SCORE: [x - 1 for x in a]}),
         with_metrics("b", {SCORE: [x - 1 for x in b]}),
-        Options(),
+        CompareOptions(),
     ).metric(SCORE)
     assert loss.evidence.margin.origin == "a tenth of the spread of the points"

@@ -19,7 +19,7 @@ from trinity_compat.compare.html import as_html
 from trinity_compat.compare.margins import Amount, Margins
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_dict, as_markdown
-from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.compare.verdict import CompareOptions, compare
 
 
 def noisy(g, level, points=60, spread=0.02):
@@ -48,7 +48,7 @@ def many(g, seeds, shifted=()):
 
 def test_among_many_metrics_chance_is_not_called_a_difference_and_the_summary_counts_by_q():
     g = random.Random(3)
-    found = compare(many(g, 5), many(g, 5, shifted=(3, 7)), Options())
+    found = compare(many(g, 5), many(g, 5, shifted=(3, 7)), CompareOptions())
     low = [m for m in found.metrics if m.difference.p <= 0.05 and m.group == "policy"]
     called = [m.name for m in found.metrics if m.verdict == "differs" and m.group == "policy"]
     assert len(low) > len(called) and called == ["actor/m3", "actor/m7"]
@@ -67,7 +67,7 @@ def test_what_is_equal_at_every_point_was_not_tested_and_does_not_count():
                 Side(label, [run_of({**more, SCORE: [level] * 4}, str(level)) for level in side[SCORE]])
                 for label, side in (("a", a), ("b", b))
             ),
-            Options(),
+            CompareOptions(),
         ).metric(SCORE)
         for more in ({}, equal)
     )
@@ -78,7 +78,7 @@ def test_a_band_that_leaves_0_by_chance_among_many_is_not_called_a_parting():
     g = random.Random(8)
     names = [f"actor/m{k}" for k in range(40)]
     runs = [[run_of({name: noisy(g, 0.5) for name in names}, str(k)) for k in range(4)] for _ in range(2)]
-    found = compare(Side("a", runs[0]), Side("b", runs[1]), Options())
+    found = compare(Side("a", runs[0]), Side("b", runs[1]), CompareOptions())
     left = [m for m in found.metrics if m.evidence.band.first is not None]
     assert left and all(m.evidence.band.p <= 0.05 for m in left)
     assert not any(m.parting for m in left)
@@ -86,12 +86,12 @@ def test_a_band_that_leaves_0_by_chance_among_many_is_not_called_a_parting():
 
 def test_seconds_count_among_themselves():
     g = random.Random(3)
-    timing = compare(many(g, 5), many(g, 5, shifted=(3,)), Options()).metric("timing_s/step")
+    timing = compare(many(g, 5), many(g, 5, shifted=(3,)), CompareOptions()).metric("timing_s/step")
     assert timing.difference.q == timing.difference.p < 0.05
 
 
 def test_curves_that_part_are_said_with_the_step_and_drawn():
-    found = compare(*sides(lambda step: -0.2 if step > 30 else 0.0), Options())
+    found = compare(*sides(lambda step: -0.2 if step > 30 else 0.0), CompareOptions())
     metric = found.metric(SCORE)
     assert metric.verdict == "differs"
     band = metric.parting
@@ -104,7 +104,7 @@ def test_curves_that_part_are_said_with_the_step_and_drawn():
 
 
 def test_curves_that_part_and_meet_again_at_the_same_level_are_not_passed_over():
-    found = compare(*sides(lambda step: 0.1 if step <= 30 else -0.1), Options())
+    found = compare(*sides(lambda step: 0.1 if step <= 30 else -0.1), CompareOptions())
     assert found.metric(SCORE).difference.q > 0.05
     assert headline(found)[0] == f"The levels don't differ, but the curves part: {SCORE}."
     assert "though the levels don't differ" in " ".join(headline(found))
@@ -112,15 +112,15 @@ def test_curves_that_part_and_meet_again_at_the_same_level_are_not_passed_over()
 
 def test_a_level_within_the_margin_does_not_make_curves_the_same_that_part():
     crossing = sides(lambda step: 0.05 if step <= 30 else -0.05)
-    metric = compare(*crossing, Options()).metric(SCORE)
+    metric = compare(*crossing, CompareOptions()).metric(SCORE)
     assert metric.evidence.p_same < 0.05
     assert (metric.verdict, metric.why) == ("unclear", "the levels are the same, but the curves part")
-    given = Options(margins=Margins({SCORE: Amount(0.1)}))
+    given = CompareOptions(margins=Margins({SCORE: Amount(0.1)}))
     assert compare(*crossing, given).metric(SCORE).verdict == "same"
 
 
 def test_curves_that_agree_part_nowhere():
-    found = compare(*sides(), Options())
+    found = compare(*sides(), CompareOptions())
     assert found.metric(SCORE).parting is None
     assert found.metric(SCORE).verdict == "same"
     assert as_dict(found)["metrics"][0]["parts"]["at"] is None
@@ -131,13 +131,13 @@ def test_pairs_part_by_the_differences_of_the_pairs():
     g = random.Random(5)
     a = seeds_with("a", SCORE, [noisy(g, task) for task in tasks])
     b = seeds_with("b", SCORE, [noisy(g, task + 0.05) for task in tasks])
-    assert compare(a, b, Options()).metric(SCORE).verdict == "unclear"
-    paired = compare(a, b, Options(paired=True)).metric(SCORE)
+    assert compare(a, b, CompareOptions()).metric(SCORE).verdict == "unclear"
+    paired = compare(a, b, CompareOptions(paired=True)).metric(SCORE)
     assert (paired.verdict, paired.parting.first) == ("differs", 0)
 
 
 def test_what_is_unclear_says_what_would_have_been_seen_and_how_many_seeds_it_takes():
-    found = compare(seeds_at("a", [0.3, 0.5, 0.7]), seeds_at("b", [0.35, 0.5, 0.75]), Options())
+    found = compare(seeds_at("a", [0.3, 0.5, 0.7]), seeds_at("b", [0.35, 0.5, 0.75]), CompareOptions())
     metric = found.metric(SCORE)
     assert metric.verdict == "unclear" and metric.evidence.seeds > 100
     said = next(line for line in headline(found) if "is unclear" in line)
@@ -158,7 +158,7 @@ def test_one_run_whose_steps_are_alike_says_so():
     found = compare(
         with_metrics("a", {SCORE: flat}),
         with_metrics("b", {SCORE: [x + y for x, y in zip(flat, walk, strict=True)]}),
-        Options(),
+        CompareOptions(),
     )
     metric = found.metric(SCORE)
     assert metric.verdict == "unclear"
@@ -168,7 +168,7 @@ def test_one_run_whose_steps_are_alike_says_so():
 
 def test_all_equal_is_said_first():
     a = {SCORE: [0.1, 0.2, 0.3], "actor/entropy": [1.0, 1.0, 1.0]}
-    found = compare(with_metrics("a", a), with_metrics("b", a), Options())
+    found = compare(with_metrics("a", a), with_metrics("b", a), CompareOptions())
     assert headline(found)[0] == "It trains the same: all 2 metrics of learning are equal at every point."
 
 
@@ -274,7 +274,7 @@ def test_only_what_is_missing_is_named(monkeypatch, seeds):
 def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):
     without(monkeypatch, "numpy", "scipy")
     a, b = [0.1] * 20, [0.1] * 10 + [float("nan")] * 10
-    found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), Options())
+    found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions())
     assert found.metric(SCORE).verdict == "differs"
     assert headline(found)[0].startswith("It does not train the same")
 

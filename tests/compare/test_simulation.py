@@ -16,7 +16,7 @@ from trinity_compat.compare.inference.power import seeds_needed
 from trinity_compat.compare.inference.seeds import between_seeds, within_share
 from trinity_compat.compare.inference.within import within_runs
 from trinity_compat.compare.model import Run, Series, Side
-from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.compare.verdict import CompareOptions, compare
 
 SIZES = [(3, 3), (4, 4), (5, 5), (3, 8), (8, 8)]
 
@@ -181,6 +181,6 @@ def one_of(g, label):
 @pytest.mark.parametrize("side", [seeds_of, one_of])
 def test_a_whole_comparison_without_a_difference_seldom_calls_any_metric_different(side):
     g = np.random.default_rng(12)
-    found = (compare(side(g, "a"), side(g, "b"), Options()) for _ in range(150))
+    found = (compare(side(g, "a"), side(g, "b"), CompareOptions()) for _ in range(150))
     alarms = np.mean([any(metric.verdict == "differs" for metric in one.metrics) for one in found])
     assert alarms <= 0.1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.compare.sources import read_runs, read_side
-from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.compare.verdict import CompareOptions, compare
 from trinity_compat.errors import UserError
 
 VALUES = [0.25, 0.5, -1.5e-7, 3e8]
@@ -193,7 +193,7 @@ def test_infinite_points_are_left_out_of_the_comparison_and_named(tmp_path):
             f'{{"step":1,"data":{{"x":0.5}}}}\n{{"step":2,"data":{{"x":{value}}}}}\n'
         )
     sides = [read_side([tmp_path / f"{name}.jsonl"], name) for name in "ab"]
-    found = compare(*sides, Options())
+    found = compare(*sides, CompareOptions())
     assert found.metric("x").xs == [1.0]
     assert any("x has 1 points that are NaN or infinite" in note for note in found.notes)
 

@@ -16,7 +16,7 @@ from trinity_compat.compare.inference.seeds import between_seeds
 from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.statistics import area_between, slope
-from trinity_compat.compare.verdict import Options, compare
+from trinity_compat.compare.verdict import CompareOptions, compare
 from trinity_compat.errors import UserError
 
 
@@ -25,13 +25,13 @@ def side(path, label):
 
 
 def test_same_distribution_is_not_called_different(seeds):
-    c = compare(side(seeds("a"), "a"), side(seeds("b", first_seed=100), "b"), Options())
+    c = compare(side(seeds("a"), "a"), side(seeds("b", first_seed=100), "b"), CompareOptions())
     assert c.metric("critic/score/mean").verdict == "same"
     assert c.metric("timing_s/step").verdict == "identical"
 
 
 def test_a_shift_beyond_seed_noise_is_found_and_the_better_side_named(seeds):
-    c = compare(side(seeds("a"), "a"), side(seeds("b", first_seed=100, shift=-0.1), "b"), Options())
+    c = compare(side(seeds("a"), "a"), side(seeds("b", first_seed=100, shift=-0.1), "b"), CompareOptions())
     m = c.metric("critic/score/mean")
     assert (m.verdict, m.better_side) == ("differs", "A")
     assert m.difference.value == pytest.approx(-0.1, abs=0.01)
@@ -40,7 +40,9 @@ def test_a_shift_beyond_seed_noise_is_found_and_the_better_side_named(seeds):
 
 
 def test_one_run_a_side_says_that_seed_noise_is_unknown(seeds):
-    c = compare(side(seeds("a", count=1), "a"), side(seeds("b", count=1, first_seed=9), "b"), Options())
+    c = compare(
+        side(seeds("a", count=1), "a"), side(seeds("b", count=1, first_seed=9), "b"), CompareOptions()
+    )
     assert "weak: one seed a side" in c.metric("critic/score/mean").difference.method
     assert any("seed noise is unknown" in line for line in headline(c))
 
@@ -48,8 +50,8 @@ def test_one_run_a_side_says_that_seed_noise_is_unknown(seeds):
 def test_the_first_line_blames_nothing_on_training_that_may_be_the_seed(seeds):
     one_each = (side(seeds(n, count=1, shift=s), n) for n, s in (("a", 0.0), ("b", 0.2)))
     several = (side(seeds(n, shift=s), n) for n, s in (("c", 0.0), ("d", 0.2)))
-    assert "can't tell it from the seed" in headline(compare(*one_each, Options()))[0]
-    assert headline(compare(*several, Options()))[0].startswith("It does not train the same")
+    assert "can't tell it from the seed" in headline(compare(*one_each, CompareOptions()))[0]
+    assert headline(compare(*several, CompareOptions()))[0].startswith("It does not train the same")
 
 
 def test_paired_sees_what_unpaired_cannot():
@@ -61,7 +63,7 @@ def test_paired_sees_what_unpaired_cannot():
 def test_trinity_names_and_steps_are_brought_to_verls():
     verl = with_metrics("verl", {"timing_s/step": [9.0] * 5, "timing_s/adv": [0.5] * 5})
     trinity = with_metrics("trinity", {"time/adv": [0.5] * 20, "actor/mfu": [0.1] * 20}, updates_per_step=4)
-    m = compare(verl, trinity, Options()).metric("timing_s/adv")
+    m = compare(verl, trinity, CompareOptions()).metric("timing_s/adv")
     assert m.xs == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert m.verdict == "identical"
 
@@ -70,26 +72,28 @@ def test_an_axis_that_needs_r_says_so():
     verl = with_metrics("verl", {"timing_s/adv": [0.5] * 5})
     trinity = with_metrics("trinity", {"time/adv": [0.5] * 20})
     with pytest.raises(UserError, match="updates-per-step"):
-        compare(verl, trinity, Options())
+        compare(verl, trinity, CompareOptions())
 
 
 def test_axis_tokens_aligns_on_cumulated_tokens():
     a = with_metrics("a", {"m": [0.0, 1.0, 2.0, 3.0], "perf/total_num_tokens": [100.0] * 4})
     b = with_metrics("b", {"m": [1.0, 3.0], "perf/total_num_tokens": [200.0] * 2})
-    m = compare(a, b, Options(axis="tokens")).metric("m")
+    m = compare(a, b, CompareOptions(axis="tokens")).metric("m")
     assert m.xs == [200.0, 300.0, 400.0]
     assert m.b.mean == [1.0, 2.0, 3.0]
 
 
 def test_no_common_metric_names_both_sides():
     with pytest.raises(UserError, match="no metric in common") as error:
-        compare(with_metrics("a", {"x": [1.0]}), with_metrics("b", {"y": [1.0]}), Options())
+        compare(with_metrics("a", {"x": [1.0]}), with_metrics("b", {"y": [1.0]}), CompareOptions())
     assert "a has e.g. x" in str(error.value) and "--pair" in str(error.value)
 
 
 def test_pair_joins_names_that_differ():
     c = compare(
-        with_metrics("a", {"x": [1.0, 2.0]}), with_metrics("b", {"y": [1.0, 2.0]}), Options(pairs={"y": "x"})
+        with_metrics("a", {"x": [1.0, 2.0]}),
+        with_metrics("b", {"y": [1.0, 2.0]}),
+        CompareOptions(pairs={"y": "x"}),
     )
     assert c.metric("x").verdict == "identical"
 
@@ -104,7 +108,7 @@ def test_pair_joins_names_that_differ():
 def test_a_pair_that_joins_nothing_is_said(pairs, said):
     a, b = with_metrics("a", {"x": [1.0, 2.0]}), with_metrics("b", {"x": [1.0, 2.0], "val/acc": [1.0, 2.0]})
     with pytest.raises(UserError) as error:
-        compare(a, b, Options(pairs=pairs))
+        compare(a, b, CompareOptions(pairs=pairs))
     assert said in str(error.value)
 
 
@@ -118,15 +122,15 @@ def test_r_is_the_same_from_a_job_and_from_a_log(ppo_epochs):
 
 
 def test_three_seeds_a_side_can_tell_sides_apart():
-    metric = compare(seeds_at("a", [0.50, 0.51, 0.52]), seeds_at("b", [0.60, 0.61, 0.62]), Options()).metric(
-        SCORE
-    )
+    metric = compare(
+        seeds_at("a", [0.50, 0.51, 0.52]), seeds_at("b", [0.60, 0.61, 0.62]), CompareOptions()
+    ).metric(SCORE)
     assert (metric.verdict, metric.better_side) == ("differs", "B")
     assert metric.difference.p < 0.05
 
 
 def test_where_the_seeds_of_a_side_all_agree_a_difference_is_sure():
-    metric = compare(seeds_at("a", [5.0, 5.0]), seeds_at("b", [5.1, 5.1]), Options()).metric(SCORE)
+    metric = compare(seeds_at("a", [5.0, 5.0]), seeds_at("b", [5.1, 5.1]), CompareOptions()).metric(SCORE)
     assert (metric.verdict, metric.difference.p) == ("differs", 0.0)
     assert (metric.difference.low, metric.difference.high) == pytest.approx((0.1, 0.1))
 
@@ -167,7 +171,7 @@ B = with_metrics("b", {"m": [1.0, 2.5, 2.0], "n": [1.0, 1.0, 1.0]})
     ],
 )
 def test_assertions(expression, expected):
-    assert holds(expression, compare(A, B, Options())) is expected
+    assert holds(expression, compare(A, B, CompareOptions())) is expected
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_assertions(expression, expected):
 )
 def test_what_is_not_an_assertion_is_refused_with_the_piece(expression):
     with pytest.raises(UserError):
-        holds(expression, compare(A, B, Options()))
+        holds(expression, compare(A, B, CompareOptions()))
 
 
 NAN, INF = float("nan"), float("inf")
@@ -196,7 +200,7 @@ RISING = [0.2 + i / 200 for i in range(100)]
 
 def judged(a, b, **kw):
     """The comparison of two runs with one metric, the score."""
-    return compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), Options(**kw))
+    return compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions(**kw))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,7 @@ def test_what_was_trained_again_after_a_crash_is_not_divergence():
     a, b = run_of({SCORE: RISING}), run_of({SCORE: [*RISING[:50], *[NAN] * 3]})
     for step in range(51, 101):
         b.series[SCORE].add(step, RISING[step - 1])
-    assert compare(Side("a", [a]), Side("b", [b]), Options()).metric(SCORE).verdict == "identical"
+    assert compare(Side("a", [a]), Side("b", [b]), CompareOptions()).metric(SCORE).verdict == "identical"
 
 
 def test_divergence_after_the_end_of_the_other_side_is_not_compared():
@@ -251,7 +255,7 @@ def test_a_run_that_stopped_early_is_named():
     comparison = judged(RISING, RISING[:60])
     assert "B ends at step 60, A at 100: only steps 1 to 60 are compared." in headline(comparison)
     seeds = [run_of({SCORE: RISING[:steps]}, name) for name, steps in (("one", 100), ("two", 60))]
-    several = compare(with_metrics("a", {SCORE: RISING}), Side("b", seeds), Options())
+    several = compare(with_metrics("a", {SCORE: RISING}), Side("b", seeds), CompareOptions())
     assert "two of B ends at step 60, A at 100: only steps 1 to 60 are compared." in headline(several)
 
 
@@ -265,7 +269,7 @@ def test_a_rarely_logged_metric_and_updates_within_a_step_shorten_nothing():
     trinity = with_metrics("trinity", {"time/adv": [0.5] * 22, "actor/mfu": [0.1] * 22}, updates_per_step=4)
     for sides in ((Side("a", [validated]), Side("b", [other])), (verl, trinity)):
         assert not any(
-            "compared." in line and "only" in line for line in headline(compare(*sides, Options()))
+            "compared." in line and "only" in line for line in headline(compare(*sides, CompareOptions()))
         )
 
 
@@ -283,6 +287,6 @@ def test_ranges_that_do_not_meet_are_named():
     for step in range(201, 301):
         b.runs[0].series[SCORE].add(step, 0.5)
     with pytest.raises(UserError) as error:
-        compare(a, b, Options())
+        compare(a, b, CompareOptions())
     assert "share no range on axis 'step': a has 1 to 100, b has 201 to 300" in str(error.value)
     assert "--axis (time, tokens, samples, update)" in str(error.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity_compat.audit import Request
+from trinity_compat.audit import AuditOptions
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv
@@ -49,6 +49,6 @@ def test_what_a_run_refuses_the_audit_does_not_promise(tmp_path, word):
     with pytest.raises(UserError, match="cannot be run decoupled"):
         refusals.check(verl, {}, cwd=tmp_path)
     key = word.lstrip("+").partition("=")[0]
-    (found,) = [f for f in audit_launch(launch, Request()).findings if f.key == key]
+    (found,) = [f for f in audit_launch(launch, AuditOptions()).findings if f.key == key]
     assert found.status is not Status.UNSUPPORTED_UPSTREAM
     assert "our runtime refuses it" in found.reason or "our own runtime refuses it" in found.reason

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.sections.trainer import of_the_strategy, schedule
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 MIN_LR = "actor_rollout_ref.actor.optim.min_lr"
 
@@ -21,7 +21,7 @@ def test_the_floor_of_a_rate_that_is_no_number_yet_is_left_out(strategy, rate, t
         "trainer": {"trainer_strategy": strategy},
         "algorithm": {"optimizer": {"lr": rate, "min_lr_ratio": 0.1}},
     }
-    assert dict(schedule(Reading(config))) == pytest.approx(told)
+    assert dict(schedule(TrinityReader(config))) == pytest.approx(told)
 
 
 ACTOR = "actor_rollout_ref.actor"
@@ -64,4 +64,4 @@ OF_A_STRATEGY = {
 )
 def test_a_strategy_gets_only_the_fields_that_its_dataclasses_have(strategy, told):
     config = {"trainer": {"trainer_strategy": strategy, **OF_A_STRATEGY}}
-    assert dict(of_the_strategy(Reading(config))) == {f"{ACTOR}.strategy": strategy, **told}
+    assert dict(of_the_strategy(TrinityReader(config))) == {f"{ACTOR}.strategy": strategy, **told}

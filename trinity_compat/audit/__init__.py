@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
-from trinity_compat.audit.collect import Request, audit_sources
+from trinity_compat.audit.collect import AuditOptions, audit_sources
 from trinity_compat.audit.formats import FORMATS, render
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.summary import Summary, summarise
 
-__all__ = ["FORMATS", "Audit", "LaunchAudit", "Request", "Summary", "audit_sources", "render", "summarise"]
+__all__ = [
+    "FORMATS",
+    "Audit",
+    "AuditOptions",
+    "LaunchAudit",
+    "Summary",
+    "audit_sources",
+    "render",
+    "summarise",
+]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
-from trinity_compat.audit.silence import directives, silenced
 from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
@@ -30,7 +30,7 @@ CONFIGURATIONS = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AuditOptions:
     """What every launch of an audit is read and translated with.
 
     ``cwd`` is where bash would start (None: the current directory), ``env`` the known environment,
@@ -43,7 +43,7 @@ class Request:
     options: Options = field(default_factory=Options)
 
 
-def audit_sources(sources: Iterable[str], request: Request) -> Audit:
+def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
     Raises UserError for a named file that cannot be read (bash couldn't either, and it launches nothing
@@ -95,7 +95,7 @@ def _scripts_below(folder: Path) -> list[Path]:
     )
 
 
-def _audit_source(source: str, request: Request) -> tuple[list[LaunchAudit], str]:
+def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit], str]:
     """The launches of one source, and what reading it told that belongs to none of them."""
     told = ""
     if source.endswith(CONFIGURATIONS):
@@ -118,7 +118,7 @@ def _refuse_broken(reading: Reading) -> None:
         raise UserError(f"{broken.message}, and no launch stands before it", where=broken.where)
 
 
-def _read(source: str, request: Request) -> tuple[Reading, str]:
+def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:
     """The launches of a script and its text."""
     if source == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
@@ -132,7 +132,7 @@ def _with_silence(result: LaunchAudit, keys: frozenset[str]) -> LaunchAudit:
 
 
 def audit_launch(
-    launch: Launch, request: Request, *, source: str | None = None, reading: Reading | None = None
+    launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
     """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
     try:
@@ -145,7 +145,11 @@ def audit_launch(
 
 
 def audit_config(
-    config: EffectiveConfig, request: Request, *, source: str | None = None, reading: Reading | None = None
+    config: EffectiveConfig,
+    request: AuditOptions,
+    *,
+    source: str | None = None,
+    reading: Reading | None = None,
 ) -> LaunchAudit:
     """Audit a launch that is composed already. Never raises UserError."""
     if not is_translated(config.launch.module):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.audit import FORMATS, Request, audit_sources, render
+from trinity_compat.audit import FORMATS, AuditOptions, audit_sources, render
 from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.translate.model import Status
@@ -53,6 +53,6 @@ def command(
     """
     known = dict(name_and_value("--env", text) for text in env)
     options = Options(target=target, verl_version=verl_version, env=known, rules=rules)
-    audit = audit_sources(sources, Request(cwd, known, arguments, options))
+    audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
     write(render(audit, form), output)
     return int(fail_on is not None and audit.at_least(Status(fail_on)))

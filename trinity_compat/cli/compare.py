@@ -11,7 +11,7 @@ from rich.console import Console
 from trinity_compat.cli._shared import name_and_value, write
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.margins import Margins
-from trinity_compat.compare.options import Options
+from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.verdict import Comparison
 from trinity_compat.errors import UserError
 
@@ -69,14 +69,18 @@ def command(
     if configs:
         return _compare_configs(sides, form, output)
     given = _margins(margins, margin_file)
-    options = Options(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs), given)
+    options = CompareOptions(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs), given)
     if plan is not None:
         return _plan(sides, plan, options, form, output)
     return _compare_runs(sides, options, assertions, form, output)
 
 
 def _compare_runs(
-    sides: tuple[str, ...], options: Options, assertions: tuple[str, ...], form: str, output: Path | None
+    sides: tuple[str, ...],
+    options: CompareOptions,
+    assertions: tuple[str, ...],
+    form: str,
+    output: Path | None,
 ) -> int:
     from trinity_compat.compare.assertion import failure
     from trinity_compat.compare.sources import read_side
@@ -136,7 +140,7 @@ def _refuse_beside(option: str, does: str, heard: tuple[str, ...]) -> None:
         raise UserError(f"{option} has no HTML", hint="--format text, md or json")
 
 
-def _plan(sides: tuple[str, ...], plan: str, options: Options, form: str, output: Path | None) -> int:
+def _plan(sides: tuple[str, ...], plan: str, options: CompareOptions, form: str, output: Path | None) -> int:
     from trinity_compat.compare.margins import amount
     from trinity_compat.compare.plan import as_text, make_plan
     from trinity_compat.compare.sources import read_side

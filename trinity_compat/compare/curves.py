@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from trinity_compat.compare.axes import Curve, align, curve
 from trinity_compat.compare.model import Run, Series
-from trinity_compat.compare.options import Options
-from trinity_compat.compare.statistics import Summary, summarise
+from trinity_compat.compare.options import CompareOptions
+from trinity_compat.compare.statistics import CurveSummary, summarise
 
 Renamed = list[tuple[Run, dict[str, Series]]]  # a side's runs, each with its series under canonical names
 
@@ -34,7 +34,7 @@ class SideCurves:
 
     mean: list[float]
     seeds: list[list[float]]
-    summary: Summary
+    summary: CurveSummary
     ranges: list[tuple[float, float]]  # each seed's first and last x, also outside the common range
     counts: list[int]  # each seed's points, also those
     broken: Broken | None = None
@@ -46,7 +46,7 @@ class SideCurves:
 
 
 def both_sides(
-    name: str, a: Renamed, b: Renamed, options: Options
+    name: str, a: Renamed, b: Renamed, options: CompareOptions
 ) -> tuple[list[float], SideCurves, SideCurves]:
     """The common x, empty where the sides share no range, and the sides on it."""
     curves = [curve_of(series[name], run, options) for run, series in (*a, *b)]
@@ -58,7 +58,7 @@ def both_sides(
     return xs, first, _side(xs, values[count:], curves[count:], inside[count:])
 
 
-def curve_of(series: Series, run: Run, options: Options) -> Curve:
+def curve_of(series: Series, run: Run, options: CompareOptions) -> Curve:
     """One run's series on the axis asked for."""
     return curve(
         series,

@@ -10,7 +10,7 @@ from trinity_compat.compare.margins import Margins
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CompareOptions:
     """``pairs`` renames metrics (theirs → canonical) before anything else; ``margins``: what is the same."""
 
     axis: Axis = "step"

@@ -14,7 +14,7 @@ from trinity_compat.compare.conclusion import KEY_METRICS
 from trinity_compat.compare.curves import curve_of
 from trinity_compat.compare.margins import Amount
 from trinity_compat.compare.model import Side
-from trinity_compat.compare.options import Options
+from trinity_compat.compare.options import CompareOptions
 from trinity_compat.errors import UserError
 
 _COLUMNS = (
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SeedsNeeded:
     """One metric. ``spread``: standard deviation of the level between seeds of a side. ``seeds``: a side, to
     tell ``tell_apart`` with 80 % power; ``seeds_to_be_safe``: the same by the upper 80 % limit of the spread,
     which few seeds tell only roughly; None above ``power.MOST_SEEDS``. ``least_seen``: the difference that as
@@ -45,15 +45,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SeedPlan:
     """The rows, and whose noise they were made from."""
 
     asked: Amount
     sides: list[tuple[str, int]]  # label, runs
-    rows: list[Row]
+    rows: list[SeedsNeeded]
 
 
-def make_plan(sides: Sequence[Side], asked: Amount, options: Options) -> Plan:
+def make_plan(sides: Sequence[Side], asked: Amount, options: CompareOptions) -> SeedPlan:
     """From the spread inside each side, all sides together. Raises UserError where no side has two runs, or
     none of the metrics."""
     if missing := inference.missing():
@@ -71,17 +71,17 @@ def make_plan(sides: Sequence[Side], asked: Amount, options: Options) -> Plan:
         said = f"that begins with {begins}" if begins else "of reward or validation"
         raise UserError(f"--plan: no metric {said} that all runs have", hint="name one with --metric")
     rows = [_row(name, [of[name] for of in levels], asked) for name in wanted]
-    return Plan(asked, [(side.label, len(side.runs)) for side in sides], rows)
+    return SeedPlan(asked, [(side.label, len(side.runs)) for side in sides], rows)
 
 
-def _is_wanted(name: str, asked: Amount, options: Options) -> bool:
+def _is_wanted(name: str, asked: Amount, options: CompareOptions) -> bool:
     """The metrics named; else the score and the validation; a share of the level suits the others as well."""
     if options.metrics:
         return name.startswith(tuple(options.metrics))
     return name.startswith("val-core/") or name in (KEY_METRICS if asked.is_share else KEY_METRICS[:1])
 
 
-def _levels(side: Side, options: Options) -> dict[str, list[float]]:
+def _levels(side: Side, options: CompareOptions) -> dict[str, list[float]]:
     """Metric → the level of each run, over the range that the side's runs share."""
     renamed = [(run, names.rename(run, options.pairs)[0]) for run in side.runs]
     found = {}
@@ -93,7 +93,7 @@ def _levels(side: Side, options: Options) -> dict[str, list[float]]:
     return found
 
 
-def _row(name: str, levels: Sequence[Sequence[float]], asked: Amount) -> Row:
+def _row(name: str, levels: Sequence[Sequence[float]], asked: Amount) -> SeedsNeeded:
     from trinity_compat.compare.inference.power import least_difference, seeds_needed, spread_at_most
 
     freedom = sum(len(side) - 1 for side in levels)
@@ -101,7 +101,7 @@ def _row(name: str, levels: Sequence[Sequence[float]], asked: Amount) -> Row:
     spread, level = math.sqrt(squares / freedom), stdlib.fmean(levels[0])
     size = asked.value * abs(level) if asked.is_share else asked.value
     runs = min(len(side) for side in levels if len(side) > 1)
-    return Row(
+    return SeedsNeeded(
         name,
         level,
         spread,
@@ -112,7 +112,7 @@ def _row(name: str, levels: Sequence[Sequence[float]], asked: Amount) -> Row:
     )
 
 
-def as_text(plan: Plan, form: str) -> str:
+def as_text(plan: SeedPlan, form: str) -> str:
     """The plan as text, Markdown or JSON."""
     if form == "json":
         sides = [{"label": label, "runs": runs} for label, runs in plan.sides]
@@ -124,13 +124,13 @@ def as_text(plan: Plan, form: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: SeedPlan) -> str:
     whose = " and ".join(f"{label} ({runs} run{'' if runs == 1 else 's'})" for label, runs in plan.sides)
     what = f"{plan.asked} of the level" if plan.asked.is_share else str(plan.asked)
     return f"Seeds a side that tell {what} apart with 80 % power at p ≤ 0.05, with the noise of {whose}:"
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: SeedPlan) -> list[str]:
     runs = min(count for _, count in plan.sides if count > 1)
     return [
         "To be safe: with the upper 80 % limit of the spread, which so few seeds tell only roughly.",
@@ -138,7 +138,7 @@ def _notes(plan: Plan) -> list[str]:
     ]
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: SeedsNeeded) -> list[str]:
     numbers = [f"{row.level:.4g}", f"{row.spread:.3g}", f"{row.tell_apart:.3g}"]
     return [row.metric, *numbers, _count(row.seeds), _count(row.seeds_to_be_safe), f"{row.least_seen:.3g}"]
 

@@ -11,7 +11,7 @@ from operator import mul, sub
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CurveSummary:
     """One curve in four numbers. ``last`` is the mean of its last tenth (at least one point)."""
 
     level: float
@@ -20,12 +20,12 @@ class Summary:
     points: int
 
 
-def summarise(xs: Sequence[float], ys: Sequence[float]) -> Summary:
+def summarise(xs: Sequence[float], ys: Sequence[float]) -> CurveSummary:
     """Mean, least-squares slope per unit of x, mean of the last tenth; NaN without points."""
     if not ys:
-        return Summary(math.nan, math.nan, math.nan, 0)
+        return CurveSummary(math.nan, math.nan, math.nan, 0)
     tail = ys[-max(1, len(ys) // 10) :]
-    return Summary(statistics.fmean(ys), slope(xs, ys), statistics.fmean(tail), len(ys))
+    return CurveSummary(statistics.fmean(ys), slope(xs, ys), statistics.fmean(tail), len(ys))
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:

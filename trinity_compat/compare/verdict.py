@@ -13,7 +13,7 @@ from trinity_compat.compare.curves import Renamed, SideCurves, both_sides, curve
 from trinity_compat.compare.evidence import Difference, Evidence, gather
 from trinity_compat.compare.judgement import ALPHA, DIFFERS, UNCLEAR, equal, judge
 from trinity_compat.compare.model import Run, Side
-from trinity_compat.compare.options import Options
+from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.statistics import area_between
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import did_you_mean, nearest
@@ -21,7 +21,7 @@ from trinity_compat.nearest import did_you_mean, nearest
 if TYPE_CHECKING:
     from trinity_compat.compare.inference.parting import Band
 
-__all__ = ["Comparison", "MetricVerdict", "Options", "compare"]
+__all__ = ["CompareOptions", "Comparison", "MetricVerdict", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Comparison:
 
     a: Side
     b: Side
-    options: Options
+    options: CompareOptions
     metrics: list[MetricVerdict]
     only_a: list[str]
     only_b: list[str]
@@ -105,7 +105,7 @@ class Comparison:
         )
 
 
-def compare(a: Side, b: Side, options: Options) -> Comparison:
+def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
     """Every metric that all runs of both sides have. Raises UserError where none is common."""
     _check_pairing(a, b, options)
     _check_r(a, b, options)
@@ -146,7 +146,7 @@ def _not_finite(run: Run) -> Iterator[str]:
             )
 
 
-def _unheard(options: Options, metrics: Sequence[MetricVerdict]) -> list[str]:
+def _unheard(options: CompareOptions, metrics: Sequence[MetricVerdict]) -> list[str]:
     left = options.margins.unheard([m.name for m in metrics])
     return [f"the margin of {name} fits no metric that both sides have" for name in left]
 
@@ -155,14 +155,14 @@ def _some(found: set[str]) -> str:
     return ", ".join(sorted(found)[:4]) or "none in all its runs"
 
 
-def _check_pairing(a: Side, b: Side, options: Options) -> None:
+def _check_pairing(a: Side, b: Side, options: CompareOptions) -> None:
     if options.paired and len(a.runs) != len(b.runs):
         raise UserError(
             f"--paired needs as many runs on each side: {a.label} has {len(a.runs)}, {b.label} {len(b.runs)}"
         )
 
 
-def _check_r(a: Side, b: Side, options: Options) -> None:
+def _check_r(a: Side, b: Side, options: CompareOptions) -> None:
     """A given r that contradicts what every run says of itself is a mistake."""
     given, runs = options.updates_per_step, (*a.runs, *b.runs)
     if given is None or any(updates_of(run) in (None, given) for run in runs):
@@ -183,7 +183,7 @@ def _check_pairs(runs: Sequence[Run], pairs: Mapping[str, str]) -> None:
             raise UserError(f"--pair {theirs}={ours}: {having[0].source} has {ours} itself")
 
 
-def _renamed(side: Side, options: Options) -> tuple[Renamed, dict[str, str]]:
+def _renamed(side: Side, options: CompareOptions) -> tuple[Renamed, dict[str, str]]:
     runs: Renamed = []
     differs: dict[str, str] = {}
     for run in side.runs:
@@ -193,7 +193,7 @@ def _renamed(side: Side, options: Options) -> tuple[Renamed, dict[str, str]]:
     return runs, differs
 
 
-def _metric(name: str, a: Renamed, b: Renamed, options: Options, differs: str) -> MetricVerdict | None:
+def _metric(name: str, a: Renamed, b: Renamed, options: CompareOptions, differs: str) -> MetricVerdict | None:
     """The metric with its evidence, not judged yet; None where the sides share no range."""
     xs, side_a, side_b = both_sides(name, a, b, options)
     if not xs and not side_a.broken and not side_b.broken:
@@ -247,7 +247,9 @@ def _with_verdict(
     return replace(metric, evidence=evidence, verdict=verdict, why=why, parting_q=parting_q)
 
 
-def _apart(a: Side, b: Side, names: list[str], in_a: Renamed, in_b: Renamed, options: Options) -> UserError:
+def _apart(
+    a: Side, b: Side, names: list[str], in_a: Renamed, in_b: Renamed, options: CompareOptions
+) -> UserError:
     """The error of two sides whose ranges don't meet on the axis."""
     said = []
     for side, runs in ((a, in_a), (b, in_b)):

@@ -9,12 +9,12 @@ from typing import Any
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.translate.launch_view import LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.pinned import pinned_defaults
 from trinity_compat.translate.rows import Row, Rows
 from trinity_compat.translate.sections import DERIVATIONS
 from trinity_compat.translate.trainer_config import TrainerConfig, trainer_config
-from trinity_compat.translate.view import Put, Verdict, View, is_finite
 from trinity_compat.trinity_config import schema
 from trinity_compat.trinity_config.validate import problems_at
 
@@ -46,7 +46,7 @@ class Draft:
         return value_at(self.config, path)
 
 
-def apply_rows(view: View, rows: Rows) -> Draft:
+def apply_rows(view: LaunchView, rows: Rows) -> Draft:
     """Return the draft of ``view``'s translation: every row applied once, derivations included."""
     draft = Draft()
     for name in _derivations(view, rows):
@@ -63,13 +63,13 @@ def apply_rows(view: View, rows: Rows) -> Draft:
     return draft
 
 
-def _derivations(view: View, rows: Rows) -> list[str]:
+def _derivations(view: LaunchView, rows: Rows) -> list[str]:
     """The derivations that run: those that a row names, then those that no key asks for."""
     named = dict.fromkeys(row.by for row in rows.all() if row.by)
     return [*named, *(name for name in ("environment",) if name not in named)]
 
 
-def _take(view: View, draft: Draft, said: Put | Verdict | Caution) -> None:
+def _take(view: LaunchView, draft: Draft, said: Put | Verdict | Caution) -> None:
     if isinstance(said, Caution):
         draft.cautions.append(said)
     elif isinstance(said, Verdict):
@@ -83,7 +83,7 @@ def _take(view: View, draft: Draft, said: Put | Verdict | Caution) -> None:
         draft.put(said.path, said.value, note, said.sources)
 
 
-def _copy(view: View, draft: Draft, row: Row, key: str) -> None:
+def _copy(view: LaunchView, draft: Draft, row: Row, key: str) -> None:
     value = view.text(key) if row.free or isinstance(view.value(key), str) else view.value(key)
     note = _note(view, (key,), "")
     if row.how == "scale":
@@ -100,14 +100,14 @@ def _copy(view: View, draft: Draft, row: Row, key: str) -> None:
             draft.put(path, value, note, (key,))
 
 
-def _no_such_field(view: View, draft: Draft, path: str, keys: Iterable[str]) -> None:
-    """A field of a later trinity-rft: the residue carries the key for our runtime."""
+def _no_such_field(view: LaunchView, draft: Draft, path: str, keys: Iterable[str]) -> None:
+    """A field of a later trinity-rft: the key is carried for our runtime."""
     reason = f"trinity-rft {view.options.trinity} has no {path}"
     for key in keys:
         draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason))
 
 
-def _pass(view: View, draft: Draft, key: str) -> None:
+def _pass(view: LaunchView, draft: Draft, key: str) -> None:
     """Write ``key`` under trainer_config where upstream takes it and it changes something there."""
     if key in draft.verdicts and draft.verdicts[key].status is Status.NO_EFFECT:
         return
@@ -131,7 +131,7 @@ def spelled(target: str, key: str) -> str:
     return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == TRINITY_OLD else key
 
 
-def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value: Any) -> bool:
+def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str, value: Any) -> bool:
     """Whether upstream would do something else without ``key``, or the launch gives it."""
     if view.is_set(key) or key in _IN_FULL:
         return True
@@ -141,12 +141,12 @@ def _says_something(view: View, takes: TrainerConfig, key: str, name: str, value
     return bool(value != takes.default(name))
 
 
-def _null(view: View, value: Any) -> bool:
+def _null(view: LaunchView, value: Any) -> bool:
     """The old trinity-rft types its fields without null; an empty dictionary says nothing in either."""
     return value == {} or (value is None and view.old_trinity)
 
 
-def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False) -> None:
+def _refuse_open_numbers(view: LaunchView, keys: Iterable[str], *, free: bool = False) -> None:
     """Refuse a value that isn't text and holds something that cannot be known here."""
     for key in keys:
         setting = view.config.settings.get(key)
@@ -155,7 +155,7 @@ def _refuse_open_numbers(view: View, keys: Iterable[str], *, free: bool = False)
         view.demand_known(key)
 
 
-def _refuse_wrong_kind(view: View, path: str, value: Any, keys: Iterable[str]) -> None:
+def _refuse_wrong_kind(view: LaunchView, path: str, value: Any, keys: Iterable[str]) -> None:
     """Refuse at the launch's line what trinity-rft would refuse in the YAML, and numbers without an end."""
     problems = (
         problems_at(path, view.symbols.written(value), view.options.trinity) if value is not None else []
@@ -175,7 +175,7 @@ def _texts(value: Any) -> bool:
     return isinstance(value, str) and "TCmark" in value and ("/" in value or not value.startswith("TCmark"))
 
 
-def _note(view: View, keys: Iterable[str], join: str) -> str | None:
+def _note(view: LaunchView, keys: Iterable[str], join: str) -> str | None:
     """``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``."""
     keys = [key for key in keys if key in view.config.settings]
     if not keys:
@@ -185,7 +185,7 @@ def _note(view: View, keys: Iterable[str], join: str) -> str | None:
     return f"{told} ({places})"
 
 
-def _told(view: View, key: str) -> str:
+def _told(view: LaunchView, key: str) -> str:
     value = view.symbols.written(view.text(key))
     text = "null" if value is None else str(value)
     return f"{_short(key)}={text if len(text) <= 60 else text[:57] + '…'}"
@@ -197,7 +197,7 @@ def _short(key: str) -> str:
     return key
 
 
-def _places(view: View, keys: list[str]) -> str:
+def _places(view: LaunchView, keys: list[str]) -> str:
     lines: dict[str, list[str]] = {}
     for key in keys:
         where = view.where(key)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.launch.model import Open
+from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution
 from trinity_compat.translate.release_caution import release_caution
 from trinity_compat.translate.trainer_config import trainer_config
-from trinity_compat.translate.view import View
 
 
-def launch_cautions(view: View) -> Iterator[Caution]:
+def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     """Cautions that no single derivation can give."""
     yield from _ignored(view)
     yield from _open(view)
     yield from release_caution(view)
 
 
-def _ignored(view: View) -> Iterator[Caution]:
+def _ignored(view: LaunchView) -> Iterator[Caution]:
     """Keys that a reader would put under trainer_config, where upstream overwrites them."""
     takes = trainer_config(view.options.trinity, "megatron" if view.megatron else "fsdp")
     keys = [key for key in view.config.set_keys if _dead(key, takes.ignored)]
@@ -44,7 +44,7 @@ def _dead(key: str, ignored: frozenset[str]) -> bool:
     return key.startswith(prefix) and key[len(prefix) :].startswith(_DEAD)
 
 
-def _open(view: View) -> Iterator[Caution]:
+def _open(view: LaunchView) -> Iterator[Caution]:
     words = [*view.launch.arguments, *view.launch.env.values()]
     for word in words:
         for part in word.parts:

@@ -9,14 +9,14 @@ from typing import Any
 
 from trinity_compat.errors import Where
 from trinity_compat.translate.apply import Draft
+from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.model import Finding, Status
-from trinity_compat.translate.ours import Refusal, refusals
 from trinity_compat.translate.pinned import pinned_defaults, same
 from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.run_refusals import Refusal, refusals
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of
-from trinity_compat.translate.view import View
 from trinity_compat.trinity_config import schema
 from trinity_compat.verl_config import Upgraded
 from trinity_compat.verl_config.model import Setting
@@ -28,7 +28,7 @@ _TC = "trainer.trainer_config."
 class Judge:
     """Knows all that a finding is made of."""
 
-    view: View
+    view: LaunchView
     rows: Rows
     draft: Draft
     successors: Mapping[str, tuple[tuple[str, ...], str]]  # old key → new keys, why
@@ -89,7 +89,7 @@ class Judge:
 
     def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
         reason = reason_of(key, self.view.origin)
-        return Status.UNKNOWN, reason, UNKNOWN, self._residue_target(key)
+        return Status.UNKNOWN, reason, UNKNOWN, self._carried_at(key)
 
     def _fate_today(self, key: str) -> tuple[Status, str, str, str | None]:
         status, reason, code, target = self._fate_upstream(key)
@@ -115,7 +115,7 @@ class Judge:
     def _fate_upstream(self, key: str) -> tuple[Status, str, str, str | None]:
         row = self.rows.find(key)
         if row is None:
-            return Status.UNKNOWN, "no row says what becomes of it", UNKNOWN, self._residue_target(key)
+            return Status.UNKNOWN, "no row says what becomes of it", UNKNOWN, self._carried_at(key)
         target = self._target(row, key)
         verdict = self.draft.verdicts.get(key)
         if verdict is not None:
@@ -158,7 +158,7 @@ class Judge:
         ours = [path for path in written if ".trinity_compat." not in path]
         return ours[0] if ours else (written[0] if written else None)
 
-    def _residue_target(self, key: str) -> str | None:
+    def _carried_at(self, key: str) -> str | None:
         return next(iter(self.draft.paths.get(key, ())), None)
 
     def _differs_from_trinity(self, key: str) -> bool:
@@ -218,7 +218,7 @@ def _fate_of_other(key: str) -> tuple[Status, str, str]:
     return Status.MAPPED, "TC088", "chooses a file of veRL's configuration; its values are taken"
 
 
-def judge(view: View, rows: Rows, draft: Draft, upgraded: Upgraded) -> Judge:
+def judge(view: LaunchView, rows: Rows, draft: Draft, upgraded: Upgraded) -> Judge:
     """Bring together what a finding is made of."""
     successors = {move.old: (move.new, move.why) for move in upgraded.moves if move.old}
     return Judge(view, rows, draft, successors, {drop.key: drop.why for drop in upgraded.dropped})

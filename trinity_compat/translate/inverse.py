@@ -1,7 +1,7 @@
 """The way back: a Trinity configuration → the veRL configuration that our trainer runs.
 
 Only what the YAML determines comes back; the pinned veRL's defaults stand for the rest. What veRL has
-and Trinity hasn't was carried under ``trinity_compat`` (residue.py). Steps are divided by r here and
+and Trinity hasn't was carried under ``trinity_compat`` (carried.py). Steps are divided by r here and
 nowhere else.
 """
 
@@ -15,10 +15,10 @@ from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.sections.algorithm import NAMED
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 COMPAT = "trinity_compat"
 _TC = "trainer.trainer_config"
@@ -34,7 +34,7 @@ def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     compat = compat_of(config)
     carried = dict(compat.get("verl", {}))
-    reading = Reading(config, *updates_per_step(config), compat.get("steps") == "verl")
+    reading = TrinityReader(config, *updates_per_step(config), compat.get("steps") == "verl")
     told |= _copied(reading)
     for way_back in WAYS_BACK:
         told.update(way_back(reading))
@@ -46,7 +46,7 @@ def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
     return told | carried
 
 
-def _refuse_unknown(reading: Reading, carried: Mapping[str, Any]) -> None:
+def _refuse_unknown(reading: TrinityReader, carried: Mapping[str, Any]) -> None:
     """Raises UserError for an algorithm of Trinity's that veRL lacks: its default would train instead."""
     for path, (key, known) in NAMED.items():
         name = reading.get(path)
@@ -59,7 +59,7 @@ def _refuse_unknown(reading: Reading, carried: Mapping[str, Any]) -> None:
 
 def flavour_of(config: Mapping[str, Any]) -> str:
     """``ppo_trainer`` or ``ppo_megatron_trainer``: which defaults the way back builds on."""
-    strategy = Reading(config).get("trainer.trainer_strategy")
+    strategy = TrinityReader(config).get("trainer.trainer_strategy")
     by_strategy = "ppo_megatron_trainer" if strategy == "megatron" else "ppo_trainer"
     return str(compat_of(config).get("flavour", by_strategy))
 
@@ -69,7 +69,7 @@ def updates_per_step(config: Mapping[str, Any]) -> tuple[int, str]:
     given = compat_of(config).get("updates_per_step")
     if given is not None:
         return _positive(given, "updates_per_step"), "trinity_compat.updates_per_step"
-    interval = Reading(config).get("synchronizer.sync_interval", 1)
+    interval = TrinityReader(config).get("synchronizer.sync_interval", 1)
     reason = f"taken from synchronizer.sync_interval={interval}: one set of weights per veRL step"
     return _positive(interval, "synchronizer.sync_interval"), reason
 
@@ -80,7 +80,7 @@ def sync_of(config: Mapping[str, Any]) -> SyncSpec:
     An offset below a veRL step (the published examples' 1) counts as one: explorer and trainer
     exchange whole train batches here.
     """
-    reading = Reading(config)
+    reading = TrinityReader(config)
     r, _ = updates_per_step(config)
     interval, offset = (
         reading.get("synchronizer.sync_interval", 1),
@@ -97,7 +97,7 @@ def sync_of(config: Mapping[str, Any]) -> SyncSpec:
     )
 
 
-def _own_interval(reading: Reading, side: str, r: int) -> int | None:
+def _own_interval(reading: TrinityReader, side: str, r: int) -> int | None:
     interval = reading.get(f"synchronizer.{side}_sync_interval")
     return None if interval is None else max(1, round(int(interval) / r))
 
@@ -108,7 +108,7 @@ def max_staleness_of(config: Mapping[str, Any]) -> int | None:
     ``algorithm.sample_strategy: staleness_control`` of trinity-rft (sample_strategy.py), which counts
     optimizer updates. Raises UserError for a strategy that the trainer here does not have.
     """
-    reading = Reading(config)
+    reading = TrinityReader(config)
     strategy = reading.get("algorithm.sample_strategy") or "default"
     if strategy in ("default", "warmup"):
         return None
@@ -127,7 +127,7 @@ def max_staleness_of(config: Mapping[str, Any]) -> int | None:
 
 def total_steps_of(config: Mapping[str, Any]) -> int | None:
     """Return the veRL steps after which the run ends, None when its epochs decide."""
-    compat, reading = compat_of(config), Reading(config)
+    compat, reading = compat_of(config), TrinityReader(config)
     r = 1 if compat.get("steps") == "verl" else updates_per_step(config)[0]
     counts = [reading.get(path) for path in ("trainer.total_steps", "buffer.total_steps")]
     given = [int(count) // r for count in counts if count is not None]
@@ -136,7 +136,7 @@ def total_steps_of(config: Mapping[str, Any]) -> int | None:
 
 def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What only our runtime reads; empty in a YAML that wasn't translated."""
-    reading = Reading(config)
+    reading = TrinityReader(config)
     found = reading.get(f"{_TC}.{COMPAT}") or reading.get(_TASKSET_COMPAT) or {}
     if not isinstance(found, Mapping):
         raise UserError(f"{_TC}.{COMPAT} is {found!r}, it should be a section")
@@ -145,7 +145,7 @@ def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def target_of(config: Mapping[str, Any]) -> str:
     """The trinity-rft release that translate wrote the file for."""
-    return TRINITY_OLD if Reading(config).get(_TASKSET_COMPAT) else TRINITY
+    return TRINITY_OLD if TrinityReader(config).get(_TASKSET_COMPAT) else TRINITY
 
 
 def compat_path(target: str) -> str:
@@ -159,7 +159,7 @@ def _positive(value: Any, name: str) -> int:
     return value
 
 
-def _copied(reading: Reading) -> dict[str, Any]:
+def _copied(reading: TrinityReader) -> dict[str, Any]:
     """The inverse of every row that copies or scales."""
     told: dict[str, Any] = {}
     for key, row in load_rows().exact.items():
@@ -174,7 +174,7 @@ def _copied(reading: Reading) -> dict[str, Any]:
 
 def _passed(config: Mapping[str, Any]) -> dict[str, Any]:
     """What was passed to trainer_config stands under its own veRL name there."""
-    section = Reading(config).get(_TC) or {}
+    section = TrinityReader(config).get(_TC) or {}
     told = {}
     for key, value in leaves(
         {name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}

@@ -1,4 +1,4 @@
-"""The pinned veRL's defaults, as the residue and the findings compare with them."""
+"""The pinned veRL's defaults, as carried.py and the findings compare with them."""
 
 from __future__ import annotations
 

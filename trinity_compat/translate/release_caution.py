@@ -14,8 +14,8 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.releases import VERL_RELEASES
+from trinity_compat.translate.launch_view import ARR, LaunchView
 from trinity_compat.translate.model import Caution
-from trinity_compat.translate.view import ARR, View
 from trinity_compat.verl_config import FLAVOURS
 
 _SHOWN = 6
@@ -26,7 +26,7 @@ _KL = "algorithm.use_kl_in_reward"
 _BOUNDS = (f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high")
 
 
-def release_caution(view: View) -> Iterator[Caution]:
+def release_caution(view: LaunchView) -> Iterator[Caution]:
     """Say which defaults of this launch differ between the releases that its keys fit equally well."""
     able = view.origin.version.candidates
     if len(able) < 2:
@@ -57,7 +57,7 @@ def _changed(flavour: str) -> Mapping[str, list[Any]]:
     return _table()[flavour or FLAVOURS[0]]
 
 
-def _by_release(view: View, key: str, able: tuple[str, ...]) -> dict[str, Any]:
+def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, Any]:
     """The default of ``key`` under each release; empty where the launch doesn't rely on it."""
     if view.is_set(key) or (key.startswith("critic.") and not view.critic):
         return {}
@@ -65,7 +65,7 @@ def _by_release(view: View, key: str, able: tuple[str, ...]) -> dict[str, Any]:
     return {version: _implied(view, key, version, values[VERL_RELEASES.index(version)]) for version in able}
 
 
-def _implied(view: View, key: str, version: str, default: Any) -> Any:
+def _implied(view: LaunchView, key: str, version: str, default: Any) -> Any:
     """What an early release took from another key, which the launch may set."""
     if VERL_RELEASES.index(version) > VERL_RELEASES.index(_NO_LOW_AND_HIGH):
         return default

@@ -13,7 +13,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.spec import ReplaySpec
-from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 _SECTION = "buffer.trainer_input.experience_buffer.replay_buffer"
 _UNLIMITED = 2**31 - 1
@@ -27,7 +27,7 @@ def replay_of(config: Mapping[str, Any]) -> ReplaySpec | None:
     Raises UserError for a priority function or an argument that a run can't follow, and under ``sync_style:
     fixed``, where each step is trained on the groups that were made for it.
     """
-    reading = Reading(config)
+    reading = TrinityReader(config)
     if not reading.get(f"{_SECTION}.enable"):
         return None
     if reading.get("synchronizer.sync_style", "fixed") == "fixed":
@@ -58,7 +58,7 @@ def note_of(replay: ReplaySpec) -> str:
     )
 
 
-def _use_limit(reading: Reading) -> int:
+def _use_limit(reading: TrinityReader) -> int:
     """0: no limit. The group leaves the queue once it was used so often."""
     if sigma := reading.get(f"{_SECTION}.priority_fn_args.sigma", 0):
         raise UserError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trinity_compat.translate.view import Put
+from trinity_compat.translate.launch_view import Put
 
 Names = str | tuple[str, ...]
 

@@ -11,15 +11,15 @@ import yaml
 from trinity_compat import mains
 from trinity_compat.errors import UserError
 from trinity_compat.translate.apply import Draft, apply_rows
+from trinity_compat.translate.carried import carry
 from trinity_compat.translate.cautions import launch_cautions
 from trinity_compat.translate.findings import judge
 from trinity_compat.translate.inverse import compat_path
+from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
-from trinity_compat.translate.residue import carry
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.symbols import Symbols, marked_launch
-from trinity_compat.translate.view import View
 from trinity_compat.trinity_config import validate
 from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
@@ -35,7 +35,7 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     refuse_other_mains(effective)
     upgraded = upgrade(effective)
     symbols = Symbols()
-    view = View(
+    view = LaunchView(
         config=upgraded.config,
         symbolic=symbolic_settings(effective, symbols, root) or upgraded.config.settings,
         symbols=symbols,
@@ -94,7 +94,7 @@ def _concerns(path: str, assigned: Mapping[str, Any]) -> bool:
     )
 
 
-def _facts(view: View, draft: Draft) -> dict[str, Any]:
+def _facts(view: LaunchView, draft: Draft) -> dict[str, Any]:
     rollout = draft.config.get("explorer", {}).get("rollout_model", {})
     return {
         "updates_per_step": view.r,

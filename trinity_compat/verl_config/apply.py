@@ -13,7 +13,7 @@ from typing import Any
 from trinity_compat.dotted import nodes
 from trinity_compat.launch.model import Diagnostic
 from trinity_compat.nearest import did_you_mean
-from trinity_compat.verl_config.arguments import Given
+from trinity_compat.verl_config.arguments import GivenOverride
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
@@ -27,16 +27,18 @@ class Applied:
     """A tree with overrides. ``origins``: dotted leaf → the override that set it, in that order."""
 
     tree: dict[str, Any]
-    origins: dict[str, Given] = field(default_factory=dict)
+    origins: dict[str, GivenOverride] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
-    added: list[Given] = field(default_factory=list)  # by + or ++, where the section has no use for it
+    added: list[GivenOverride] = field(
+        default_factory=list
+    )  # by + or ++, where the section has no use for it
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
-    def refuse(self, code: str, given: Given, message: str) -> None:
+    def refuse(self, code: str, given: GivenOverride, message: str) -> None:
         self.diagnostics.append(Diagnostic(code, message, given.where, "error"))
 
 
-def apply_overrides(tree: dict[str, Any], overrides: tuple[Given, ...], release: str) -> Applied:
+def apply_overrides(tree: dict[str, Any], overrides: tuple[GivenOverride, ...], release: str) -> Applied:
     """Set ``overrides`` on ``tree`` in their order. ``release`` names the release in messages."""
     done = Applied(tree)
     for given in overrides:
@@ -49,14 +51,14 @@ def apply_overrides(tree: dict[str, Any], overrides: tuple[Given, ...], release:
     return done
 
 
-def _apply(done: Applied, given: Given, release: str) -> None:
+def _apply(done: Applied, given: GivenOverride, release: str) -> None:
     if given.override.op == DELETE:
         _delete(done, given)
     else:
         _set(done, given, release)
 
 
-def _note_repeat(done: Applied, given: Given) -> None:
+def _note_repeat(done: Applied, given: GivenOverride) -> None:
     key = given.override.key
     before = done.origins.get(key)
     if before is None or given.override.op == DELETE:
@@ -87,7 +89,7 @@ def _step(tree: Any, node: Any, path: tuple[Any, ...], part: str) -> tuple[Any, 
     return _ABSENT, path
 
 
-def _set(done: Applied, given: Given, release: str) -> None:
+def _set(done: Applied, given: GivenOverride, release: str) -> None:
     key, value, op = given.override.key, given.override.value, given.override.op
     here = lookup(done.tree, key)
     if given.override.package is not None:
@@ -116,7 +118,7 @@ def _set(done: Applied, given: Given, release: str) -> None:
     _store(done, given, here)
 
 
-def _unknown(done: Applied, given: Given, release: str) -> None:
+def _unknown(done: Applied, given: GivenOverride, release: str) -> None:
     key = given.override.key
     near = did_you_mean(key, nodes(done.tree))
     hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
@@ -125,7 +127,7 @@ def _unknown(done: Applied, given: Given, release: str) -> None:
 
 
 def _check_nested(
-    done: Applied, given: Given, here: dict[str, Any], value: dict[Any, Any], release: str
+    done: Applied, given: GivenOverride, here: dict[str, Any], value: dict[Any, Any], release: str
 ) -> None:
     """A plain ``key={…}`` merges into a dict, whose keys are fixed in struct mode."""
     for name, item in value.items():
@@ -140,7 +142,7 @@ def _check_nested(
             _check_nested(done, given, here[name], item, release)
 
 
-def _store(done: Applied, given: Given, here: Any) -> None:
+def _store(done: Applied, given: GivenOverride, here: Any) -> None:
     """OmegaConf.update with force_add: containers merge into dicts, a scalar on the way is replaced."""
     key, value = given.override.key, given.override.value
     *path, last = key.split(".")
@@ -165,7 +167,7 @@ def _store(done: Applied, given: Given, here: Any) -> None:
         _mark(done, given, key, value)
 
 
-def _put(done: Applied, given: Given, node: Any, part: str, value: Any) -> bool:
+def _put(done: Applied, given: GivenOverride, node: Any, part: str, value: Any) -> bool:
     if isinstance(node, dict):
         node[part] = value
         return True
@@ -176,12 +178,12 @@ def _put(done: Applied, given: Given, node: Any, part: str, value: Any) -> bool:
     return False
 
 
-def _refuse_item(done: Applied, given: Given) -> None:
+def _refuse_item(done: Applied, given: GivenOverride) -> None:
     part = given.override.key.rpartition(".")[2]
     done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is no place in a list")
 
 
-def _mark(done: Applied, given: Given, key: str, value: Any) -> None:
+def _mark(done: Applied, given: GivenOverride, key: str, value: Any) -> None:
     """Note the origin of each leaf below ``key``; a leaf set again moves to the end."""
     if isinstance(value, dict) and value:
         for name, item in value.items():
@@ -191,7 +193,7 @@ def _mark(done: Applied, given: Given, key: str, value: Any) -> None:
     done.origins[key] = given
 
 
-def _forget(done: Applied, given: Given) -> None:
+def _forget(done: Applied, given: GivenOverride) -> None:
     """The overrides at and below a key that is set or deleted as a whole no longer count."""
     key = given.override.key
     for old in [old for old in done.origins if old == key or old.startswith(key + ".")]:
@@ -201,7 +203,7 @@ def _forget(done: Applied, given: Given) -> None:
             done.diagnostics.append(Diagnostic("TP205", message, given.where))
 
 
-def _delete(done: Applied, given: Given) -> None:
+def _delete(done: Applied, given: GivenOverride) -> None:
     key, value = given.override.key, given.override.value
     here = lookup(done.tree, key)
     if here is _ABSENT or here is None:

@@ -66,7 +66,7 @@ class Flags:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenOverride:
     """An override of the launch with the word that it was written as."""
 
     override: Override
@@ -95,8 +95,8 @@ class Arguments:
     """A launch's command line, read. ``hydra`` holds the overrides of Hydra's own node."""
 
     flags: Flags
-    overrides: tuple[Given, ...]
-    hydra: tuple[Given, ...]
+    overrides: tuple[GivenOverride, ...]
+    hydra: tuple[GivenOverride, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -127,10 +127,10 @@ def read_arguments(launch: Launch) -> Arguments:
     Raises UserError for broken flags, which leave no configuration to speak of.
     """
     flags, words, notes = _split(launch.arguments)
-    given: list[Given] = []
+    given: list[GivenOverride] = []
     for word in words:
         try:
-            given.append(Given(_read(word), word))
+            given.append(GivenOverride(_read(word), word))
         except OverrideSyntaxError as error:
             notes.append(_refused(word, error))
     own = tuple(item for item in given if not _is_hydras(item.override))

@@ -13,7 +13,7 @@ from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.releases import VERL
 from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
-from trinity_compat.verl_config.arguments import Arguments, Given, read_arguments
+from trinity_compat.verl_config.arguments import Arguments, GivenOverride, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
@@ -26,7 +26,7 @@ from trinity_compat.verl_config.yaml_files import ConfigFile
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadLaunch:
     """A launch with its arguments read, before a release is chosen."""
 
     launch: Launch
@@ -48,14 +48,14 @@ def effective_config(
     nothing else. Raises UserError where no configuration can be made: an unknown version, a config
     file or folder that isn't there, a config group without that choice.
     """
-    plan = _plan(launch, root)
+    read = _read_launch(launch, root)
     if not known_main(launch.module):
-        return _keys_only(plan, version)
+        return _keys_only(read, version)
     if version is not None:
         choice = VersionChoice(check_version(version), f"asked for ({version})")
     else:
-        choice = choose(fit_plan(plan))
-    return compose_plan(plan, choice)
+        choice = choose(fit_releases(read))
+    return compose_as(read, choice)
 
 
 def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
@@ -63,7 +63,7 @@ def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
 
     When none takes all, the one that refuses the fewest. Raises UserError as effective_config does.
     """
-    return choose(fit_plan(_plan(launch, root)))
+    return choose(fit_releases(_read_launch(launch, root)))
 
 
 def version_sensitive(
@@ -74,11 +74,11 @@ def version_sensitive(
     Each with its value per release, absent where the release has no such key. Keys that only
     some of the releases have are left out unless their value isn't null.
     """
-    plan = _plan(launch, root)
-    best = fit_plan(plan).best if known_main(launch.module) else ()
+    read = _read_launch(launch, root)
+    best = fit_releases(read).best if known_main(launch.module) else ()
     if chosen not in best or len(best) < 2:
         return []
-    values = {version: compose_plan(plan, VersionChoice(version, "")).settings for version in best}
+    values = {version: compose_as(read, VersionChoice(version, "")).settings for version in best}
     out = []
     for key in values[chosen]:
         seen = {version: values[version][key].value for version in best if key in values[version]}
@@ -95,15 +95,15 @@ def as_tree(config: EffectiveConfig) -> dict[str, Any]:
     return tree
 
 
-def _plan(launch: Launch, root: Path | None) -> Plan:
-    return Plan(launch, read_arguments(launch), root if root is not None else Path(launch.cwd))
+def _read_launch(launch: Launch, root: Path | None) -> ReadLaunch:
+    return ReadLaunch(launch, read_arguments(launch), root if root is not None else Path(launch.cwd))
 
 
-def fit_plan(plan: Plan) -> Fit:
+def fit_releases(read: ReadLaunch) -> Fit:
     """How well each release takes the launch's overrides."""
-    candidates = releases_of(plan.launch.module)
-    flavour, content = user_keys(plan.path(candidates[-1]))
-    overrides = [given.override for given in plan.arguments.overrides]
+    candidates = releases_of(read.launch.module)
+    flavour, content = user_keys(read.path(candidates[-1]))
+    overrides = [given.override for given in read.arguments.overrides]
     known = nodes(content)
     if flavour is None:
         overrides += [Override(key, "", key, value) for key, value in known.items()]
@@ -120,33 +120,33 @@ def _engine(overrides: list[Override], flavour: str) -> str:
     return flavour
 
 
-def compose_plan(plan: Plan, choice: VersionChoice) -> EffectiveConfig:
+def compose_as(read: ReadLaunch, choice: VersionChoice) -> EffectiveConfig:
     """Compose under a chosen release. Raises UserError."""
-    path = plan.path(choice.value)
-    groups, plain = _split_groups(plan.arguments.overrides, path)
+    path = read.path(choice.value)
+    groups, plain = _split_groups(read.arguments.overrides, path)
     choices = _choices(groups)
-    notes = [*plan.arguments.diagnostics, *map(_hydra_note, plan.arguments.hydra)]
+    notes = [*read.arguments.diagnostics, *map(_hydra_note, read.arguments.hydra)]
     tree, files = _composed(path, choices, groups)
     release = f"verl {choice.value}"
     applied = apply_overrides(tree, plain, release)
     notes += [*_path_notes(path), *applied.diagnostics]
     unread = _unread(applied, _flavour(path, choices))
     notes += [_unread_note(given, release) for given in unread]
-    settings = settings_of(applied.tree, files, plan.launch, notes, applied.origins)
+    settings = settings_of(applied.tree, files, read.launch, notes, applied.origins)
     set_keys = _set_keys(settings, applied)
     return EffectiveConfig(
-        plan.launch,
+        read.launch,
         choice,
         _flavour(path, choices),
         settings,
         set_keys,
         tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
-        (*_others(plan.arguments, groups), *_idle(settings, applied)) if plan.launch.arguments else (),
+        (*_others(read.arguments, groups), *_idle(settings, applied)) if read.launch.arguments else (),
     )
 
 
-def _others(arguments: Arguments, groups: tuple[Given, ...]) -> tuple[Setting, ...]:
+def _others(arguments: Arguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:
     """What the command line holds besides values of keys; of what is written twice the last."""
     found = {}
     for name, word in arguments.flags.words.items():
@@ -170,12 +170,12 @@ def _idle(settings: Mapping[str, Setting], applied: Applied) -> list[Setting]:
     ]
 
 
-def _hydra_note(given: Given) -> Diagnostic:
+def _hydra_note(given: GivenOverride) -> Diagnostic:
     message = f"{given.spelling} is Hydra's own setting, not part of veRL's configuration"
     return Diagnostic("TP210", message, given.where)
 
 
-def _unread(applied: Applied, flavour: str) -> list[Given]:
+def _unread(applied: Applied, flavour: str) -> list[GivenOverride]:
     """Added keys that neither this release's sections nor the pinned one's have a use for."""
     if not applied.added:
         return []
@@ -183,7 +183,7 @@ def _unread(applied: Applied, flavour: str) -> list[Given]:
     return [given for given in applied.added if not pinned.takes(given.override.key)]
 
 
-def _unread_note(given: Given, release: str) -> Diagnostic:
+def _unread_note(given: GivenOverride, release: str) -> Diagnostic:
     message = (
         f"{given.spelling}: {release} has no such key; Hydra adds it, veRL reads it only if its code asks"
     )
@@ -201,8 +201,8 @@ def _below(key: str, parents: list[str]) -> bool:
 
 
 def _split_groups(
-    overrides: tuple[Given, ...], path: SearchPath
-) -> tuple[tuple[Given, ...], tuple[Given, ...]]:
+    overrides: tuple[GivenOverride, ...], path: SearchPath
+) -> tuple[tuple[GivenOverride, ...], tuple[GivenOverride, ...]]:
     """Overrides of config groups (``model_engine=megatron``) apart from those of values."""
     groups = tuple(
         given
@@ -212,7 +212,7 @@ def _split_groups(
     return groups, tuple(given for given in overrides if given not in groups)
 
 
-def _choices(groups: tuple[Given, ...]) -> Choices:
+def _choices(groups: tuple[GivenOverride, ...]) -> Choices:
     """Hydra's reading of group overrides. Raises CompositionError for values that are no choice."""
     choices = Choices()
     for given in groups:
@@ -238,7 +238,7 @@ def _choices(groups: tuple[Given, ...]) -> Choices:
 
 
 def _composed(
-    path: SearchPath, choices: Choices, groups: tuple[Given, ...]
+    path: SearchPath, choices: Choices, groups: tuple[GivenOverride, ...]
 ) -> tuple[dict[str, Any], Mapping[str, Where | None]]:
     """The configuration that the values are set on, and which of its keys stand in the user's files."""
     if groups or path.places or not path.declares_tree:
@@ -261,7 +261,9 @@ def _by_itself(tree: Tree, primary: str) -> tuple[Mapping[str, Any], Mapping[str
     return choices.known, config
 
 
-def _defaults(path: SearchPath, choices: Choices, groups: tuple[Given, ...]) -> list[tuple[str, ConfigFile]]:
+def _defaults(
+    path: SearchPath, choices: Choices, groups: tuple[GivenOverride, ...]
+) -> list[tuple[str, ConfigFile]]:
     """The final defaults list; an error carries the place of the group override that caused it."""
     try:
         return defaults_list(path.find, path.primary, choices)
@@ -305,7 +307,7 @@ def settings_of(
     files: Mapping[str, Where | None],
     launch: Launch,
     notes: list[Diagnostic],
-    origins: Mapping[str, Given] | None = None,
+    origins: Mapping[str, GivenOverride] | None = None,
 ) -> dict[str, Setting]:
     """The leaves of ``tree`` resolved, each with its place: an override's, else its line in a file."""
     env = {name: word.text for name, word in launch.env.items() if not word.open and not word.env_refs}
@@ -344,18 +346,18 @@ def _place_of(setting: Setting | None) -> Where | None:
     return setting.where if setting else None
 
 
-def _keys_only(plan: Plan, version: str | None) -> EffectiveConfig:
+def _keys_only(read: ReadLaunch, version: str | None) -> EffectiveConfig:
     """The overrides of a main whose configuration we don't know."""
-    applied = apply_overrides({}, tuple(_forced(given) for given in plan.arguments.overrides), "")
-    notes = [*plan.arguments.diagnostics, *applied.diagnostics]
-    settings = settings_of(applied.tree, {}, plan.launch, notes, applied.origins)
-    why = f"{plan.launch.module} is not a main that trinity-compat knows"
+    applied = apply_overrides({}, tuple(_forced(given) for given in read.arguments.overrides), "")
+    notes = [*read.arguments.diagnostics, *applied.diagnostics]
+    settings = settings_of(applied.tree, {}, read.launch, notes, applied.origins)
+    why = f"{read.launch.module} is not a main that trinity-compat knows"
     choice = VersionChoice(check_version(version) if version else VERL, why)
-    others = _others(plan.arguments, ())
-    return EffectiveConfig(plan.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
+    others = _others(read.arguments, ())
+    return EffectiveConfig(read.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
 
 
-def _forced(given: Given) -> Given:
+def _forced(given: GivenOverride) -> GivenOverride:
     override = given.override
     return (
         given if override.op == DELETE else replace(given, override=replace(override, op=FORCE, package=None))

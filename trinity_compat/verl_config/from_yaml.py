@@ -14,10 +14,10 @@ from trinity_compat.launch.model import Launch, Part, Word
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Arguments, Flags
 from trinity_compat.verl_config.effective import (
-    Plan,
+    ReadLaunch,
     as_tree,
-    compose_plan,
-    fit_plan,
+    compose_as,
+    fit_releases,
     settings_of,
 )
 from trinity_compat.verl_config.entry import read_config
@@ -88,8 +88,8 @@ def _sections() -> frozenset[str]:
 def _composed(launch: Launch, path: Path, version: str | None) -> EffectiveConfig:
     words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
     flags = Flags(words, {name: Word((Part(text),), launch.where) for name, text in words.items()})
-    plan = Plan(launch, Arguments(flags, (), (), ()), path.parent)
-    return compose_plan(plan, _asked(version) or choose(fit_plan(plan)))
+    read = ReadLaunch(launch, Arguments(flags, (), (), ()), path.parent)
+    return compose_as(read, _asked(version) or choose(fit_releases(read)))
 
 
 def _asked(version: str | None) -> VersionChoice | None:
@@ -107,7 +107,7 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     choice, likeness = _closest(content, flavour)
     choice = _asked(version) or choice
     flags = Flags({"config_name": flavour}, {"config_name": Word((Part(flavour),), launch.where)})
-    base = compose_plan(Plan(launch, Arguments(flags, (), (), ()), Path(launch.cwd)), choice)
+    base = compose_as(ReadLaunch(launch, Arguments(flags, (), (), ()), Path(launch.cwd)), choice)
     return _over(base, file, content, complete=likeness >= _COMPLETE)
 
 

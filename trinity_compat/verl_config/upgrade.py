@@ -54,7 +54,7 @@ class Upgraded:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyChange:
     """One row of upgrade.jsonl."""
 
     old: str
@@ -112,7 +112,7 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
 
 
 @lru_cache(maxsize=8192)
-def row_for(key: str, flavour: str) -> Row | None:
+def row_for(key: str, flavour: str) -> KeyChange | None:
     """The row that a key of an older release falls under: its own, else the longest prefix's."""
     exact, prefixes = _rows()
     for row in exact.get(key, ()):
@@ -126,9 +126,9 @@ def row_for(key: str, flavour: str) -> Row | None:
 
 
 @lru_cache(maxsize=1)
-def _rows() -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
-    exact: dict[str, list[Row]] = {}
-    prefixes: dict[str, list[Row]] = {}
+def _rows() -> tuple[dict[str, list[KeyChange]], dict[str, list[KeyChange]]]:
+    exact: dict[str, list[KeyChange]] = {}
+    prefixes: dict[str, list[KeyChange]] = {}
     text = data_path("translators/verl/upgrade.jsonl").read_text(encoding="utf-8")
     for line in text.splitlines():
         row = _row(json.loads(line))
@@ -136,9 +136,9 @@ def _rows() -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
     return exact, prefixes
 
 
-def _row(stored: Mapping[str, Any]) -> Row:
+def _row(stored: Mapping[str, Any]) -> KeyChange:
     new = stored["new"] or ()
-    return Row(
+    return KeyChange(
         stored["old"],
         (new,) if isinstance(new, str) else tuple(new),
         stored["why"],

@@ -20,7 +20,7 @@ from trinity_compat.runtime.checks import loggers
 from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.secret import without_passwords
-from trinity_compat.translate.ours import REWARD_MANAGERS
+from trinity_compat.translate.run_refusals import REWARD_MANAGERS
 
 _MIN_FREE = 256 * 2**20  # bytes
 

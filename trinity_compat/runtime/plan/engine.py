@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trinity_compat.dotted import value_at
 from trinity_compat.runtime.plan.verl_view import ROLLOUT, Step, VerlView
-from trinity_compat.translate.ours import OTHER_ENGINES
+from trinity_compat.translate.run_refusals import OTHER_ENGINES
 
 
 def on_vllm(verl: VerlView) -> Step:

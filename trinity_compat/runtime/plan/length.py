@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.translate import inverse
-from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 STEPS = "trainer.total_training_steps"
 _EPOCHS = ("trainer.total_epochs", "buffer.total_epochs")
@@ -27,7 +27,7 @@ def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
     """
     is_set = _TRAINER in _keys(sets)
     compat = inverse.compat_of(config)
-    reading = Reading(config)
+    reading = TrinityReader(config)
     limit = reading.get(_TRAINER)
     bound = reading.get("buffer.total_steps")
     # In a translated YAML the number is a count that follows from the epochs, unless --set gives it.

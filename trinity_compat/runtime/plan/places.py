@@ -10,7 +10,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.translate.reading import Reading
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 _SHARED_MEMORY = Path("/dev/shm")
 _DATABASE = "buffer.trainer_input.experience_buffer.path"
@@ -49,4 +49,4 @@ def database_note(config: Tree, spec: RunSpec, options: RunOptions, cwd: Path) -
 
 
 def _named_database(config: Tree) -> str:
-    return str(Reading(config).get(_DATABASE) or "")
+    return str(TrinityReader(config).get(_DATABASE) or "")

@@ -40,8 +40,8 @@ from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.replay import note_of, replay_of
+from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.vllm_arguments import changes, given_in, release_for
@@ -86,7 +86,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         notes=(*_notes_of(asked), *notes, *_closing_notes(asked, verl, spec)),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
-        log_folder=outward_address() if Reading(asked.trinity).get("log.group_by_node") else "",
+        log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",
         unread={path: value for path, value in values_of(asked.given).items() if path not in asked.read},
     )
 
@@ -230,7 +230,7 @@ def _least_staleness(sync: SyncSpec) -> int:
 
 
 def _env_vars(config: Tree) -> dict[str, str]:
-    given = Reading(config).get("explorer.env_vars") or {}
+    given = TrinityReader(config).get("explorer.env_vars") or {}
     return {str(name): str(value) for name, value in given.items()}
 
 
@@ -249,7 +249,7 @@ def _one_explorer(options: RunOptions, mode: Mode) -> int | None:
 
 def _log_level(config: Tree) -> dict[str, str]:
     """``log.level`` for the loggers of veRL and vLLM. Raises UserError for a level that nobody knows."""
-    level = Reading(config).get("log.level")
+    level = TrinityReader(config).get("log.level")
     if not level:
         return {}
     name = str(level).upper()

@@ -1,6 +1,6 @@
 """What veRL can and a decoupled run here cannot: refused before anything starts, never left out in silence.
 
-The list is the audit's too: ``translate/ours.py``.
+The list is the audit's too: ``translate/run_refusals.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime.plan.source import LaunchRecord
-from trinity_compat.translate.ours import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
+from trinity_compat.translate.run_refusals import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
 _ACTOR = "actor_rollout_ref.actor"

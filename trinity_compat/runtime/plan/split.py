@@ -16,8 +16,8 @@ from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
     """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
     if not any(text.partition("=")[0] == ENGINES for text in sets):
         return verl, []
-    engines = Reading(config).get(ENGINES)
+    engines = TrinityReader(config).get(ENGINES)
     if type(engines) is not int or engines < explorers:
         raise UserError(f"--set {ENGINES}={engines}: each of --explorers {explorers} needs one at least")
     each = _of_each(engines, explorers, f"--set {ENGINES}={engines}")
@@ -109,7 +109,7 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
 
 def _asked(config: Tree, total: int) -> int | None:
     """The explorer's GPUs as the YAML says, None where it doesn't or speaks of another number in all."""
-    reading = Reading(config)
+    reading = TrinityReader(config)
     engines, width = (
         reading.get(f"explorer.rollout_model.{name}") for name in ("engine_num", "tensor_parallel_size")
     )

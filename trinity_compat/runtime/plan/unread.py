@@ -17,7 +17,7 @@ from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.source import Source
-from trinity_compat.translate.written import as_translated
+from trinity_compat.translate.retranslated import as_translated
 from trinity_compat.trinity_config import TARGETS, schema
 from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.trinity_config.watch import values_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trinity_compat import mains
 from trinity_compat.audit import Audit, render
-from trinity_compat.audit import Request as AuditRequest
+from trinity_compat.audit import AuditOptions as AuditRequest
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, Part, Word, read_argv, read_script

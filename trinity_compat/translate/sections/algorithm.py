@@ -8,12 +8,12 @@ from typing import Any
 
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.ours import why_refused
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.run_refusals import why_refused
 from trinity_compat.translate.spellings import Pair, Spellings
-from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 ACTOR = f"{ARR}.actor"
 ESTIMATOR = "algorithm.adv_estimator"
@@ -118,7 +118,7 @@ POLICY_LOSSES = (
 
 
 @derivation
-def advantage(view: View) -> Said:
+def advantage(view: LaunchView) -> Said:
     """algorithm_type, advantage_fn and its arguments."""
     name = str(view.value(ESTIMATOR, "gae"))
     function = ADVANTAGES.forth.get(name, "grpo")
@@ -144,7 +144,7 @@ def advantage(view: View) -> Said:
         )
 
 
-def _runs_here(view: View, key: str, name: str, known: tuple[str, ...]) -> tuple[Status, str]:
+def _runs_here(view: LaunchView, key: str, name: str, known: tuple[str, ...]) -> tuple[Status, str]:
     """Whether our runtime runs what Trinity lacks, and the words for it. ``known``: what veRL itself has."""
     if (why := why_refused(view.value, key)) is not None:
         return Status.UNSUPPORTED, f"our runtime refuses it: {why}"
@@ -155,14 +155,14 @@ def _runs_here(view: View, key: str, name: str, known: tuple[str, ...]) -> tuple
     return Status.UNSUPPORTED, f"veRL has none either unless code of yours registers it{hint}"
 
 
-def _unused_discounts(view: View, function: str) -> Iterator[Verdict]:
+def _unused_discounts(view: LaunchView, function: str) -> Iterator[Verdict]:
     if function not in ("ppo", "reinforceplusplus"):
         yield Verdict(GAMMA.key, Status.NO_EFFECT, f"{function} doesn't discount", "TC022")
     if function != "ppo":
         yield Verdict(LAM.key, Status.NO_EFFECT, f"{function} has no λ", "TC022")
 
 
-def _is_dapo(view: View) -> bool:
+def _is_dapo(view: LaunchView) -> bool:
     """DAPO upstream is grpo without a reference model: so only where none is needed."""
     if view.old_trinity or not view.flag("algorithm.filter_groups.enable"):
         return False
@@ -170,7 +170,7 @@ def _is_dapo(view: View) -> bool:
 
 
 @way_back
-def estimator(reading: Reading) -> Told:
+def estimator(reading: TrinityReader) -> Told:
     """Estimator and discounts."""
     kind = reading.get(ALGORITHM)
     if kind in ADVANTAGES.back:
@@ -179,7 +179,7 @@ def estimator(reading: Reading) -> Told:
 
 
 @derivation
-def kl_reward(view: View) -> Said:
+def kl_reward(view: LaunchView) -> Said:
     """kl_penalty_fn: the KL term in the reward."""
     yield from _kl_term(view, IN_REWARD)
     control = [f"algorithm.kl_ctrl.{name}" for name in ("type", "horizon", "target_kl")]
@@ -195,7 +195,7 @@ def kl_reward(view: View) -> Said:
 
 
 @derivation
-def kl_loss(view: View) -> Said:
+def kl_loss(view: LaunchView) -> Said:
     """kl_loss_fn: the KL term in the loss; always written, Trinity's default is k2."""
     yield from _kl_term(view, IN_LOSS)
     if not view.flag(IN_LOSS.switch):
@@ -203,7 +203,7 @@ def kl_loss(view: View) -> Said:
             yield Verdict(key, Status.NO_EFFECT, "use_kl_loss is off", "TC025")
 
 
-def _kl_term(view: View, term: KlTerm) -> Said:
+def _kl_term(view: LaunchView, term: KlTerm) -> Said:
     """The estimate and its coefficient, or that there is none."""
     if not view.flag(term.switch):
         yield Put(term.function, "none", (term.switch,))
@@ -213,13 +213,13 @@ def _kl_term(view: View, term: KlTerm) -> Said:
     yield term.coefficient.put(view.number(term.coefficient.key, 0.001))
 
 
-def _kl_name(view: View, term: KlTerm) -> str:
+def _kl_name(view: LaunchView, term: KlTerm) -> str:
     """Trinity's name of the estimate; veRL's ``k3+`` and the like add a straight-through gradient."""
     name = str(view.value(term.estimate, term.default))
     return KL.forth.get(name.removesuffix("+"), "low_var_kl")
 
 
-def _kl_verdict(view: View, term: KlTerm) -> Iterator[Verdict]:
+def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
     name = str(view.value(term.estimate, term.default))
     if name not in KL.forth:
         runs = name.removesuffix("+") in KL.forth
@@ -231,7 +231,7 @@ def _kl_verdict(view: View, term: KlTerm) -> Iterator[Verdict]:
 
 
 @way_back
-def kl(reading: Reading) -> Told:
+def kl(reading: TrinityReader) -> Told:
     """KL in the reward and KL in the loss."""
     for term in (IN_REWARD, IN_LOSS):
         function = reading.get(term.function)
@@ -243,7 +243,7 @@ def kl(reading: Reading) -> Told:
 
 
 @derivation
-def policy_loss(view: View) -> Said:
+def policy_loss(view: LaunchView) -> Said:
     """policy_loss_fn and its arguments in full: a partial dictionary would replace the defaults."""
     mode = str(view.value(LOSS_MODE, "vanilla"))
     yield Put(POLICY_LOSS, LOSSES.forth.get(mode, "ppo"), (LOSS_MODE,))
@@ -263,7 +263,7 @@ def policy_loss(view: View) -> Said:
 
 
 @way_back
-def losses(reading: Reading) -> Told:
+def losses(reading: TrinityReader) -> Told:
     """The policy loss and its clipping, entropy."""
     function = reading.get(POLICY_LOSS)
     if function in LOSSES.back:
@@ -281,7 +281,7 @@ NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @derivation
-def entropy(view: View) -> Said:
+def entropy(view: LaunchView) -> Said:
     """The entropy bonus, always written."""
     note = "veRL's: − entropy_coeff × entropy"
     yield Put("algorithm.entropy_loss_fn", "default", (ENTROPY.key,), note)
@@ -289,7 +289,7 @@ def entropy(view: View) -> Said:
 
 
 @derivation
-def old_log_probs(view: View) -> Said:
+def old_log_probs(view: LaunchView) -> Said:
     """Whether the ratio's denominator is the rollout's or the trainer's."""
     bypass = view.flag(BYPASS.key)
     used = {key: value for key, value in _correction(view).items() if value not in (None, False)}
@@ -313,18 +313,18 @@ def old_log_probs(view: View) -> Said:
 
 
 @way_back
-def correction(reading: Reading) -> Told:
+def correction(reading: TrinityReader) -> Told:
     """Whose old log-probabilities count, and how the difference is corrected."""
     yield from reading.told(BYPASS)
     for name, value in (reading.get(CORRECTION) or {}).items():
         yield f"{CORRECTION}.{name}", value
 
 
-def _correction(view: View) -> dict[str, Any]:
+def _correction(view: LaunchView) -> dict[str, Any]:
     return view.below(CORRECTION)
 
 
-def _bypass_caution(view: View, bypass: bool) -> Caution:
+def _bypass_caution(view: LaunchView, bypass: bool) -> Caution:
     place = view.where(BYPASS.key)
     if not bypass:
         text = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.parquet import count_rows
-from trinity_compat.translate.reading import NEVER, Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.steps import BATCH, MINI
-from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
 
 N = f"{ARR}.rollout.n"
 REPEATS = Pair("algorithm.repeat_times", N)
@@ -27,7 +27,7 @@ FILES = "data.train_files"
 
 
 @derivation
-def batch(view: View) -> Said:
+def batch(view: LaunchView) -> Said:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
     mini, n, r = view.integer(MINI), view.size(N), view.r
     yield REPEATS.put(n)
@@ -46,7 +46,7 @@ def batch(view: View) -> Said:
 
 
 @way_back
-def batch_sizes(reading: Reading) -> Told:
+def batch_sizes(reading: TrinityReader) -> Told:
     """Batch sizes, and how long the run is."""
     size = reading.get(GROUPS)
     if size is not None:
@@ -58,13 +58,13 @@ def batch_sizes(reading: Reading) -> Told:
         yield TOTAL, total
 
 
-def _sync_method(view: View) -> str:
+def _sync_method(view: LaunchView) -> str:
     if view.value(f"{ARR}.model.lora_rank", 0):
         return "checkpoint"
     return "memory" if view.cluster == (1, 1) else "nccl"
 
 
-def _offset(view: View) -> tuple[int, tuple[str, ...], str]:
+def _offset(view: LaunchView) -> tuple[int, tuple[str, ...], str]:
     if view.published:
         return 1, (), "as the published examples print it: the explorer is one mini-batch ahead"
     ahead = view.options.sync_offset
@@ -73,7 +73,7 @@ def _offset(view: View) -> tuple[int, tuple[str, ...], str]:
     return ahead * view.r, (), f"{ahead} veRL step(s) ahead × r={view.r} (--sync-offset)"
 
 
-def _step_cautions(view: View) -> Iterator[Caution]:
+def _step_cautions(view: LaunchView) -> Iterator[Caution]:
     r = view.r
     yield Caution(
         "TW001",
@@ -95,7 +95,7 @@ def _step_cautions(view: View) -> Iterator[Caution]:
 
 
 @derivation
-def intervals(view: View) -> Said:
+def intervals(view: LaunchView) -> Said:
     """Save and test intervals, critic warm-up, how many checkpoints are kept."""
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
     yield Put(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
@@ -117,7 +117,7 @@ def intervals(view: View) -> Said:
 
 
 @way_back
-def counted_in_steps(reading: Reading) -> Told:
+def counted_in_steps(reading: TrinityReader) -> Told:
     """Everything that happens every so many steps."""
     save = reading.steps(SAVE_INTERVAL)
     if save is not None:
@@ -135,13 +135,13 @@ def counted_in_steps(reading: Reading) -> Told:
         yield KEEP_CRITIC, kept
 
 
-def _times(view: View, key: str, value: int) -> str | None:
+def _times(view: LaunchView, key: str, value: int) -> str | None:
     if value <= 0 or view.step == 1:
         return None
     return f"{key}={value} × r={view.step}"
 
 
-def _kept(view: View) -> Iterator[Put | Verdict]:
+def _kept(view: LaunchView) -> Iterator[Put | Verdict]:
     actor, critic = view.value(KEEP_ACTOR), view.value(KEEP_CRITIC)
     if actor:
         yield Put(KEPT, view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
@@ -154,7 +154,7 @@ def _kept(view: View) -> Iterator[Put | Verdict]:
 
 
 @derivation
-def total_steps(view: View) -> Said:
+def total_steps(view: LaunchView) -> Said:
     """How long it runs: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.integer(TOTAL)
@@ -183,7 +183,7 @@ def total_steps(view: View) -> Said:
         )
 
 
-def _unknown_length(view: View) -> Caution:
+def _unknown_length(view: LaunchView) -> Caution:
     ratio = view.value(f"{ARR}.actor.optim.lr_warmup_steps_ratio", 0)
     critic = view.value("critic.optim.lr_warmup_steps_ratio", 0) if view.has("critic.optim.lr") else 0
     if ratio or critic:
@@ -197,7 +197,7 @@ def _unknown_length(view: View) -> Caution:
     return Caution("TW014", "the training files cannot be read here, so the number of steps stays open")
 
 
-def _training_rows(view: View) -> int | None:
+def _training_rows(view: LaunchView) -> int | None:
     """Rows of all training files; None when one of them cannot be read here."""
     total = 0
     for file in view.symbols.plain(view.texts(FILES)):

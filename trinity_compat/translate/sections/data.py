@@ -9,12 +9,12 @@ from typing import Any
 
 from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_arguments
 from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 SHUFFLE, SEED = "data.shuffle", "data.seed"
@@ -37,7 +37,7 @@ SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "
 
 
 @derivation
-def tasksets(view: View) -> Said:
+def tasksets(view: LaunchView) -> Said:
     """One taskset for all training files (veRL shuffles across them), one eval taskset per file."""
     names: set[str] = set()
     train, val = view.texts(TRAIN), view.texts(VAL)
@@ -55,7 +55,7 @@ def tasksets(view: View) -> Said:
     yield from _remarks(view, train, val)
 
 
-def _training(view: View, files: list[str], names: set[str]) -> Iterator[dict[str, Any]]:
+def _training(view: LaunchView, files: list[str], names: set[str]) -> Iterator[dict[str, Any]]:
     if view.published:
         for file in files:
             taskset = _published(view, file, names, "")
@@ -66,7 +66,7 @@ def _training(view: View, files: list[str], names: set[str]) -> Iterator[dict[st
     yield taskset | {_selector(view): _order_of(view)}
 
 
-def _evaluation(view: View, file: str, names: set[str]) -> dict[str, Any]:
+def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, Any]:
     taskset = (
         _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
     )
@@ -82,21 +82,21 @@ def _evaluation(view: View, file: str, names: set[str]) -> dict[str, Any]:
 
 
 @way_back
-def evaluation(reading: Reading) -> Told:
+def evaluation(reading: TrinityReader) -> Told:
     """The eval tasksets, and how they are sampled: as the first of them."""
     tasksets = reading.get(EVAL_TASKSETS) or []
     if not tasksets:
         return
     files = [taskset.get("path") for taskset in tasksets]
     yield VAL, files[0] if len(files) == 1 else files
-    first = Reading(tasksets[0])
+    first = TrinityReader(tasksets[0])
     yield from first.told(REPEATS, TEMPERATURE, TOP_P, TOP_K)
     temperature = first.get(TEMPERATURE.path)
     if temperature is not None:
         yield f"{VAL_KWARGS}.do_sample", temperature > 0
 
 
-def _published(view: View, file: str, names: set[str], suffix: str) -> dict[str, Any]:
+def _published(view: LaunchView, file: str, names: set[str], suffix: str) -> dict[str, Any]:
     """A taskset as the published guide writes it: directory, split, two columns."""
     folder, name = posixpath.split(file)
     bare = folder and "/" not in folder and not view.symbols.plain(folder)
@@ -109,7 +109,7 @@ def _published(view: View, file: str, names: set[str], suffix: str) -> dict[str,
     }
 
 
-def _taskset(view: View, files: list[str], names: set[str], suffix: str) -> dict[str, Any]:
+def _taskset(view: LaunchView, files: list[str], names: set[str], suffix: str) -> dict[str, Any]:
     """A taskset for our plugin: the very files, veRL's rows, veRL's scoring."""
     return {
         "name": _name(view, files[0] if files else "", names, suffix),
@@ -124,7 +124,7 @@ def _taskset(view: View, files: list[str], names: set[str], suffix: str) -> dict
     }
 
 
-def _workflow(view: View, files: list[str], *, evaluation: bool) -> dict[str, Any]:
+def _workflow(view: LaunchView, files: list[str], *, evaluation: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {"files": files} if len(files) > 1 else {}
     arguments |= {
         "filter_overlong_prompts": view.flag("data.filter_overlong_prompts"),
@@ -143,7 +143,7 @@ def _workflow(view: View, files: list[str], *, evaluation: bool) -> dict[str, An
     return arguments
 
 
-def _name(view: View, file: str, names: set[str], suffix: str) -> str:
+def _name(view: LaunchView, file: str, names: set[str], suffix: str) -> str:
     """A unique name: the file's folder, as the published guide has it, else the file itself."""
     path = str(view.symbols.plain(file))
     folder, name = posixpath.split(path)
@@ -156,18 +156,18 @@ def _name(view: View, file: str, names: set[str], suffix: str) -> str:
     return unique
 
 
-def _selector(view: View) -> str:
+def _selector(view: LaunchView) -> str:
     return SELECTORS[view.old_trinity]
 
 
-def _order_of(view: View) -> dict[str, Any]:
+def _order_of(view: LaunchView) -> dict[str, Any]:
     order: dict[str, Any] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
     order["seed"] = view.integer(SEED, NO_SEED)
     return order
 
 
 @way_back
-def training(reading: Reading) -> Told:
+def training(reading: TrinityReader) -> Told:
     """The training taskset: the first of those that translate writes, or the one of a file by hand."""
     taskset = f"{TASKSETS}.0"
     if reading.get(taskset) is None:
@@ -175,7 +175,7 @@ def training(reading: Reading) -> Told:
     files = reading.get(f"{taskset}.workflow_args.files") or reading.get(f"{taskset}.path")
     if files is not None:
         yield TRAIN, files
-    yield from Reading(reading.get(taskset, {})).told(PROMPT, *ARGUMENTS)
+    yield from TrinityReader(reading.get(taskset, {})).told(PROMPT, *ARGUMENTS)
     for selector in SELECTORS:
         order = reading.get(f"{taskset}.{selector}") or {}
         if "selector_type" in order:
@@ -184,7 +184,7 @@ def training(reading: Reading) -> Told:
             yield SEED, order["seed"]
 
 
-def _order(view: View) -> Iterator[Verdict]:
+def _order(view: LaunchView) -> Iterator[Verdict]:
     if view.published:
         reason = "the published guide leaves the order to Trinity"
         yield Verdict(SHUFFLE, Status.APPROXIMATED, reason, target=None)
@@ -194,7 +194,7 @@ def _order(view: View) -> Iterator[Verdict]:
         yield Verdict(SEED, Status.NO_EFFECT, "nothing is shuffled", "TC044")
 
 
-def _remarks(view: View, train: list[str], val: list[str]) -> Iterator[Verdict | Caution]:
+def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Verdict | Caution]:
     for key, files in ((TRAIN, train), (VAL, val)):
         if any("hdfs://" in str(view.symbols.plain(file)) for file in files):
             reason = "kept as written; upstream has no HDFS for data, our runtime copies it as veRL does"

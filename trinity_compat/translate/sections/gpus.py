@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_model_gpus
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.steps import MINI
-from trinity_compat.translate.view import ARR, NODES, PER_NODE, Put, Verdict, View
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
@@ -77,7 +77,7 @@ class Machine:
 
 
 @derivation
-def gpus(view: View) -> Said:
+def gpus(view: LaunchView) -> Said:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
     for pair, number in zip(CLUSTER, view.cluster, strict=True):
         yield pair.put(number)
@@ -96,12 +96,12 @@ def gpus(view: View) -> Said:
 
 
 @way_back
-def sizes(reading: Reading) -> Told:
+def sizes(reading: TrinityReader) -> Told:
     """The GPUs of the cluster, and those of an engine."""
     yield from reading.told(*CLUSTER, ENGINE_TP, *ENGINE_DP_PP)
 
 
-def split(view: View) -> tuple[Machine, int, int]:
+def split(view: LaunchView) -> tuple[Machine, int, int]:
     """(what is split, GPUs for rollout, the engine's tensor parallel size).
 
     Where no split can run, the engine's and then the sequence's parallel size are halved: neither
@@ -119,7 +119,7 @@ def split(view: View) -> tuple[Machine, int, int]:
     return machine, _rollout(view, machine), given
 
 
-def ranks_of(view: View, role: str) -> int:
+def ranks_of(view: LaunchView, role: str) -> int:
     """Data-parallel ranks of ``role`` (actor_rollout_ref.actor, …ref, critic) where veRL runs the launch."""
     return max(1, math.prod(view.cluster) // sharing(role, view.size, megatron=view.megatron))
 
@@ -135,7 +135,7 @@ def halvings(size: int) -> list[int]:
     return [size >> by for by in range(size.bit_length()) if size >> by]
 
 
-def _sequence_parallel(view: View, size: int) -> Said:
+def _sequence_parallel(view: LaunchView, size: int) -> Said:
     given = view.size(SP)
     yield ULYSSES.put(given if view.megatron else size)
     if size != given and not view.megatron:
@@ -144,14 +144,14 @@ def _sequence_parallel(view: View, size: int) -> Said:
         yield Caution("TW004", f"ulysses_sequence_parallel_size {reason}", view.where(SP))
 
 
-def _machine(view: View, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
+def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
     old = view.old_trinity
     engine = tp if old else tp * view.size(DP) * view.size(PP)
     experiences = view.integer(MINI) * view.size(N)
     return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
 
 
-def _fitting_tp(view: View, room: int) -> int:
+def _fitting_tp(view: LaunchView, room: int) -> int:
     """The engine's tensor parallel size, halved until one engine leaves a GPU to the trainer."""
     tp = view.size(TP)
     while tp > max(room, 1):
@@ -159,7 +159,7 @@ def _fitting_tp(view: View, room: int) -> int:
     return max(tp, 1)
 
 
-def _rollout(view: View, machine: Machine) -> int:
+def _rollout(view: LaunchView, machine: Machine) -> int:
     asked = view.options.rollout_gpus
     if asked is not None:
         if fault := machine.fault(asked):
@@ -184,7 +184,7 @@ def _explained(machine: Machine, rollout: int) -> str:
     return f"{machine.total} GPUs = {rollout} rollout{auxiliary} + {trainer} training"
 
 
-def _cautions(view: View, machine: Machine, rollout: int, tp: int) -> Iterator[Caution | Verdict]:
+def _cautions(view: LaunchView, machine: Machine, rollout: int, tp: int) -> Iterator[Caution | Verdict]:
     place = view.where(PER_NODE) or view.where(NODES)
     if fault := machine.fault(rollout):
         able = ", ".join(map(str, machine.choices()))
@@ -200,7 +200,7 @@ def _cautions(view: View, machine: Machine, rollout: int, tp: int) -> Iterator[C
         yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
 
 
-def _colocated(view: View) -> Said:
+def _colocated(view: LaunchView) -> Said:
     mode = "both" if view.old_trinity else "colocate"
     yield Put("mode", mode, note="one GPU: explorer and trainer share it")
     yield Put(f"{ENGINE}.engine_num", 1, note="one GPU")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.registry import Said, derivation
 from trinity_compat.translate.sections.gpus import ranks_of
-from trinity_compat.translate.view import ARR, Put, Verdict, View
 
 TC = "trainer.trainer_config"
 ACTOR = f"{ARR}.actor.ppo_micro_batch_size"
@@ -34,7 +34,7 @@ class _Size:
 
 
 @derivation
-def micro_batches(view: View) -> Said:
+def micro_batches(view: LaunchView) -> Said:
     """The actor's, the old log-probabilities', the reference's and the critic's."""
     actor, ref = f"{ARR}.actor", f"{ARR}.ref"
     sizes = [_Size(ACTOR, actor), _Size(f"{ARR}.rollout.log_prob_micro_batch_size", actor)]
@@ -51,7 +51,7 @@ def micro_batches(view: View) -> Said:
             yield from _derived(view, size)
 
 
-def _derived(view: View, size: _Size) -> Iterator[Put | Verdict]:
+def _derived(view: LaunchView, size: _Size) -> Iterator[Put | Verdict]:
     for key in (size.key, f"{size.like}_per_gpu", size.like):
         value = view.value(key)
         if value is None:

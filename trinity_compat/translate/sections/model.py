@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.ours import OTHER_ENGINES
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.view import ARR, Put, Verdict, View
+from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.vllm_arguments import GPU, SECTION, fate
 
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
@@ -28,7 +28,7 @@ EXTRA = tuple(
 
 
 @derivation
-def lengths(view: View) -> Said:
+def lengths(view: LaunchView) -> Said:
     """Prompt and response limits, and what happens to prompts that are too long."""
     prompt, response = view.integer(PROMPT, 512), view.integer(RESPONSE, 512)
     yield MAX_PROMPT.put(prompt)
@@ -45,7 +45,7 @@ def lengths(view: View) -> Said:
     yield from _overlong(view)
 
 
-def _engine_length(view: View, needed: int) -> Said:
+def _engine_length(view: LaunchView, needed: int) -> Said:
     key = MAX_LENGTH.key
     given = view.value(key)
     if given is None:
@@ -60,7 +60,7 @@ def _engine_length(view: View, needed: int) -> Said:
         yield Verdict(key, Status.MAPPED, "is prompt + response", target="model.max_model_len")
 
 
-def _overlong(view: View) -> Said:
+def _overlong(view: LaunchView) -> Said:
     filters, truncation = view.flag(FILTER), view.choice(TRUNCATION, ("error", "left", "right", "middle"))
     if view.published:
         yield Put("model.enable_prompt_truncation", filters, (FILTER,))
@@ -95,7 +95,7 @@ def _overlong(view: View) -> Said:
 
 
 @derivation
-def critic_path(view: View) -> Said:
+def critic_path(view: LaunchView) -> Said:
     """The critic's model, where there is a critic."""
     enable = view.value("critic.enable")
     if enable is not None and bool(enable) != view.critic:
@@ -110,7 +110,7 @@ def critic_path(view: View) -> Said:
 
 
 @derivation
-def engine(view: View) -> Said:
+def engine(view: LaunchView) -> Said:
     """Which inference engine, and what it is given beyond Trinity's schema."""
     name = str(view.value(ENGINE_TYPE.key, "vllm"))
     known = name if name in ("vllm", "sglang") else "vllm"
@@ -134,12 +134,12 @@ def engine(view: View) -> Said:
 
 
 @way_back
-def lengths_and_engine(reading: Reading) -> Told:
+def lengths_and_engine(reading: TrinityReader) -> Told:
     """Lengths, the critic's path, the engine."""
     yield from reading.told(MAX_PROMPT, MAX_RESPONSE, CRITIC, ENGINE_TYPE, MAX_LENGTH, *EXTRA)
 
 
-def _own_arguments(view: View) -> Iterator[Verdict]:
+def _own_arguments(view: LaunchView) -> Iterator[Verdict]:
     """What our explorer's vLLM, on a GPU, makes of the arguments that the launch hands to it by name."""
     for key in view.below(SECTION):
         name, value = key.partition(".")[0], view.value(f"{SECTION}.{key}")

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from trinity_compat.dotted import put
+from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.ours import why_refused
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.run_refusals import why_refused
 from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.view import Put, Verdict, View
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 MODEL = "reward.reward_model"
 FUNCTION = "reward.custom_reward_function"
@@ -20,7 +20,7 @@ MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
 
 
-def reward_arguments(view: View) -> dict[str, Any]:
+def reward_arguments(view: LaunchView) -> dict[str, Any]:
     """reward_fn_args of every taskset: what veRL's reward manager is built with."""
     arguments: dict[str, Any] = {"reward_fn_key": view.value("data.reward_fn_key", "data_source")}
     arguments["reward_manager"] = str(view.value(MANAGER, "naive"))
@@ -37,7 +37,7 @@ def reward_arguments(view: View) -> dict[str, Any]:
 
 
 @way_back
-def scoring(reading: Reading) -> Told:
+def scoring(reading: TrinityReader) -> Told:
     """veRL's scoring, and the reward model."""
     arguments = "buffer.explorer_input.tasksets.0.reward_fn_args"
     yield from reading.told(
@@ -52,7 +52,7 @@ def scoring(reading: Reading) -> Told:
 
 
 @derivation
-def reward(view: View) -> Said:
+def reward(view: LaunchView) -> Said:
     """What is said about the reward's keys; their values travel with the tasksets."""
     name = str(view.value(MANAGER, "naive"))
     if name not in MANAGERS:
@@ -66,7 +66,7 @@ def reward(view: View) -> Said:
 
 
 @derivation
-def reward_model(view: View) -> Said:
+def reward_model(view: LaunchView) -> Said:
     """explorer.auxiliary_models."""
     if not view.flag(f"{MODEL}.enable"):
         for key in view.below(MODEL):
@@ -92,7 +92,7 @@ def reward_model(view: View) -> Said:
     )
 
 
-def reward_model_gpus(view: View) -> int:
+def reward_model_gpus(view: LaunchView) -> int:
     """GPUs that the reward model takes from the explorer's side."""
     if not view.flag(f"{MODEL}.enable"):
         return 0
@@ -101,7 +101,7 @@ def reward_model_gpus(view: View) -> int:
     return max(size, total // 4 // size * size) if total > 1 else 0
 
 
-def _tensor_parallel(view: View) -> int:
+def _tensor_parallel(view: LaunchView) -> int:
     key = f"{MODEL}.rollout.tensor_model_parallel_size"
     return view.size(key) if view.is_set(key) else 1
 

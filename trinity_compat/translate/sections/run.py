@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.secret import is_secret
+from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.symbols import marked_text
-from trinity_compat.translate.view import Put, Verdict, View
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
 LOGGER, RESUME, RESUME_PATH = "trainer.logger", "trainer.resume_mode", "trainer.resume_from_path"
@@ -23,7 +23,7 @@ MONITORS = {
 
 
 @derivation
-def directories(view: View) -> Said:
+def directories(view: LaunchView) -> Said:
     """checkpoint_root_dir: veRL's directory without the <project>/<name> that Trinity appends."""
     directory = str(view.text(DIRECTORY, "checkpoints"))
     project, name = view.text(PROJECT), view.text(NAME)
@@ -56,7 +56,7 @@ def _relative(path: str) -> str:
 
 
 @derivation
-def logger(view: View) -> Said:
+def logger(view: LaunchView) -> Said:
     """monitor.monitor_type: one of the launch's loggers; console is implied."""
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
@@ -73,7 +73,7 @@ def _logger_note(loggers: list[str], known: list[str]) -> str | None:
 
 
 @derivation
-def resume(view: View) -> Said:
+def resume(view: LaunchView) -> Said:
     """continue_from_checkpoint."""
     mode = view.choice(RESUME, ("auto", "disable", "resume_path"))
     yield Put(CONTINUE, mode != "disable", (RESUME,))
@@ -90,7 +90,7 @@ def resume(view: View) -> Said:
 
 
 @derivation
-def environment(view: View) -> Said:
+def environment(view: LaunchView) -> Said:
     """explorer.env_vars: what the script exports, secrets left out."""
     secrets = []
     for name, word in view.launch.env.items():
@@ -109,7 +109,7 @@ def environment(view: View) -> Said:
 
 
 @way_back
-def names_and_places(reading: Reading) -> Told:
+def names_and_places(reading: TrinityReader) -> Told:
     """Directories, the logger, resuming."""
     root, project, name = (reading.get(field) for field in (ROOT, "project", "name"))
     if root is not None and project is not None and name is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.gpus import ULYSSES
 from trinity_compat.translate.spellings import Pair, Spellings
-from trinity_compat.translate.view import ARR, Put, Verdict, View, is_finite
+from trinity_compat.translate.trinity_reader import TrinityReader
 
 ACTOR = f"{ARR}.actor"
 OPTIM = f"{ACTOR}.optim"
@@ -48,7 +48,7 @@ PARALLEL = (
 
 
 @derivation
-def optimizer(view: View) -> Said:
+def optimizer(view: LaunchView) -> Said:
     """The parts of algorithm.optimizer that are not plain copies."""
     warmup = view.integer(WARMUP.key, -1)
     note = f"{WARMUP.key}={warmup} × r={view.step}" if warmup > 0 and view.step > 1 else None
@@ -66,7 +66,7 @@ def optimizer(view: View) -> Said:
 
 
 @way_back
-def schedule(reading: Reading) -> Told:
+def schedule(reading: TrinityReader) -> Told:
     """Warm-up, schedule and floor; megatron's optimizer has names of its own."""
     megatron = _is_megatron(reading)
     for pair in (WARMUP, CRITIC_WARMUP):
@@ -84,22 +84,22 @@ def schedule(reading: Reading) -> Told:
         yield f"{OPTIM}.optimizer", name if megatron else OPTIMIZERS.back.get(name, name)
 
 
-def _is_megatron(reading: Reading) -> bool:
+def _is_megatron(reading: TrinityReader) -> bool:
     return bool(reading.get(STRATEGY.path) == "megatron")
 
 
-def _steps(view: View, steps: int) -> int:
+def _steps(view: LaunchView, steps: int) -> int:
     return steps * view.step if steps > 0 else steps
 
 
-def _first(view: View, *names: str, default: str) -> tuple[str, str]:
+def _first(view: LaunchView, *names: str, default: str) -> tuple[str, str]:
     for name in names:
         if view.value(f"{OPTIM}.{name}") is not None:
             return str(view.value(f"{OPTIM}.{name}")), f"{OPTIM}.{name}"
     return default, f"{OPTIM}.{names[0]}"
 
 
-def _floor(view: View) -> Iterator[Put]:
+def _floor(view: LaunchView) -> Iterator[Put]:
     """min_lr_ratio; megatron's optimizer gives the floor as a learning rate."""
     ratio, source = view.value(f"{OPTIM}.min_lr_ratio"), f"{OPTIM}.min_lr_ratio"
     if ratio is None and view.value(f"{OPTIM}.min_lr"):
@@ -109,7 +109,7 @@ def _floor(view: View) -> Iterator[Put]:
 
 
 @derivation
-def critic_warmup_steps(view: View) -> Said:
+def critic_warmup_steps(view: LaunchView) -> Said:
     """The critic's warm-up, counted in updates as the actor's."""
     key = CRITIC_WARMUP.key
     steps = view.integer(key, -1)
@@ -121,7 +121,7 @@ def critic_warmup_steps(view: View) -> Said:
 
 
 @derivation
-def grad_clip(view: View) -> Said:
+def grad_clip(view: LaunchView) -> Said:
     """Gradient clipping, in both places that upstream reads."""
     clip = view.number(CLIP.key, 1.0)
     sources = (OLDER_CLIP, CLIP.key) if view.value(OLDER_CLIP) == clip else (CLIP.key,)
@@ -133,7 +133,7 @@ def grad_clip(view: View) -> Said:
 
 
 @derivation
-def strategy(view: View) -> Said:
+def strategy(view: LaunchView) -> Said:
     """fsdp, fsdp2 or megatron."""
     name = str(view.value(STRATEGY.key, "fsdp"))
     if name in ("fsdp", "fsdp2", "megatron"):
@@ -145,7 +145,7 @@ def strategy(view: View) -> Said:
 
 
 @way_back
-def of_the_strategy(reading: Reading) -> Told:
+def of_the_strategy(reading: TrinityReader) -> Told:
     """Strategy, clipping, sequence parallelism, offloading: what the strategy's dataclasses have.
 
     Source: verl, workers/config (actor.py, engine.py). All engines clip by their optimizer's field;
@@ -169,7 +169,7 @@ def of_the_strategy(reading: Reading) -> Told:
 
 
 @derivation
-def offload(view: View) -> Said:
+def offload(view: LaunchView) -> Said:
     """Offloading: one value in Trinity for all models; the others' where they differ."""
     old = view.old_trinity
     engine = "megatron" if view.megatron else "fsdp_config"
@@ -184,7 +184,7 @@ def offload(view: View) -> Said:
     yield from _inactive(view)
 
 
-def _others(view: View, engine: str, name: str, actor: bool | None) -> Iterator[Put | Verdict]:
+def _others(view: LaunchView, engine: str, name: str, actor: bool | None) -> Iterator[Put | Verdict]:
     keys = {f"{ARR}.ref.{engine}.{name}": True, _critic_key(view, name): view.critic}
     for key, used in keys.items():
         if not view.has(key):
@@ -198,7 +198,7 @@ def _others(view: View, engine: str, name: str, actor: bool | None) -> Iterator[
             yield Verdict(key, Status.MAPPED, "the same as the actor's", target=f"trainer.{name}")
 
 
-def _critic_key(view: View, name: str) -> str:
+def _critic_key(view: LaunchView, name: str) -> str:
     return f"critic.{'megatron' if view.megatron else 'fsdp'}.{name}"
 
 
@@ -206,7 +206,7 @@ def _old_critic(key: str) -> str:
     return key.replace("critic.fsdp.", "critic.model.fsdp_config.")
 
 
-def _inactive(view: View) -> Iterator[Verdict]:
+def _inactive(view: LaunchView) -> Iterator[Verdict]:
     """Settings of the engine that this strategy doesn't use."""
     idle = "fsdp_config" if view.megatron else "megatron"
     for key in view.config.settings:
@@ -216,7 +216,7 @@ def _inactive(view: View) -> Iterator[Verdict]:
 
 
 @derivation
-def megatron(view: View) -> Said:
+def megatron(view: LaunchView) -> Said:
     """Megatron's parallel sizes."""
     if not view.megatron:
         return
@@ -232,7 +232,7 @@ def megatron(view: View) -> Said:
 
 
 @derivation
-def lora(view: View) -> Said:
+def lora(view: LaunchView) -> Said:
     """model.lora_configs: one adapter."""
     names = tuple(LORA_NAMES.values())
     if not view.value(f"{MODEL}.lora_rank", 0):
@@ -257,7 +257,7 @@ def lora(view: View) -> Said:
 
 
 @way_back
-def adapter(reading: Reading) -> Told:
+def adapter(reading: TrinityReader) -> Told:
     """LoRA's one adapter."""
     yield from reading.told(
         *(Pair(f"{LORA}.0.{field}", f"{MODEL}.{name}") for field, name in LORA_NAMES.items())

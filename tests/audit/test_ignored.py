@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity_compat.audit.silence import directives, silenced
+from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.errors import Where
 from trinity_compat.translate.model import Status
 

@@ -49,7 +49,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class View:
+class LaunchView:
     """The launch in the vocabulary of the pinned veRL.
 
     ``config`` holds real values, ``symbolic`` the same keys with marks where an environment

@@ -15,7 +15,7 @@ NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TrinityReader:
     """``r`` mini-batches are one veRL step, ``why`` says how that is known.
 
     ``counts_verl`` is true where the YAML counts veRL steps (the published guide's way).

@@ -13,12 +13,12 @@ from typing import Any
 
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.inverse import compat_path, to_verl
+from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.pinned import pinned_defaults, same
-from trinity_compat.translate.view import View
 
 
-def carry(view: View, draft: Draft) -> None:
+def carry(view: LaunchView, draft: Draft) -> None:
     """Write updates_per_step, and what only veRL has, into ``draft``."""
     base = compat_path(view.options.trinity)
     draft.put(f"{base}.updates_per_step", view.r, "r: mini-batches in one veRL step")
@@ -33,7 +33,7 @@ def carry(view: View, draft: Draft) -> None:
             _write(view, draft, f"{base}.{name}", values)
 
 
-def _untold(view: View, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _untold(view: LaunchView, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     lost: dict[str, Any] = {}
     approximated: dict[str, Any] = {}
     defaults = pinned_defaults(view.config.flavour)
@@ -60,7 +60,7 @@ def _default(value: Any, given: bool, interpolation: str | None, pinned: Any) ->
     return pinned is not _NONE and same(pinned, value)
 
 
-def _write(view: View, draft: Draft, path: str, values: Mapping[str, Any]) -> None:
+def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, Any]) -> None:
     draft.put(path, dict(values), None)
     for key in values:
         draft.paths.setdefault(key, []).append(f"{path}.{key}")

@@ -10,8 +10,8 @@ from trinity_compat.errors import UserError
 from trinity_compat.releases import VERL
 from trinity_compat.translate import inverse
 from trinity_compat.translate.options import Options
-from trinity_compat.translate.reading import Reading
 from trinity_compat.translate.translator import translate
+from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.verl_config.from_yaml import config_from_tree
 from trinity_compat.verl_config.pinned import compose_pinned
 
@@ -39,10 +39,10 @@ def _options_of(config: Mapping[str, Any]) -> Options:
     return Options(
         target=inverse.target_of(config),
         as_published=compat.get("steps") == "verl",
-        rollout_gpus=_rollout_gpus(Reading(config)),
+        rollout_gpus=_rollout_gpus(TrinityReader(config)),
     )
 
 
-def _rollout_gpus(reading: Reading) -> int | None:
+def _rollout_gpus(reading: TrinityReader) -> int | None:
     sizes = [reading.get(f"{_MODEL}.{name}", 1) for name in ("engine_num", "tensor_parallel_size")]
     return sizes[0] * sizes[1] if all(isinstance(size, int) and size > 0 for size in sizes) else None
