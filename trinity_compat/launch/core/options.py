@@ -10,7 +10,7 @@ from trinity_compat.launch.core.values import EMPTY, Value, from_character, text
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The words of a command, parsed: each option's values by its letter (EMPTY for a flag), and the operands."""
+    """The words of a command, parsed: options by letter, each with its values (EMPTY for a flag)."""
 
     options: dict[str, list[Value]]
     operands: list[Value]

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from trinity_compat import mains
 from trinity_compat.launch.core.options import Options
-from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.state import OPTION_LETTERS, Shell
 from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of, to_word
 from trinity_compat.launch.launchers import wrappers
 from trinity_compat.launch.model import Launch, Open, Start
@@ -19,7 +19,7 @@ from trinity_compat.launch.words.segments import place_of
 Prefix = dict[str, Value]
 SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 BASH = Options(
-    "abcefhiklmnprstuvxBCDEHPT", "oO", long={"--rcfile": "o", "--init-file": "o"}, leading=True, lenient=True
+    "abcefhiklmnprstuvxBCDEHPT", "oO", long={"--rcfile": "O", "--init-file": "O"}, leading=True, lenient=True
 )
 COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
@@ -174,7 +174,8 @@ def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
     given = BASH.read([*words, *fields[1 + len(leading) :]])
     if given is None:
         return 2
-    rest, options = given.operands, given.options.keys() & set("euax")
+    rest, named = given.operands, (text_of(name) for name in given.options.get("o", []))
+    options = (given.options.keys() & set("euaxf")) | {OPTION_LETTERS.get(name, name) for name in named}
     name = "sh" if given.has("p") else name  # bash -p reads no BASH_ENV
     child = _shell_of(sh, prefix, name)
     child.options |= options
@@ -228,7 +229,7 @@ def _script_file(
         return 0
     by_itself = "bash" if re.match(r"#!.*\bbash\b", text_of(content).split("\n", 1)[0]) else "sh"
     child = _shell_of(sh, prefix, program or by_itself)
-    child.options |= (options or set()) & set("euax")
+    child.options |= options or set()
     return code.run_script(child, code.without_last_backslash(content), name, args, sh.where)
 
 

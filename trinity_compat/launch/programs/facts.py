@@ -24,8 +24,7 @@ def date(sh: Shell, given: Arguments) -> int | None:
         form = ISO.get(given.text("I")[:1], "")
     if given.has("u"):
         when = when.astimezone(clock.UTC)
-    sh.write_line(literal(clock.strftime(form, when), sh.where))
-    return 0
+    return sh.write_line(literal(clock.strftime(form, when), sh.where))
 
 
 def whoami(sh: Shell, given: Arguments) -> int | None:
@@ -33,8 +32,7 @@ def whoami(sh: Shell, given: Arguments) -> int | None:
     user = sh.scalar("USER")
     if user is None:
         return None
-    sh.write_line(user)
-    return 0
+    return sh.write_line(user)
 
 
 def identity(sh: Shell, given: Arguments) -> int | None:
@@ -47,14 +45,12 @@ def uname(sh: Shell, given: Arguments) -> int | None:
     fact = UNAME.get("".join(given.options))
     if fact is None or given.operands:
         return None
-    sh.write_line(literal(fact, sh.where))
-    return 0
+    return sh.write_line(literal(fact, sh.where))
 
 
 def arch(sh: Shell, given: Arguments) -> int:
     """``uname -m``."""
-    sh.write_line(literal(UNAME["m"], sh.where))
-    return 0
+    return sh.write_line(literal(UNAME["m"], sh.where))
 
 
 def expr(sh: Shell, given: Arguments) -> int | None:

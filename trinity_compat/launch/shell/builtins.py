@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trinity_compat import mains
 from trinity_compat.launch.core.options import Arguments, Options
-from trinity_compat.launch.core.state import Exit, Jump, Return, Shell, Variable
+from trinity_compat.launch.core.state import OPTION_LETTERS, Exit, Jump, Return, Shell, Variable
 from trinity_compat.launch.core.values import Bit, Value, doubt_in, from_character, literal, text_of
 from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Open
@@ -15,19 +15,14 @@ from trinity_compat.launch.words import expansion, parameters
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 
 Args = list[Value]
-LONG_OPTIONS = {"errexit": "e", "nounset": "u", "xtrace": "x", "allexport": "a", "noglob": "f", "noexec": "n"}
+
+
+def _nothing(sh: Shell, args: Args) -> int:
+    return 0
 
 
 def _texts(args: Args) -> list[str]:
     return [text_of(arg) for arg in args]
-
-
-def _true(sh: Shell, args: Args) -> int:
-    return 0
-
-
-def _false(sh: Shell, args: Args) -> int:
-    return 1
 
 
 def _exit(sh: Shell, args: Args) -> int:
@@ -44,14 +39,6 @@ def _return(sh: Shell, args: Args) -> int:
     if not sh.calls:
         return 1
     raise Return(_status(sh, args))
-
-
-def _break(sh: Shell, args: Args) -> int:
-    return _jump(sh, args, again=False)
-
-
-def _continue(sh: Shell, args: Args) -> int:
-    return _jump(sh, args, again=True)
 
 
 def _jump(sh: Shell, args: Args, *, again: bool) -> int:
@@ -85,7 +72,7 @@ def _set(sh: Shell, args: Args) -> int:
         for letter in text[1:]:
             if letter == "o" and rest:
                 name = text_of(rest.pop(0))
-                switch(sh, LONG_OPTIONS.get(name, name), on=text[0] == "-")
+                switch(sh, OPTION_LETTERS.get(name, name), on=text[0] == "-")
             elif letter != "o":
                 switch(sh, letter, on=text[0] == "-")
     return 0
@@ -100,7 +87,7 @@ def switch(sh: Shell, option: str, *, on: bool) -> None:
 
 
 def _shopt(sh: Shell, given: Arguments) -> int:
-    names = [LONG_OPTIONS.get(name, name) if given.has("o") else name for name in given.texts()]
+    names = [OPTION_LETTERS.get(name, name) if given.has("o") else name for name in given.texts()]
     if not given.has("su"):
         return 0 if all(name in sh.options for name in names) else 1
     for name in names:
@@ -112,9 +99,7 @@ def _unset(sh: Shell, given: Arguments) -> int:
     for text in given.texts():
         name, bracket, index = text.partition("[")
         variable = sh.get(name)
-        if given.has("n"):
-            sh.variables.pop(name, None)
-        elif given.has("f") or (variable is None and name in sh.functions):
+        if given.has("f") or (variable is None and name in sh.functions):
             sh.functions.pop(name, None)
         elif variable is not None and variable.readonly:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
@@ -195,19 +180,6 @@ def _popd(sh: Shell, args: Args) -> int:
     return change_directory(sh, stack[0])
 
 
-def _pwd(sh: Shell, args: Args) -> int:
-    sh.write_line(sh.cwd)
-    return 0
-
-
-def _test(sh: Shell, args: Args) -> int:
-    return conditions.run_test(sh, args, bracket=False)
-
-
-def _bracket(sh: Shell, args: Args) -> int:
-    return conditions.run_test(sh, args, bracket=True)
-
-
 def _let(sh: Shell, args: Args) -> int:
     number = 0
     for arg in args:
@@ -251,10 +223,6 @@ def _exec(sh: Shell, given: Arguments) -> int:
         status = simple_command.dispatch(sh, given.operands, {}, functions=False)
     sh.exit_trap = None  # the shell is another program now
     raise Exit(status)
-
-
-def _builtin(sh: Shell, args: Args) -> int:
-    return simple_command.dispatch(sh, args, {}, functions=False) if args else 0
 
 
 def _declare(kind: str) -> Callable[[Shell, Args], int]:
@@ -340,16 +308,6 @@ def _trap(sh: Shell, given: Arguments) -> int:
     return 0
 
 
-def _ignored(sh: Shell, args: Args) -> int:
-    return 0
-
-
-def _umask(sh: Shell, args: Args) -> int:
-    if not args:
-        sh.write(literal("0022\n", sh.where))
-    return 0
-
-
 def _parsed(options: Options, run: Callable[[Shell, Arguments], int]) -> Callable[[Shell, Args], int]:
     """A builtin by its options; one that bash doesn't know is status 2."""
 
@@ -361,25 +319,26 @@ def _parsed(options: Options, run: Callable[[Shell, Arguments], int]) -> Callabl
 
 
 IGNORED = (
-    "wait", "ulimit", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync", "clear",
+    "wait", "ulimit", "umask", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync",
+    "clear",
 )  # fmt: skip
 LEADING = Options(leading=True)
 MAPFILE = Options("t", "dnOsuCc")
 TABLE: dict[str, Callable[[Shell, Args], int]] = {
-    ":": _true,
-    "true": _true,
-    "false": _false,
+    ":": _nothing,
+    "true": _nothing,
+    "false": lambda sh, args: 1,
     "echo": printing.echo,
     "printf": printing.printf,
     "cd": _parsed(Options("PLe@"), _cd),
     "pushd": _pushd,
     "popd": _popd,
-    "pwd": _pwd,
+    "pwd": lambda sh, args: sh.write_line(sh.cwd),
     "exit": _exit,
     "logout": _exit,
     "return": _return,
-    "break": _break,
-    "continue": _continue,
+    "break": lambda sh, args: _jump(sh, args, again=False),
+    "continue": lambda sh, args: _jump(sh, args, again=True),
     "shift": _shift,
     "set": _set,
     "shopt": _parsed(Options("supqo"), _shopt),
@@ -390,17 +349,16 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "read": _parsed(Options("ers", "adinNptu"), read_input.read),
     "mapfile": _parsed(MAPFILE, read_input.mapfile),
     "readarray": _parsed(MAPFILE, read_input.mapfile),
-    "test": _test,
-    "[": _bracket,
+    "test": lambda sh, args: conditions.run_test(sh, args, bracket=False),
+    "[": lambda sh, args: conditions.run_test(sh, args, bracket=True),
     "let": _let,
     "command": _parsed(Options("pvV", leading=True), _command),
-    "builtin": _builtin,
+    "builtin": lambda sh, args: simple_command.dispatch(sh, args, {}, functions=False) if args else 0,
     "type": _parsed(Options("afptP"), _type),
     "which": _parsed(Options("a"), _type),
     "exec": _parsed(Options("cl", "a", leading=True), _exec),
     "alias": _alias,
     "getopts": _getopts,
-    "umask": _umask,
     "trap": _parsed(Options("lp", leading=True), _trap),
     "export": _declare("export"),
     "declare": _declare("declare"),
@@ -408,5 +366,5 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "local": _declare("local"),
     "readonly": _declare("readonly"),
     # nothing that a launch could depend on
-    **dict.fromkeys(IGNORED, _ignored),
+    **dict.fromkeys(IGNORED, _nothing),
 }

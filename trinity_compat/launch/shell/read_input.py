@@ -54,7 +54,7 @@ def _store(sh: Shell, line: Value, given: Arguments, names: list[str]) -> None:
     raw, ifs = given.has("r"), expansion.ifs_of(sh)
     if given.has("a"):
         pieces = _split(line, ifs, 0, raw)
-        sh.put(sh.target(given.text("a")), Variable(array=dict(enumerate(pieces))))
+        sh.put(given.text("a"), Variable(array=dict(enumerate(pieces))))
         return
     if not names:
         sh.set_scalar("REPLY", line)
@@ -134,6 +134,6 @@ def mapfile(sh: Shell, given: Arguments) -> int:
         lines.append((*line, Bit(end, sh.where)) if keep else line)
         sh.budget.fields(len(lines))
     lines = lines[skip : skip + limit if limit else None]
-    name = sh.target(text_of(given.operands[0])) if given.operands else "MAPFILE"
+    name = text_of(given.operands[0]) if given.operands else "MAPFILE"
     sh.put(name, Variable(array=dict(enumerate(lines))))
     return 0
