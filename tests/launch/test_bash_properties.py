@@ -118,7 +118,7 @@ operators = st.one_of(
         st.sampled_from(["0", "1", "3", " -2", "n-5"]),
         st.sampled_from([None, "0", "2", "9"]),
     ),
-    st.sampled_from(["^", "^^", ",", ",,", "^^[a-m]", "@Q", "@U", "@L", "@u", ""]),
+    st.sampled_from(["^", "^^", ",", ",,", "^^[a-m]", ""]),
 )
 
 
@@ -284,7 +284,6 @@ def test_splitting_and_read(folder, separators, text, line):
             "%-6s|",
             "%05d",
             "%x",
-            "%q",
             "%.2f",
             "%s-%s",
             "%b",

@@ -42,14 +42,19 @@ def test_quotes_that_the_parser_cannot_be_given_as_bash_reads_them_stay_open(quo
     assert parts_of(launch.arguments[1]) == ["b='q'"]
 
 
-def test_a_reference_to_a_computed_element_stays_open(tmp_path):
-    launch = launch_of(f'A=(1 2); i=1; declare -n r=A[i]\n{MAIN} "a=$r"\n', tmp_path)
-    assert [one.expression for one in launch.arguments[0].open] == ["$r"]
+@pytest.mark.parametrize("word", ["${V@Q}", "${V@U}", "${V@A}", '$(printf %q "$V")'])
+def test_quoting_and_transforming_for_the_shell_is_open(word, tmp_path):
+    launch = launch_of(f"V=v\n{MAIN} a={word}\n", tmp_path)
+    assert [one.expression for one in launch.arguments[0].open] == [word]
 
 
-def test_a_reference_to_a_variable_of_the_surroundings_is_that_variable(tmp_path):
-    launch = launch_of(f'declare -n r=HOME\n{MAIN} "a=$r/x"\n', tmp_path)
-    assert parts_of(launch.arguments[0]) == ["a=", EnvRef("HOME"), "/x"]
+@pytest.mark.parametrize("declare", ["local -n r=$1", "declare -n r=Q", "typeset -n r"])
+def test_a_reference_to_another_variable_is_named(declare, tmp_path):
+    reading = reading_of(f"f() {{\n{declare}\n{MAIN} a=$r\n}}\nf Q\n", tmp_path)
+    assert [one.expression for one in reading.launches[0].arguments[0].open] == ["$r"]
+    assert [(one.code, one.where.line) for one in reading.diagnostics if one.code == "TP109"] == [
+        ("TP109", 2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -523,3 +528,34 @@ def test_date_follows_the_epoch(tmp_path):
     launch = launch_of(f"{MAIN} a=$(date +%Y%m%d)\n", tmp_path, env={"SOURCE_DATE_EPOCH": "1767323045"})
     assert launch.arguments[0].text == "a=20260102"
     assert not any(isinstance(part.source, Open) for part in launch.arguments[0].parts)
+
+
+@pytest.mark.parametrize(
+    ("when", "day"),
+    [
+        ("1 week ago", "2025-12-26"),
+        ("2 weeks", "2026-01-16"),
+        ("-1 day", "2026-01-01"),
+        ("36 hours ago", "2025-12-31"),
+        ("yesterday", "2026-01-01"),
+        ("tomorrow", "2026-01-03"),
+    ],
+)
+def test_a_date_relative_to_now_follows_the_epoch(when, day, tmp_path):
+    launch = launch_of(
+        f"{MAIN} a=$(date -d '{when}' +%F)\n", tmp_path, env={"SOURCE_DATE_EPOCH": "1767323045"}
+    )
+    assert launch.arguments[0].text == f"a={day}"
+
+
+@pytest.mark.parametrize("start", ["bash -u -c", "bash -euo pipefail -c", "bash -o nounset -c"])
+def test_an_unset_variable_under_bash_u_is_named(start, tmp_path):
+    reading = reading_of(f"true\n{start} '{MAIN} a=$NOPE'\n", tmp_path)
+    assert reading.launches[0].arguments[0].env_refs == (EnvRef("NOPE", required=True),)
+    assert [(one.code, one.where.line) for one in reading.diagnostics] == [("TP104", 2)]
+
+
+def test_an_unset_variable_under_bash_is_not_named(tmp_path):
+    reading = reading_of(f"bash -c '{MAIN} a=x$NOPE'\n", tmp_path)
+    assert reading.launches[0].arguments[0].env_refs == (EnvRef("NOPE"),)
+    assert reading.diagnostics == ()

@@ -1,4 +1,4 @@
-"""The options of a command line, as getopt reads them."""
+"""The options of a command line, as getopt reads them: of programs, builtins and launchers alike."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ from trinity_compat.launch.core.values import EMPTY, Value, from_character, text
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a command line gives: options by letter (EMPTY for a flag), and the operands."""
+class Arguments:
+    """The words of a command, parsed: options by letter, each with its values (EMPTY for a flag)."""
 
-    options: Mapping[str, Value]
+    options: dict[str, list[Value]]
     operands: list[Value]
 
     def has(self, letters: str) -> bool:
         """Whether one of the options is there."""
         return not self.options.keys().isdisjoint(letters)
 
-    def text(self, letter: str, default: str = "") -> str:
-        """The value of an option; of one that is given several times the last."""
-        return text_of(self.options[letter]) if letter in self.options else default
+    def value(self, letter: str) -> Value:
+        """The value of an option, the last one where it is given several times."""
+        return self.options.get(letter, [EMPTY])[-1]
+
+    def text(self, letter: str) -> str:
+        """The value of an option as far as it is known; empty where it isn't given."""
+        return text_of(self.value(letter))
+
+    def texts(self) -> list[str]:
+        """The operands as far as they are known."""
+        return [text_of(operand) for operand in self.operands]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options that a program knows.
+    """The options that a command knows.
 
     ``flags`` and ``values`` are letters, without and with a value; a letter of ``attached`` has one only
     where it is attached (``date -Iseconds``). ``long`` names the letter of each long spelling.
@@ -41,49 +49,52 @@ class Options:
     leading: bool = False
     lenient: bool = False
 
-    def read(self, words: Sequence[Value]) -> Given | None:
+    def read(self, words: Sequence[Value]) -> Arguments | None:
         """The options and operands of ``words``; None where one isn't known, or lacks its value."""
-        found: dict[str, Value] = {}
-        operands: list[Value] = []
+        given = Arguments({}, [])
         rest = list(words)
         while rest:
             word = rest.pop(0)
             text = text_of(word)
             if text == "--":
-                return Given(found, operands + rest)
+                break
             if not text.startswith("-") or text == "-":
-                operands.append(word)
+                given.operands.append(word)
                 if self.leading:
-                    return Given(found, operands + rest)
-            elif not (self._long if text.startswith("--") else self._letters)(word, rest, found):
+                    break
+            elif not (self._long if text.startswith("--") else self._letters)(word, rest, given):
                 return None
-        return Given(found, operands)
+        given.operands.extend(rest)
+        return given
 
-    def _long(self, word: Value, rest: list[Value], found: dict[str, Value]) -> bool:
+    def _long(self, word: Value, rest: list[Value], given: Arguments) -> bool:
         name, equals, _ = text_of(word).partition("=")
-        letter = self.long.get(name, "")
-        if not letter:
+        letter = self.long.get(name)
+        if letter is None:
             return self.lenient
-        value = from_character(word, len(name) + 1) if equals else EMPTY
         if letter in self.values and not equals:
-            if not rest:
-                return False
-            value = rest.pop(0)
-        found[letter] = value
+            return self._next(letter, rest, given)
+        value = from_character(word, len(name) + 1) if equals else EMPTY
+        given.options.setdefault(letter, []).append(value)
         return True
 
-    def _letters(self, word: Value, rest: list[Value], found: dict[str, Value]) -> bool:
+    def _letters(self, word: Value, rest: list[Value], given: Arguments) -> bool:
         text = text_of(word)
-        for at, letter in enumerate(text[1:], 2):
-            if letter in self.values and at == len(text):
-                if not rest:
-                    return False
-                found[letter] = rest.pop(0)
-            elif letter in self.values + self.attached:
-                found[letter] = from_character(word, at)
+        for behind, letter in enumerate(text[1:], 2):
+            if letter in self.values and behind == len(text):
+                return self._next(letter, rest, given)
+            if letter in self.values + self.attached:
+                given.options.setdefault(letter, []).append(from_character(word, behind))
                 return True
-            elif letter in self.flags or self.lenient:
-                found[letter] = EMPTY
-            else:
+            if letter not in self.flags and not self.lenient:
                 return False
+            given.options.setdefault(letter, []).append(EMPTY)
+        return True
+
+    @staticmethod
+    def _next(letter: str, rest: list[Value], given: Arguments) -> bool:
+        """An option whose value is the next word."""
+        if not rest:
+            return False
+        given.options.setdefault(letter, []).append(rest.pop(0))
         return True

@@ -16,6 +16,9 @@ from trinity_compat.launch.core.tree import Node, Unit
 from trinity_compat.launch.core.values import EMPTY, Bit, Value, literal, text_of
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Start
 
+# The long names of ``set -o`` and ``bash -o``; the others (pipefail) have no letter.
+OPTION_LETTERS = {"errexit": "e", "nounset": "u", "xtrace": "x", "allexport": "a", "noglob": "f"}
+
 
 class Exit(Exception):
     """The shell ends."""
@@ -59,7 +62,7 @@ class Variable:
     exported: bool = False
     given: bool = False
     readonly: bool = False
-    attributes: frozenset[str] = frozenset()  # of "i l u n A a"
+    attributes: frozenset[str] = frozenset()  # of "i l u A a"
 
     @property
     def is_table(self) -> bool:
@@ -179,26 +182,16 @@ class Shell:
         self.log.warn(code, message, where or self.where, severity)
 
     def get(self, name: str) -> Variable | None:
-        """The variable itself; follows ``declare -n``."""
-        found = self.variables.get(name)
-        for _ in range(8):
-            if found is None or "n" not in found.attributes or found.value is None:
-                break
-            found = self.variables.get(text_of(found.value).split("[")[0])
-        return found
+        """The variable itself, an array as a whole."""
+        return self.variables.get(name)
 
     def scalar(self, name: str) -> Value | None:
-        """The value of ``$name``; None when unset."""
+        """The value of ``$name``, of an array that of its element 0; None when unset."""
         self.note_read(name)
-        found, key = self.get(name), self.target(name).partition("[")[2]
+        found = self.variables.get(name)
         if found is None:
             return None
-        if key:
-            slot = self._slot(found, key)
-            return (self.unknown(f"${name}", self.where),) if slot is None else self.as_array(found).get(slot)
-        if found.array is not None:
-            return found.array.get("0" if found.is_table else 0)
-        return found.value
+        return found.value if found.array is None else found.array.get("0" if found.is_table else 0)
 
     def exported(self, name: str) -> Value:
         """What a program that is started now finds in its environment; empty where it finds nothing."""
@@ -235,39 +228,17 @@ class Shell:
     def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
         """``name=value`` or ``name+=value``."""
         old = self.get(name) or Variable()
-        name, _, key = self.target(name).partition("[")
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
-        if old.array is not None or key:
-            slot = self._slot(old, key or "0]")
-            if slot is None:
-                self.warn("TP109", f"an assignment to {name}[{key} through a reference is not read")
-            else:
-                self.set_element(name, slot, value, append=append)
+        if old.array is not None:
+            self.set_element(name, "0" if old.is_table else 0, value, append=append)
             return
         if append:
             self.note_read(name)
         value = self._shaped(old, old.value or EMPTY, value, append)
         exported = old.exported or "a" in self.options
         self.put(name, replace(old, value=value, exported=exported, given=False))
-
-    def target(self, name: str) -> str:
-        """What a reference (``declare -n``) stands for, ``array[key]`` too; any other name is itself."""
-        for _ in range(8):
-            found = self.variables.get(name)
-            if found is None or "n" not in found.attributes or not found.value:
-                break
-            name = text_of(found.value)
-        return name
-
-    @staticmethod
-    def _slot(variable: Variable, key: str) -> str | int | None:
-        """The key of a reference to an element, with its closing bracket; None for one that is computed."""
-        text = key.removesuffix("]")
-        if variable.is_table:
-            return text
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
 
     def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:
         """The value under the variable's attributes (-i, -l, -u)."""
@@ -293,7 +264,6 @@ class Shell:
         array[slot] = self._shaped(old, array.get(slot, EMPTY), value, append)
         self.budget.fields(len(array))
         exported = old.exported or "a" in self.options
-        name = self.target(name).partition("[")[0]
         self.put(name, replace(old, value=None, array=array, exported=exported, given=False))
 
     @staticmethod
@@ -317,7 +287,6 @@ class Shell:
 
     def unset(self, name: str) -> None:
         """``unset name``."""
-        name = self.target(name)
         self._note_replaced(name)
         self.variables.pop(name, None)
         self.touched.add(name)
@@ -413,9 +382,10 @@ class Shell:
             self.budget.make(sum(len(bit.text) for bit in value))
             self.stdout.extend(value)
 
-    def write_line(self, value: Value) -> None:
-        """Output of one line."""
+    def write_line(self, value: Value) -> int:
+        """Output of one line, and the status of the command whose whole output it is."""
         self.write((*value, Bit("\n", self.where)))
+        return 0
 
     def files_path(self, value: Value) -> str:
         """The absolute path that a value names from the shell's directory."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import takewhile
 
 from trinity_compat import mains
-from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.options import Options
+from trinity_compat.launch.core.state import OPTION_LETTERS, Shell
 from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of, to_word
 from trinity_compat.launch.launchers import wrappers
 from trinity_compat.launch.model import Launch, Open, Start
@@ -16,6 +18,9 @@ from trinity_compat.launch.words.segments import place_of
 
 Prefix = dict[str, Value]
 SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
+BASH = Options(
+    "abcefhiklmnprstuvxBCDEHPT", "oO", long={"--rcfile": "O", "--init-file": "O"}, leading=True, lenient=True
+)
 COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
 
@@ -44,19 +49,19 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
         return _inner(sh, fields, inner, (*wrapper, inner.name))
     if _is_script(sh, texts[0]):
         return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
-    _say_what_is_missed(sh, texts, name)
+    _say_what_is_missed(sh, fields, name)
     return _unknown(sh, texts)
 
 
-def _say_what_is_missed(sh: Shell, texts: list[str], name: str) -> None:
+def _say_what_is_missed(sh: Shell, fields: list[Value], name: str) -> None:
     """A program that isn't followed, but may start a training main."""
     if name in ("find", "xargs"):  # only what it runs counts, not what it looks for
-        words = wrappers.made_command(texts)
+        words = wrappers.made_command(fields)
         first = words[0].rsplit("/", 1)[-1] if words else ""
         # what it starts may be named by what is found or read: `find -name '*.py' -exec python {} +`
         missed = mains.is_launcher(first) or first in SHELLS or mains.mentioned(" ".join(words))
     else:
-        missed = name not in wrappers.INERT and mains.named([name, *texts[1:]])
+        missed = name not in wrappers.INERT and mains.named([name, *map(text_of, fields[1:])])
     if missed:
         sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
@@ -163,27 +168,22 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
 
 def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
     """``bash -c text``, ``bash file``, ``bash < text``."""
-    rest = fields[1:]
-    options: set[str] = set()
-    command = False
-    while rest and text_of(rest[0])[:1] in ("-", "+") and len(text_of(rest[0])) > 1:
-        option = text_of(rest.pop(0))
-        if option == "--":
-            break
-        if option in ("--rcfile", "--init-file") or option.lstrip("-+") == "o":
-            rest = rest[1:]
-        elif not option.startswith("--"):
-            command = command or "c" in option
-            options |= set(option[1:]) if option[0] == "-" else set()
-            rest = rest[1:] if option.endswith("o") else rest
-    name = "sh" if "p" in options else name  # bash -p reads no BASH_ENV
+    leading = list(takewhile(lambda word: text_of(word).startswith(("-", "+")), fields[1:]))
+    # ``+x`` turns an option off, which in a new shell it is
+    words = [word for word in leading if text_of(word)[0] == "-"]
+    given = BASH.read([*words, *fields[1 + len(leading) :]])
+    if given is None:
+        return 2
+    rest, named = given.operands, (text_of(name) for name in given.options.get("o", []))
+    options = (given.options.keys() & set("euaxf")) | {OPTION_LETTERS.get(name, name) for name in named}
+    name = "sh" if given.has("p") else name  # bash -p reads no BASH_ENV
     child = _shell_of(sh, prefix, name)
-    child.options |= options & set("euax")
-    if command:
+    child.options |= options
+    if given.has("c"):
         if not rest:
             return 2
         return code.run_script(child, rest[0], rest[1] if len(rest) > 1 else fields[0], rest[2:], sh.where)
-    if rest and "s" not in options:
+    if rest and not given.has("s"):
         return _script_file(sh, rest[0], rest[1:], prefix, program=name, options=options)
     if sh.stdin is None:
         return 0
@@ -229,7 +229,7 @@ def _script_file(
         return 0
     by_itself = "bash" if re.match(r"#!.*\bbash\b", text_of(content).split("\n", 1)[0]) else "sh"
     child = _shell_of(sh, prefix, program or by_itself)
-    child.options |= (options or set()) & set("euax")
+    child.options |= options or set()
     return code.run_script(child, code.without_last_backslash(content), name, args, sh.where)
 
 

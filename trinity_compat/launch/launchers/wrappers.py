@@ -11,32 +11,50 @@ import re
 from dataclasses import dataclass, field
 
 from trinity_compat import mains, ray_jobs
+from trinity_compat.launch.core.options import Options
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Value, doubt_in, from_character, literal, text_of
 from trinity_compat.launch.shell.assignments import NAME
 from trinity_compat.launch.words import parameters
 
 Prefix = dict[str, Value]
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
-# Options that take the next word as their value, and how many plain words come before the command.
-SIMPLE: dict[str, tuple[frozenset[str], int]] = {
-    "nohup": (frozenset(), 0),
-    "setsid": (frozenset(), 0),
-    "time": (frozenset({"-f", "-o", "--format", "--output"}), 0),
-    "nice": (frozenset({"-n", "--adjustment"}), 0),
-    "ionice": (frozenset({"-c", "-n", "-p", "--class", "--classdata"}), 0),
-    "timeout": (frozenset({"-k", "-s", "--kill-after", "--signal"}), 1),
-    "stdbuf": (frozenset({"-i", "-o", "-e"}), 0),
-    "unbuffer": (frozenset(), 0),
-    "catchsegv": (frozenset(), 0),
-    "chrt": (frozenset(), 1),
-    "taskset": (frozenset(), 1),
-    "numactl": (frozenset({"-N", "-m", "-C", "-p", "-i", "-l"}), 0),
-    "sudo": (frozenset({"-u", "-g", "-p", "-C", "-D", "-h", "-R", "-r", "-T", "-t", "-U"}), 0),
-    "doas": (frozenset({"-u", "-C"}), 0),
-    "xvfb-run": (frozenset({"-n", "-s", "-e", "-f"}), 0),
-    "command": (frozenset(), 0),
+
+def _before_command(values: str = "", **long: str) -> Options:
+    """The options of a program that runs another; ``long`` are long spellings of those with a value."""
+    spellings = {f"--{name.replace('_', '-')}": letter for name, letter in long.items()}
+    return Options(values=values, long=spellings, leading=True, lenient=True)
+
+
+PLAIN = _before_command()
+# Programs that run the rest of their words: their options, and how many operands come before the command.
+RUNNERS: dict[str, tuple[Options, int]] = {
+    **dict.fromkeys(("nohup", "setsid", "unbuffer", "catchsegv", "command"), (PLAIN, 0)),
+    "time": (_before_command("fo", format="f", output="o"), 0),
+    "nice": (_before_command("n", adjustment="n"), 0),
+    "ionice": (_before_command("cnp", **{"class": "c"}, classdata="n"), 0),
+    "timeout": (_before_command("ks", kill_after="k", signal="s"), 1),
+    "stdbuf": (_before_command("ioe"), 0),
+    "chrt": (PLAIN, 1),
+    "taskset": (PLAIN, 1),
+    "numactl": (_before_command("NmCpil"), 0),
+    "sudo": (_before_command("ugpCDhRrTtU"), 0),
+    "doas": (_before_command("uC"), 0),
+    "xvfb-run": (_before_command("nsef"), 0),
 }
+ENV = _before_command("uC", unset="u", chdir="C", ignore_environment="i")
+SSH = _before_command("bcDEeFIiJLlmOopQRSWw")
+XARGS = _before_command(
+    "dnLIPsaE",
+    delimiter="d",
+    max_args="n",
+    max_lines="L",
+    replace="I",
+    max_procs="P",
+    max_chars="s",
+    arg_file="a",
+)
 # Never looked into: they name programs without running them.
 INERT = {
     "pip", "pip3", "apt", "apt-get", "yum", "dnf", "brew", "git", "pkill", "pgrep", "kill", "killall", "grep",
@@ -47,9 +65,6 @@ INERT = {
 }  # fmt: skip
 # They make command lines of something that is only known when they run.
 NOT_FOLLOWED = {"find", "parallel", "xargs"}
-XARGS_VALUES = frozenset({"-d", "-n", "-L", "-I", "-P", "-s", "-a", "-E"}) | {
-    "--max-args", "--max-lines", "--max-procs", "--max-chars", "--arg-file", "--delimiter", "--replace",
-}  # fmt: skip
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
 # What starts a command out of the script's reach, and how.
 ELSEWHERE: dict[str, str] = {
@@ -66,22 +81,12 @@ ELSEWHERE: dict[str, str] = {
 SWITCHES = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye"}
 # What may change PATH of the script itself.
 CHANGES_PATH = {
-    "conda",
-    "mamba",
-    "micromamba",
-    "module",
-    "ml",
-    "spack",
-    "workon",
-    "mise",
-    "pyenv",
-    "activate",
-}
+    "conda", "mamba", "micromamba", "module", "ml", "spack", "workon", "mise", "pyenv", "activate",
+}  # fmt: skip
 STRINGS = {
     "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
     "watch", "salloc",
 }  # fmt: skip
-SSH_VALUES = {f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWw"}
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 
@@ -102,11 +107,10 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
     """The command inside a wrapper, None when there is none."""
     texts = [text_of(value) for value in fields]
     name = texts[0].rsplit("/", 1)[-1]
-    if name in SIMPLE:
-        at = _skip_options(texts, *SIMPLE[name])
-        return Inner(name, fields[at:], prefix=prefix) if at < len(fields) else None
+    if name in RUNNERS:
+        return _runner(name, fields, prefix)
     if name == "env":
-        return _env(fields, texts, prefix)
+        return _env(fields, prefix)
     if name == "ray" and texts[1:3] == ["job", "submit"]:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
@@ -116,49 +120,37 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
     return _scan(sh, fields, texts, name, prefix)
 
 
-def _skip_options(texts: list[str], with_value: frozenset[str], words: int) -> int:
-    at = 1
-    while at < len(texts):
-        text = texts[at]
-        if text == "--":
-            at += 1
-            break
-        if text.startswith("-") and len(text) > 1:
-            at += 2 if text in with_value else 1
-            continue
-        if NAME.match(text) and "=" in text and texts[0].endswith("sudo"):
-            at += 1
-            continue
-        break
-    return at + words
+def _runner(name: str, fields: list[Value], prefix: Prefix) -> Inner | None:
+    options, operands = RUNNERS[name]
+    given = options.read(fields[1:])
+    rest = given.operands[operands:] if given else []
+    while name == "sudo" and rest and ASSIGNMENT.match(text_of(rest[0])):
+        rest = rest[1:]
+    return Inner(name, rest, prefix=prefix) if rest else None
 
 
-def made_command(texts: list[str]) -> list[str]:
+def made_command(fields: list[Value]) -> list[str]:
     """The command that ``find`` or ``xargs`` runs, as far as it is written out."""
+    texts = [text_of(value) for value in fields]
     if texts[0].endswith("find"):
         at = next((i for i, t in enumerate(texts) if t in ("-exec", "-execdir", "-ok", "-okdir")), len(texts))
         return texts[at + 1 :]
-    return texts[_skip_options(texts, XARGS_VALUES, 0) :]
+    given = XARGS.read(fields[1:])
+    return given.texts() if given else texts[1:]
 
 
-def _env(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
-    at, own = 1, dict(prefix)
-    dropped: tuple[str, ...] | None = ()
-    while at < len(texts):
-        text = texts[at]
-        match = re.match(r"([A-Za-z_]\w*)=", text)
-        if match:
-            own[match[1]] = from_character(fields[at], match.end())
-        elif text in ("-i", "-", "--ignore-environment"):
-            own, dropped = {}, None
-        elif text in ("-u", "--unset", "-C", "--chdir"):
-            at += 1
-            if "u" in text and dropped is not None:
-                dropped = (*dropped, *texts[at : at + 1])
-        elif not text.startswith("-"):
-            break
-        at += 1
-    return Inner("env", fields[at:], prefix=own, dropped=dropped) if at < len(fields) else None
+def _env(fields: list[Value], prefix: Prefix) -> Inner | None:
+    given = ENV.read(fields[1:])
+    if given is None:
+        return None
+    rest = given.operands
+    empty = given.has("i") or bool(rest and text_of(rest[0]) == "-")
+    rest = rest[1:] if rest and text_of(rest[0]) == "-" else rest
+    own = {} if empty else dict(prefix)
+    while rest and (match := ASSIGNMENT.match(text_of(rest[0]))):
+        own[match[1]] = from_character(rest.pop(0), match.end())
+    dropped = None if empty else tuple(text_of(value) for value in given.options.get("u", []))
+    return Inner("env", rest, prefix=own, dropped=dropped) if rest else None
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
@@ -205,7 +197,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
     own = {**prefix, **_container_env(fields, texts)} if name in REMOTE else prefix
     away = name in REMOTE
     shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
-    if name == "ssh" and (inner := _ssh(sh, fields, texts)) is not None:
+    if name == "ssh" and (inner := _ssh(sh, fields)) is not None:
         return Inner("ssh", code=inner, prefix=prefix, remote=True)
     for index in range(1, len(texts)):
         if _starts(texts, index):
@@ -236,13 +228,13 @@ def _container_env(fields: list[Value], texts: list[str]) -> Prefix:
     return out
 
 
-def _ssh(sh: Shell, fields: list[Value], texts: list[str]) -> Value | None:
-    at = 1
-    while at < len(texts) and texts[at].startswith("-"):
-        at += 2 if texts[at] in SSH_VALUES else 1
-    command = fields[at + 1 :]
-    if command:
-        if _starts(texts, at + 1) and texts[at + 1] in ("bash", "sh"):
-            return None
-        return parameters.join(command, " ", command[0][0].where)
-    return sh.stdin if sh.stdin and not doubt_in([sh.stdin]) else None
+def _ssh(sh: Shell, fields: list[Value]) -> Value | None:
+    """The code that runs on the other machine: the words behind the host, else stdin."""
+    given = SSH.read(fields[1:])
+    command = given.operands[1:] if given else []
+    if not command:
+        return sh.stdin if sh.stdin and not doubt_in([sh.stdin]) else None
+    texts = [text_of(value) for value in command]
+    if texts[0] in ("bash", "sh") and len(texts) > 1:
+        return None
+    return parameters.join(command, " ", command[0][0].where)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import doubt_in, text_of
 
 MADE = 2000  # folders
 
 
-def _paths(sh: Shell, given: Given) -> Iterator[str]:
+def _paths(sh: Shell, given: Arguments) -> Iterator[str]:
     """The operands whose path is known."""
     for operand in given.operands:
         if text_of(operand) and not doubt_in([operand]):
             yield sh.files_path(operand)
 
 
-def mkdir(sh: Shell, given: Given) -> int:
+def mkdir(sh: Shell, given: Arguments) -> int:
     """The folders are there from now on, and those above them."""
     if doubt_in([sh.cwd]):
         return 0
@@ -30,14 +30,14 @@ def mkdir(sh: Shell, given: Given) -> int:
     return 0
 
 
-def rm(sh: Shell, given: Given) -> int:
+def rm(sh: Shell, given: Arguments) -> int:
     """The files are gone."""
     for path in _paths(sh, given):
         sh.files.remove(path)
     return 0
 
 
-def cp(sh: Shell, given: Given) -> int:
+def cp(sh: Shell, given: Arguments) -> int:
     """``cp file file``."""
     paths = list(_paths(sh, given))
     if len(paths) == len(given.operands) == 2 and sh.files.kind(paths[1]) != "dir":
@@ -47,7 +47,7 @@ def cp(sh: Shell, given: Given) -> int:
     return 0
 
 
-def touch(sh: Shell, given: Given) -> int:
+def touch(sh: Shell, given: Arguments) -> int:
     """The files are there, and empty if they were not."""
     for path in _paths(sh, given):
         if sh.files.kind(path) in ("", None):
@@ -55,7 +55,7 @@ def touch(sh: Shell, given: Given) -> int:
     return 0
 
 
-def sed(sh: Shell, given: Given) -> int | None:
+def sed(sh: Shell, given: Arguments) -> int | None:
     """``sed -i``: from here on nobody knows what is in the files. What else sed prints is not computed."""
     if not given.has("i"):
         return None
@@ -65,6 +65,6 @@ def sed(sh: Shell, given: Given) -> int | None:
     return 0
 
 
-def nothing(sh: Shell, given: Given) -> int:
+def nothing(sh: Shell, given: Arguments) -> int:
     """What changes nothing that a script could see here, and is taken to succeed."""
     return 0

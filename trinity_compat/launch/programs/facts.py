@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import literal, text_of
 from trinity_compat.launch.programs import clock
@@ -13,9 +13,9 @@ ISO = {"": "%F", "d": "%F", "h": "%FT%H%:z", "m": "%FT%H:%M%:z", "s": "%FT%H:%M:
 UNAME = {"": "Linux", "s": "Linux", "m": "x86_64", "o": "GNU/Linux"}
 
 
-def date(sh: Shell, given: Given) -> int | None:
+def date(sh: Shell, given: Arguments) -> int | None:
     """``date [-u] [-d text] [-I] [+format]``."""
-    texts = [text_of(operand) for operand in given.operands]
+    texts = given.texts()
     when = clock.shifted(sh, given.text("d"))
     if when is None or len(texts) > 1 or not all(text.startswith("+") for text in texts):
         return None
@@ -24,42 +24,38 @@ def date(sh: Shell, given: Given) -> int | None:
         form = ISO.get(given.text("I")[:1], "")
     if given.has("u"):
         when = when.astimezone(clock.UTC)
-    sh.write_line(literal(clock.strftime(form, when), sh.where))
-    return 0
+    return sh.write_line(literal(clock.strftime(form, when), sh.where))
 
 
-def whoami(sh: Shell, given: Given) -> int | None:
+def whoami(sh: Shell, given: Arguments) -> int | None:
     """USER, where the environment gives it."""
     user = sh.scalar("USER")
     if user is None:
         return None
-    sh.write_line(user)
-    return 0
+    return sh.write_line(user)
 
 
-def identity(sh: Shell, given: Given) -> int | None:
+def identity(sh: Shell, given: Arguments) -> int | None:
     """``id -un``."""
     return whoami(sh, given) if given.has("u") and given.has("n") and not given.operands else None
 
 
-def uname(sh: Shell, given: Given) -> int | None:
+def uname(sh: Shell, given: Arguments) -> int | None:
     """One fact at a time, of the machines that veRL runs on."""
     fact = UNAME.get("".join(given.options))
     if fact is None or given.operands:
         return None
-    sh.write_line(literal(fact, sh.where))
-    return 0
+    return sh.write_line(literal(fact, sh.where))
 
 
-def arch(sh: Shell, given: Given) -> int:
+def arch(sh: Shell, given: Arguments) -> int:
     """``uname -m``."""
-    sh.write_line(literal(UNAME["m"], sh.where))
-    return 0
+    return sh.write_line(literal(UNAME["m"], sh.where))
 
 
-def expr(sh: Shell, given: Given) -> int | None:
+def expr(sh: Shell, given: Arguments) -> int | None:
     """``expr number operator number``; division goes towards zero, and a result of 0 is status 1."""
-    texts = [text_of(operand) for operand in given.operands]
+    texts = given.texts()
     if len(texts) != 3 or texts[1] not in ("+", "-", "*", "/", "%"):
         return None
     if not all(re.fullmatch(r"-?\d{1,18}", text) for text in (texts[0], texts[2])):
@@ -73,7 +69,7 @@ def expr(sh: Shell, given: Given) -> int | None:
     return int(result == 0)
 
 
-def printenv(sh: Shell, given: Given) -> int | None:
+def printenv(sh: Shell, given: Arguments) -> int | None:
     """``printenv names``."""
     for name in given.operands:
         value = sh.scalar(text_of(name))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 
-from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
-from trinity_compat.launch.core.values import EMPTY, Value, doubt_in, literal, text_of
+from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of
 from trinity_compat.launch.words.operators import cut_value
 
 
-def basename(sh: Shell, given: Given) -> int:
+def basename(sh: Shell, given: Arguments) -> int:
     """``basename path [suffix]``, ``basename -a [-s suffix] paths``."""
     suffix, paths = given.text("s"), given.operands
     if len(paths) == 2 and not given.has("as"):
@@ -37,7 +37,7 @@ def _base_of(path: Value, suffix: str) -> Value:
     return literal(text[start:stop], where)
 
 
-def dirname(sh: Shell, given: Given) -> int:
+def dirname(sh: Shell, given: Arguments) -> int:
     """``dirname paths``."""
     for path in given.operands:
         sh.write_line(_folder_of(path, sh))
@@ -52,9 +52,9 @@ def _folder_of(path: Value, sh: Shell) -> Value:
     return cut_value(path, (0, len(folder)), f"dirname {text}", sh.where, sure=True)
 
 
-def realpath(sh: Shell, given: Given) -> int | None:
+def realpath(sh: Shell, given: Arguments) -> int | None:
     """``realpath [--relative-to folder] paths``; links are followed only where files may be looked at."""
-    base = given.options.get("R", EMPTY)
+    base = given.value("R")
     if doubt_in([base]):
         return None
     for path in given.operands:
@@ -72,6 +72,6 @@ def realpath(sh: Shell, given: Given) -> int | None:
     return 0 if given.operands else 1
 
 
-def readlink(sh: Shell, given: Given) -> int | None:
+def readlink(sh: Shell, given: Arguments) -> int | None:
     """``readlink -f``, ``-e`` and ``-m``, which are ``realpath``."""
     return realpath(sh, given) if given.has("fem") else None

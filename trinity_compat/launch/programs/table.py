@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trinity_compat.launch.core.options import Given, Options
+from trinity_compat.launch.core.options import Arguments, Options
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Value, doubt_in
 from trinity_compat.launch.programs import changes, facts, paths, texts
@@ -25,7 +25,7 @@ class Program:
     ``options``: None where every word is an operand. ``settled``: says nothing where an argument isn't known.
     """
 
-    run: Callable[[Shell, Given], int | None]
+    run: Callable[[Shell, Arguments], int | None]
     options: Options | None = STRICT
     settled: bool = False
 
@@ -64,5 +64,5 @@ def run(sh: Shell, name: str, words: list[Value]) -> int | None:
     program = PROGRAMS.get(name)
     if program is None or (program.settled and (sh.vanished or doubt_in(words))):
         return None
-    given = program.options.read(words) if program.options else Given({}, words)
+    given = program.options.read(words) if program.options else Arguments({}, words)
     return None if given is None else program.run(sh, given)

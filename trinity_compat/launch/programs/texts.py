@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trinity_compat.launch.core.options import Given
+from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Value, derived, doubt_in, text_of
 from trinity_compat.launch.model import Open
@@ -13,7 +13,7 @@ from trinity_compat.launch.words.matching import CLASSES
 from trinity_compat.launch.words.quoting import ansi_c
 
 
-def cat(sh: Shell, given: Given) -> int:
+def cat(sh: Shell, given: Arguments) -> int:
     """The content of files, or of stdin; what can't be read is open."""
     for file in given.operands:
         sh.write(_stdin(sh) if text_of(file) == "-" else _content(sh, file))
@@ -34,7 +34,7 @@ def _stdin(sh: Shell) -> Value:
     return sh.stdin if sh.stdin is not None else (sh.unknown("stdin", sh.where),)
 
 
-def tee(sh: Shell, given: Given) -> int:
+def tee(sh: Shell, given: Arguments) -> int:
     """Stdin goes on, and into files."""
     value = sh.stdin or ()
     for file in given.operands:
@@ -46,7 +46,7 @@ def tee(sh: Shell, given: Given) -> int:
     return 0
 
 
-def tr(sh: Shell, given: Given) -> int | None:
+def tr(sh: Shell, given: Arguments) -> int | None:
     """``tr a-z A-Z``, ``-d``, ``-s`` and ``-c``, one at a time; not ``-ds``."""
     sets = [_characters(text_of(operand)) for operand in given.operands]
     if None in sets or not 1 <= len(sets) <= 2 or (given.has("d") and given.has("s")):

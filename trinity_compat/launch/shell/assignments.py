@@ -64,7 +64,7 @@ def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
     else:
         _fill_array(sh, node, array)
     sh.budget.fields(len(array))
-    sh.put(sh.target(name), replace(old, value=None, array=array, given=False))
+    sh.put(name, replace(old, value=None, array=array, given=False))
 
 
 def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:
@@ -99,7 +99,7 @@ def _fill_table(sh: Shell, node: Node, table: dict[Any, Value]) -> None:
 
 
 def declare(sh: Shell, node: Node) -> int:
-    """export, declare, typeset, local, readonly, nameref with their flags and assignments."""
+    """export, declare, typeset, local, readonly with their flags and assignments."""
     sh.doubt = None
     sh.substitution_status = None
     kind = node["Variant"]["Value"]
@@ -122,7 +122,9 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
     match = NAME.match(text)
     if not match:
         return
-    name, rest = _declared(sh, kind, flags, match[0]), text[match.end() :]
+    name, rest = match[0], text[match.end() :]
+    if _refuse_reference(sh, kind, flags, name):
+        return
     prepare(sh, kind, flags, name, sets="=" in rest)
     for mark, append in (("+=", True), ("=", False)):
         if rest.startswith(mark):
@@ -132,7 +134,9 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
 
 
 def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:
-    name = _declared(sh, kind, flags, arg["Name"]["Value"])
+    name = arg["Name"]["Value"]
+    if _refuse_reference(sh, kind, flags, name):
+        return
     value = None
     if not arg.get("Naked") and "Array" not in arg and not arg.get("Index"):
         value = scalar_value(sh, arg)
@@ -149,13 +153,13 @@ def _letters(flags: Iterable[str], sign: str = "-") -> set[str]:
     return {letter for flag in flags if flag[0] == sign for letter in flag[1:]}
 
 
-def _declared(sh: Shell, kind: str, flags: list[str], name: str) -> str:
-    """The variable that a declaration is about: what a reference stands for, unless it makes one."""
-    letters = _letters(flags)
-    local = kind == "local" or (kind in ("declare", "typeset") and sh.scopes and "g" not in letters)
-    if local or kind == "nameref" or "n" in letters | _letters(flags, "+"):
-        return name
-    return sh.target(name).partition("[")[0]
+def _refuse_reference(sh: Shell, kind: str, flags: list[str], name: str) -> bool:
+    """``declare -n``, which no known script uses: what stands for another variable is open."""
+    if (kind != "nameref" and "n" not in _letters(flags)) or kind == "export":
+        return False
+    sh.warn("TP109", f"a reference ({kind} -n {name}) is not read; what is done through it is missing here")
+    sh.put(name, Variable(value=(sh.unknown(f"${name}", sh.where),)))
+    return True
 
 
 def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) -> None:
@@ -165,17 +169,14 @@ def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) ->
         sh.make_local(name)
     variable = sh.variables.get(name) or Variable()
     known = name in sh.variables
-    attributes = (variable.attributes | (letters & set("ilunAa"))) - _letters(flags, "+")
-    if kind == "nameref":
-        attributes |= {"n"}
+    attributes = (variable.attributes | (letters & set("iluAa"))) - _letters(flags, "+")
     if not known and kind == "export" and not sets and name not in sh.touched:
         sh.variables[name] = Variable(exported=True)  # whatever the surroundings give it
         return
     array = variable.array
     if letters & {"A", "a"} and array is None:
         array = {} if variable.value is None else {0: variable.value}
-    again = sets and "n" in attributes and (kind == "nameref" or "n" in letters)
-    value = None if array is not None or again else variable.value
+    value = None if array is not None else variable.value
     sh.put(name, replace(variable, attributes=frozenset(attributes), array=array, value=value))
 
 

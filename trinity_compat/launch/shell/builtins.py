@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trinity_compat import mains
-from trinity_compat.launch.core.state import Exit, Jump, Return, Shell, Variable
+from trinity_compat.launch.core.options import Arguments, Options
+from trinity_compat.launch.core.state import OPTION_LETTERS, Exit, Jump, Return, Shell, Variable
 from trinity_compat.launch.core.values import Bit, Value, doubt_in, from_character, literal, text_of
 from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Open
@@ -14,27 +15,14 @@ from trinity_compat.launch.words import expansion, parameters
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 
 Args = list[Value]
-LONG_OPTIONS = {
-    "errexit": "e",
-    "nounset": "u",
-    "xtrace": "x",
-    "allexport": "a",
-    "noglob": "f",
-    "noexec": "n",
-    "verbose": "v",
-}
+
+
+def _nothing(sh: Shell, args: Args) -> int:
+    return 0
 
 
 def _texts(args: Args) -> list[str]:
     return [text_of(arg) for arg in args]
-
-
-def _true(sh: Shell, args: Args) -> int:
-    return 0
-
-
-def _false(sh: Shell, args: Args) -> int:
-    return 1
 
 
 def _exit(sh: Shell, args: Args) -> int:
@@ -51,14 +39,6 @@ def _return(sh: Shell, args: Args) -> int:
     if not sh.calls:
         return 1
     raise Return(_status(sh, args))
-
-
-def _break(sh: Shell, args: Args) -> int:
-    return _jump(sh, args, again=False)
-
-
-def _continue(sh: Shell, args: Args) -> int:
-    return _jump(sh, args, again=True)
 
 
 def _jump(sh: Shell, args: Args, *, again: bool) -> int:
@@ -92,7 +72,7 @@ def _set(sh: Shell, args: Args) -> int:
         for letter in text[1:]:
             if letter == "o" and rest:
                 name = text_of(rest.pop(0))
-                switch(sh, LONG_OPTIONS.get(name, name), on=text[0] == "-")
+                switch(sh, OPTION_LETTERS.get(name, name), on=text[0] == "-")
             elif letter != "o":
                 switch(sh, letter, on=text[0] == "-")
     return 0
@@ -106,34 +86,25 @@ def switch(sh: Shell, option: str, *, on: bool) -> None:
         sh.options.discard(option)
 
 
-def _shopt(sh: Shell, args: Args) -> int:
-    texts = _texts(args)
-    on, off = "-s" in texts, "-u" in texts
-    names = [text for text in texts if not text.startswith("-")]
-    if on or off:
-        for name in names:
-            switch(sh, LONG_OPTIONS.get(name, name) if "-o" in texts else name, on=on)
-        return 0
-    return 0 if all(name in sh.options for name in names) else 1
+def _shopt(sh: Shell, given: Arguments) -> int:
+    names = [OPTION_LETTERS.get(name, name) if given.has("o") else name for name in given.texts()]
+    if not given.has("su"):
+        return 0 if all(name in sh.options for name in names) else 1
+    for name in names:
+        switch(sh, name, on=given.has("s"))
+    return 0
 
 
-def _unset(sh: Shell, args: Args) -> int:
-    texts = _texts(args)
-    functions = "-f" in texts
-    for text in texts:
-        if text in ("-f", "-v", "-n"):
-            continue
+def _unset(sh: Shell, given: Arguments) -> int:
+    for text in given.texts():
         name, bracket, index = text.partition("[")
         variable = sh.get(name)
-        if "-n" in texts:
-            sh.variables.pop(name, None)
-        elif functions or (variable is None and name in sh.functions):
+        if given.has("f") or (variable is None and name in sh.functions):
             sh.functions.pop(name, None)
         elif variable is not None and variable.readonly:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
         elif bracket and variable is not None and variable.array is not None:
-            key = parameters.key_of(sh, name, index[:-1], sh.where)
-            variable.array.pop(key, None)
+            variable.array.pop(parameters.key_of(sh, name, index[:-1], sh.where), None)
         else:
             sh.unset(name)
     return 0
@@ -149,28 +120,25 @@ def _eval(sh: Shell, args: Args) -> int:
     return code.run_unit(sh, code.unit_of(value, sh.where))
 
 
-def _source(sh: Shell, args: Args) -> int:
-    if args and text_of(args[0]) == "--":
-        args = args[1:]
-    if not args:
+def _source(sh: Shell, given: Arguments) -> int:
+    if not given.operands:
         return 2
-    content = external.script_content(sh, args[0], sourced=True)
+    name, *args = given.operands
+    content = external.script_content(sh, name, sourced=True)
     if content is None:
-        sh.doubt = Open(f"source {text_of(args[0])}", sh.where)
+        sh.doubt = Open(f"source {text_of(name)}", sh.where)
         external.lose_path(sh)
         return 0
-    return code.source_file(sh, content, args[0], args[1:])
+    return code.source_file(sh, content, name, args)
 
 
-def _cd(sh: Shell, args: Args) -> int:
-    rest = [arg for arg in args if text_of(arg) not in ("--", "-P", "-L", "-e")]
-    if not rest:
-        target = parameters.lookup(sh, "HOME", sh.where) or ()
-    elif text_of(rest[0]) == "-":
+def _cd(sh: Shell, given: Arguments) -> int:
+    if not given.operands:
+        return change_directory(sh, parameters.lookup(sh, "HOME", sh.where) or ())
+    target = given.operands[0]
+    if text_of(target) == "-":
         target = sh.scalar("OLDPWD") or ()
-        sh.write((*target, Bit("\n", sh.where)))
-    else:
-        target = rest[0]
+        sh.write_line(target)
     return change_directory(sh, target)
 
 
@@ -212,19 +180,6 @@ def _popd(sh: Shell, args: Args) -> int:
     return change_directory(sh, stack[0])
 
 
-def _pwd(sh: Shell, args: Args) -> int:
-    sh.write((*sh.cwd, Bit("\n", sh.where)))
-    return 0
-
-
-def _test(sh: Shell, args: Args) -> int:
-    return conditions.run_test(sh, args, bracket=False)
-
-
-def _bracket(sh: Shell, args: Args) -> int:
-    return conditions.run_test(sh, args, bracket=True)
-
-
 def _let(sh: Shell, args: Args) -> int:
     number = 0
     for arg in args:
@@ -237,22 +192,17 @@ def _let(sh: Shell, args: Args) -> int:
     return int(number == 0)
 
 
-def _command(sh: Shell, args: Args) -> int:
-    rest = list(args)
-    describe = False
-    while rest and text_of(rest[0]) in ("-p", "-v", "-V", "--"):
-        describe = describe or text_of(rest.pop(0)) in ("-v", "-V")
-    if not rest:
+def _command(sh: Shell, given: Arguments) -> int:
+    if not given.operands:
         return 0
-    if describe:
-        return _found(sh, rest[0])
+    if given.has("vV"):
+        return _found(sh, given.operands[0])
     with sh.reaching(through=True):
-        return simple_command.dispatch(sh, rest, {}, functions=False)
+        return simple_command.dispatch(sh, given.operands, {}, functions=False)
 
 
-def _type(sh: Shell, args: Args) -> int:
-    names = [arg for arg in args if not text_of(arg).startswith("-")]
-    return max((_found(sh, name) for name in names), default=0)
+def _type(sh: Shell, given: Arguments) -> int:
+    return max((_found(sh, name) for name in given.operands), default=0)
 
 
 def _found(sh: Shell, name: Value) -> int:
@@ -262,26 +212,17 @@ def _found(sh: Shell, name: Value) -> int:
         sh.doubt = Open(f"command -v {text}", sh.where)
         sh.write((sh.unknown(f"command -v {text}", sh.where),))
     else:
-        sh.write((*name, Bit("\n", sh.where)))
+        sh.write_line(name)
     return 0
 
 
-def _exec(sh: Shell, args: Args) -> int:
-    rest = list(args)
-    while rest and text_of(rest[0]).startswith("-"):
-        option = text_of(rest.pop(0))
-        if option == "-a" and rest:
-            rest.pop(0)
-    if not rest:
+def _exec(sh: Shell, given: Arguments) -> int:
+    if not given.operands:
         return 0
     with sh.reaching(through=True):
-        status = simple_command.dispatch(sh, rest, {}, functions=False)
+        status = simple_command.dispatch(sh, given.operands, {}, functions=False)
     sh.exit_trap = None  # the shell is another program now
     raise Exit(status)
-
-
-def _builtin(sh: Shell, args: Args) -> int:
-    return simple_command.dispatch(sh, args, {}, functions=False) if args else 0
 
 
 def _declare(kind: str) -> Callable[[Shell, Args], int]:
@@ -350,18 +291,16 @@ def _getopts_result(
         sh.set_scalar("OPTARG", argument)
 
 
-def _trap(sh: Shell, args: Args) -> int:
+def _trap(sh: Shell, given: Arguments) -> int:
     """``trap code EXIT`` is kept; code for a signal is only run by one, so it isn't."""
-    rest = args[1:] if args and text_of(args[0]) == "--" else args
-    if not rest or text_of(rest[0]) in ("-p", "-l"):
+    if not given.operands or given.has("pl"):
         return 0
-    handler, signals = (
-        (rest[0], _texts(rest[1:])) if len(rest) > 1 else (literal("-", sh.where), _texts(rest))
-    )
+    # ``trap EXIT`` alone takes the trap back, as ``trap - EXIT`` does
+    handler, *names = given.operands if len(given.operands) > 1 else [literal("-", sh.where), *given.operands]
     text = text_of(handler)
     function = sh.functions.get(text.strip())
     shown = function.unit.text(function.body) if function else text
-    for signal in (name.upper().removeprefix("SIG") for name in signals):
+    for signal in (text_of(name).upper().removeprefix("SIG") for name in names):
         if signal in ("EXIT", "0"):
             sh.exit_trap = handler if text not in ("", "-") else None
         elif mains.mentioned(shown):
@@ -369,73 +308,63 @@ def _trap(sh: Shell, args: Args) -> int:
     return 0
 
 
-def _ignored(sh: Shell, args: Args) -> int:
-    return 0
+def _parsed(options: Options, run: Callable[[Shell, Arguments], int]) -> Callable[[Shell, Args], int]:
+    """A builtin by its options; one that bash doesn't know is status 2."""
+
+    def parse(sh: Shell, args: Args) -> int:
+        given = options.read(args)
+        return 2 if given is None else run(sh, given)
+
+    return parse
 
 
-def _umask(sh: Shell, args: Args) -> int:
-    if not args:
-        sh.write(literal("0022\n", sh.where))
-    return 0
-
-
+IGNORED = (
+    "wait", "ulimit", "umask", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync",
+    "clear",
+)  # fmt: skip
+LEADING = Options(leading=True)
+MAPFILE = Options("t", "dnOsuCc")
 TABLE: dict[str, Callable[[Shell, Args], int]] = {
-    ":": _true,
-    "true": _true,
-    "false": _false,
+    ":": _nothing,
+    "true": _nothing,
+    "false": lambda sh, args: 1,
     "echo": printing.echo,
     "printf": printing.printf,
-    "cd": _cd,
+    "cd": _parsed(Options("PLe@"), _cd),
     "pushd": _pushd,
     "popd": _popd,
-    "pwd": _pwd,
+    "pwd": lambda sh, args: sh.write_line(sh.cwd),
     "exit": _exit,
     "logout": _exit,
     "return": _return,
-    "break": _break,
-    "continue": _continue,
+    "break": lambda sh, args: _jump(sh, args, again=False),
+    "continue": lambda sh, args: _jump(sh, args, again=True),
     "shift": _shift,
     "set": _set,
-    "shopt": _shopt,
-    "unset": _unset,
+    "shopt": _parsed(Options("supqo"), _shopt),
+    "unset": _parsed(Options("fvn"), _unset),
     "eval": _eval,
-    "source": _source,
-    ".": _source,
-    "read": read_input.read,
-    "mapfile": read_input.mapfile,
-    "readarray": read_input.mapfile,
-    "test": _test,
-    "[": _bracket,
+    "source": _parsed(LEADING, _source),
+    ".": _parsed(LEADING, _source),
+    "read": _parsed(Options("ers", "adinNptu"), read_input.read),
+    "mapfile": _parsed(MAPFILE, read_input.mapfile),
+    "readarray": _parsed(MAPFILE, read_input.mapfile),
+    "test": lambda sh, args: conditions.run_test(sh, args, bracket=False),
+    "[": lambda sh, args: conditions.run_test(sh, args, bracket=True),
     "let": _let,
-    "command": _command,
-    "builtin": _builtin,
-    "type": _type,
-    "which": _type,
-    "exec": _exec,
+    "command": _parsed(Options("pvV", leading=True), _command),
+    "builtin": lambda sh, args: simple_command.dispatch(sh, args, {}, functions=False) if args else 0,
+    "type": _parsed(Options("afptP"), _type),
+    "which": _parsed(Options("a"), _type),
+    "exec": _parsed(Options("cl", "a", leading=True), _exec),
     "alias": _alias,
     "getopts": _getopts,
-    "umask": _umask,
-    "trap": _trap,
+    "trap": _parsed(Options("lp", leading=True), _trap),
     "export": _declare("export"),
     "declare": _declare("declare"),
     "typeset": _declare("declare"),
     "local": _declare("local"),
     "readonly": _declare("readonly"),
-    **dict.fromkeys(
-        (
-            "wait",
-            "ulimit",
-            "hash",
-            "unalias",
-            "jobs",
-            "disown",
-            "bg",
-            "fg",
-            "times",
-            "sleep",
-            "sync",
-            "clear",
-        ),
-        _ignored,
-    ),
+    # nothing that a launch could depend on
+    **dict.fromkeys(IGNORED, _nothing),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
 from trinity_compat.launch.core.state import Shell, Variable
@@ -19,38 +20,12 @@ from trinity_compat.launch.words import expansion, parameters, regex
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 from trinity_compat.launch.words.matching import Matcher, glob
 
-FILE_TESTS = {
-    "-e",
-    "-a",
-    "-f",
-    "-d",
-    "-r",
-    "-w",
-    "-x",
-    "-s",
-    "-L",
-    "-h",
-    "-b",
-    "-c",
-    "-p",
-    "-S",
-    "-g",
-    "-u",
-    "-k",
-    "-O",
-    "-G",
-    "-N",
-}
+FILE_TESTS = {f"-{letter}" for letter in "eafdrwxsLhbcpSgukOGN"}
 UNARY = FILE_TESTS | {"-z", "-n", "-v", "-o", "-R", "-t"}
 BINARY = {"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "=~"}
-NUMERIC: dict[str, Callable[[int, int], bool]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
+NUMERIC = {
+    "-eq": eq, "-ne": ne, "-lt": lt, "-le": le, "-gt": gt, "-ge": ge,
+}  # fmt: skip
 
 
 class BadTest(Exception):

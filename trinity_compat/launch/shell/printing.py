@@ -8,7 +8,7 @@ from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Bit, Value, derived, literal, text_of
 from trinity_compat.launch.programs import clock
 from trinity_compat.launch.shell.assignments import NAME
-from trinity_compat.launch.words.quoting import echo_escapes, printf_quoted
+from trinity_compat.launch.words.quoting import echo_escapes
 
 DIRECTIVE = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
@@ -106,6 +106,9 @@ class _Format:
             flags, width = flags + "-", width[1:]
         size = min(int(width or 0) if (width or "0").isdigit() else 0, WIDEST)
         value = self._next()
+        if match["kind"] in "qQ":  # quoting for the shell, which no known script needs
+            self.out.append(self.sh.unknown(f"printf {match[0]}", self.sh.where))
+            return
         if match["kind"] == "s" and not size and precision is None:
             self.out += value
             return
@@ -114,8 +117,7 @@ class _Format:
         self.out += derived(text, [value], f"printf {match[0]}", self.sh.where)
 
     def _convert(self, kind: str, flags: str, precision: str | None, text: str) -> str:
-        if kind in "sqQb":
-            text = printf_quoted(text) if kind in "qQ" else text
+        if kind in "sb":
             if kind == "b":
                 text, stop = echo_escapes(_octal_without_zero(text))
                 self.stopped = self.stopped or stop

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell, Variable
 from trinity_compat.launch.core.values import Bit, Value, doubt_in, slice_value, text_of
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.words import expansion
 from trinity_compat.launch.words.segments import DEFAULT_IFS
 
-WITH_VALUE = set("adinNptu")
+
+def _line_end(given: Arguments) -> str:
+    """The character that ends a line: ``-d``."""
+    return (given.text("d")[:1] or "\0") if given.has("d") else "\n"
 
 
-def _options(args: list[Value], with_value: set[str]) -> tuple[dict[str, str], list[str]]:
-    """Letters with their values, and the names behind them."""
-    options: dict[str, str] = {}
-    rest = [text_of(arg) for arg in args]
-    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-        text = rest.pop(0)[1:]
-        if text == "-":
-            break
-        while text:
-            letter, text = text[0], text[1:]
-            if letter in with_value:
-                options[letter] = text or (rest.pop(0) if rest else "")
-                break
-            options[letter] = ""
-    return options, rest
+def _count(text: str) -> int:
+    return int(text[:6]) if text.isascii() and text.isdigit() else 0
 
 
 def _take(sh: Shell, end: str) -> tuple[Value, bool]:
@@ -40,10 +31,9 @@ def _take(sh: Shell, end: str) -> tuple[Value, bool]:
     return slice_value(value, 0, at), True
 
 
-def read(sh: Shell, args: list[Value]) -> int:
+def read(sh: Shell, given: Arguments) -> int:
     """``read [-r] [-a array] names``."""
-    options, names = _options(args, WITH_VALUE)
-    end = (options["d"][:1] or "\0") if "d" in options else "\n"
+    names, end = given.texts(), _line_end(given)
     if sh.stdin is None:
         line: Value = (sh.unknown("read " + " ".join(names), sh.where),)
         found = True
@@ -51,21 +41,20 @@ def read(sh: Shell, args: list[Value]) -> int:
     else:
         line, found = _take(sh, end)
         sh.doubt = doubt_in([line])
-    while "r" not in options and found and text_of(line).endswith("\\") and end == "\n":
+    while not given.has("r") and found and text_of(line).endswith("\\") and end == "\n":
         more, found = _take(sh, end)
         line = (*slice_value(line, 0, len(text_of(line)) - 1), *more)
-    if "n" in options or "N" in options:
-        count = options.get("n") or options.get("N") or "0"
-        line = slice_value(line, 0, int(count[:6]) if count.isdigit() else 0)
-    _store(sh, line, options, names)
+    if given.has("nN"):
+        line = slice_value(line, 0, _count(given.text("n") or given.text("N")))
+    _store(sh, line, given, names)
     return 0 if found else 1
 
 
-def _store(sh: Shell, line: Value, options: dict[str, str], names: list[str]) -> None:
-    raw, ifs = "r" in options, expansion.ifs_of(sh)
-    if "a" in options:
+def _store(sh: Shell, line: Value, given: Arguments, names: list[str]) -> None:
+    raw, ifs = given.has("r"), expansion.ifs_of(sh)
+    if given.has("a"):
         pieces = _split(line, ifs, 0, raw)
-        sh.put(sh.target(options["a"]), Variable(array=dict(enumerate(pieces))))
+        sh.put(given.text("a"), Variable(array=dict(enumerate(pieces))))
         return
     if not names:
         sh.set_scalar("REPLY", line)
@@ -134,21 +123,17 @@ def _unescaped(value: Value, raw: bool) -> Value:
     return tuple(out)
 
 
-def mapfile(sh: Shell, args: list[Value]) -> int:
+def mapfile(sh: Shell, given: Arguments) -> int:
     """``mapfile [-t] name``: every line of stdin an element."""
-    options, names = _options(args, set("dnOsuCc"))
-    end = (options["d"][:1] or "\0") if "d" in options else "\n"
-    skip = int(options.get("s") or 0) if (options.get("s") or "0").isdigit() else 0
-    limit = int(options.get("n") or 0) if (options.get("n") or "0").isdigit() else 0
+    end, skip, limit = _line_end(given), _count(given.text("s")), _count(given.text("n"))
     lines: list[Value] = []
     while sh.stdin:
         sh.budget.step()
         line, found = _take(sh, end)
-        keep = found and "t" not in options
+        keep = found and not given.has("t")
         lines.append((*line, Bit(end, sh.where)) if keep else line)
         sh.budget.fields(len(lines))
-    lines = lines[skip:]
-    if limit:
-        lines = lines[:limit]
-    sh.put(sh.target(names[0]) if names else "MAPFILE", Variable(array=dict(enumerate(lines))))
+    lines = lines[skip : skip + limit if limit else None]
+    name = text_of(given.operands[0]) if given.operands else "MAPFILE"
+    sh.put(name, Variable(array=dict(enumerate(lines))))
     return 0

@@ -7,7 +7,6 @@ is taken and noted (TP101); the rules are in docs/parse.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.state import Exit, Function, Jump, Return, Shell
@@ -276,10 +275,7 @@ def _for(sh: Shell, node: Node) -> int:
 
     def more() -> bool:
         item = next(remaining, None)
-        control = sh.variables.get(name)
-        if item is not None and control is not None and "n" in control.attributes:
-            sh.put(name, replace(control, value=item))  # each word is a name that it refers to
-        elif item is not None:
+        if item is not None:
             sh.set_scalar(name, item)
         return item is not None
 

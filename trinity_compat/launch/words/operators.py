@@ -1,4 +1,4 @@
-"""The operators of ``${name…}`` that change a value: cut, replace, case, substring, ``@``."""
+"""The operators of ``${name…}`` that change a value: cut, replace, case, substring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trinity_compat.launch.core.bounds import Budget
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.tree import Node, Unit
 from trinity_compat.launch.core.values import (
-    EMPTY,
+    Bit,
     Value,
     derived,
     doubt_in,
@@ -16,10 +16,10 @@ from trinity_compat.launch.core.values import (
     slice_value,
     text_of,
 )
-from trinity_compat.launch.words import expansion, parameters
+from trinity_compat.launch.model import Open
+from trinity_compat.launch.words import expansion
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 from trinity_compat.launch.words.matching import Chars, Matcher, Sequence, glob, is_plain, mirrored
-from trinity_compat.launch.words.quoting import ansi_c, shell_quoted
 
 DEFAULTS = {":-", "-", ":=", "=", ":?", "?", ":+", "+"}
 
@@ -34,8 +34,8 @@ def apply(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
     operator = operation["Op"]
     if operator in ("#", "##", "%", "%%"):
         return _cut(sh, unit, part, value)
-    if operator == "@":
-        return _transform(sh, unit, part, value)
+    if operator == "@":  # ${name@Q} and its like, which no known script uses
+        return (Bit("", unit.where(part), Open(unit.text(part), unit.where(part))),)
     pattern = expansion.expand_pattern(sh, unit, operation.get("Word"))
     text = change_case(text_of(value), operator, pattern, sh.budget)
     return derived(text, [value], unit.text(part), unit.where(part))
@@ -183,36 +183,6 @@ def _scan(text: str, sequence: Sequence, new: list[str | None], everywhere: bool
         # Where nothing was matched, bash puts the new text in front of the character and goes on behind it.
         out, at = (out + text[at], at + 1) if end == at else (out, end)
     return out
-
-
-def _transform(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
-    kind = text_of(expansion.expand_single(sh, unit, part["Exp"]["Word"]))
-    text = text_of(value)
-    changes = {
-        "Q": shell_quoted,
-        "U": str.upper,
-        "L": str.lower,
-        "E": ansi_c,
-        "P": lambda t: t,
-        "K": shell_quoted,
-        "k": lambda t: t,
-        "u": lambda t: t[:1].upper() + t[1:],
-    }
-    if kind not in changes:
-        return value
-    return derived(changes[kind](text), [value], unit.text(part), unit.where(part))
-
-
-def declaration(sh: Shell, part: Node, name: str, where: Where) -> Value:
-    """``${name@a}`` and ``${name@A}``."""
-    variable = sh.get(name)
-    if variable is None:
-        return EMPTY
-    flags = parameters.attributes_of(variable)
-    if (part["Exp"]["Word"]["Parts"][0].get("Value")) == "a":
-        return literal(flags, where)
-    head = f"declare -{flags} " if flags else ""
-    return literal(f"{head}{name}={shell_quoted(text_of(variable.value or EMPTY))}", where)
 
 
 def _number(sh: Shell, unit: Unit, node: Node | None) -> tuple[int, list[Value]] | None:

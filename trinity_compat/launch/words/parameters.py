@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from trinity_compat.errors import Where
-from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.tree import Node, Unit
 from trinity_compat.launch.core.values import (
     EMPTY,
@@ -68,7 +68,6 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
     if special is not None:
         return special
     value = sh.scalar(name)
-    name = sh.target(name)
     if value is not None:
         return value
     if name.isdigit():
@@ -229,9 +228,6 @@ def _indirect(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str) -> Seg
         keys = [literal(str(key), where) for key in _ordered(sh, name, where)]
         return joined(sh, keys, quoted, mark, where)
     pointer = lookup(sh, name, where) if not part.get("Index") else _one(sh, unit, part, name, where)
-    variable = sh.variables.get(name)
-    if variable and "n" in variable.attributes and variable.value is not None:
-        return segs_of(variable.value, quoted=quoted, where=where)
     if pointer is None or doubt_in([pointer]) or not text_of(pointer):
         return [Seg("", where, Open(unit.text(part), where), quoted)]
     target, _, index = text_of(pointer).partition("[")
@@ -305,9 +301,7 @@ def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, v
         value = operators.slice_text(sh, unit, part, value or EMPTY)
     if operator == "@" and (value is None or _unset(value)):
         return segs_of(value or EMPTY, quoted=quoted, where=where)
-    if operator == "@" and text_of(expansion.expand_single(sh, unit, part["Exp"]["Word"])) in ("a", "A"):
-        value = operators.declaration(sh, part, name, where)
-    elif value is not None:
+    if value is not None:
         value = operators.apply(sh, unit, part, value)
     return segs_of(value or EMPTY, quoted=quoted, where=where)
 
@@ -387,11 +381,3 @@ def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
         if segs
         else [Seg("", where, EnvRef(name, ""), quoted)]
     )
-
-
-def attributes_of(variable: Variable) -> str:
-    """``${name@a}``."""
-    flags = [f for f in "aAilnru" if f in variable.attributes or (f == "r" and variable.readonly)]
-    if variable.array is not None and not variable.is_table and "a" not in flags:
-        flags.insert(0, "a")
-    return "".join(flags) + ("x" if variable.exported else "")

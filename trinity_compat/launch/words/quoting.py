@@ -1,10 +1,8 @@
-"""Backslashes: in plain words, in double quotes, in here-documents, in ``$'…'``; and back again."""
+"""Backslashes: in plain words, in double quotes, in here-documents, in ``$'…'``."""
 
 from __future__ import annotations
 
 import re
-
-from trinity_compat.launch.words.matching import Chars
 
 ANSI = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 ANSI_ESCAPE = re.compile(
@@ -67,41 +65,3 @@ def echo_escapes(text: str) -> tuple[str, bool]:
 
     out = ECHO_ESCAPE.sub(change, text)
     return (out.split("\0", 1)[0] if stop else out), stop
-
-
-def shell_quoted(text: str) -> str:
-    """``${name@Q}``."""
-    if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        back = {value: key for key, value in ANSI.items() if key != "e"} | {"\x1b": "E"}
-        body = "".join("\\" + back[c] if c in back else ("\\" + c if c in "\\'" else _octal(c)) for c in text)
-        return f"$'{body}'"
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _octal(char: str) -> str:
-    return f"\\{ord(char):03o}" if ord(char) < 32 or ord(char) == 127 else char
-
-
-def printf_quoted(text: str) -> str:
-    """``printf %q``."""
-    if not text:
-        return "''"
-    if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        return shell_quoted(text)
-    out = re.sub(r"([^\w@%+=:./\-\x80-\U0010ffff])", r"\\\1", text)
-    return "\\" + out if out[0] in "~#" and text[0] == out[0] else out
-
-
-def plain_pieces(text: str) -> Chars:
-    """An unquoted text: each character with whether a backslash quotes it."""
-    out: Chars = []
-    at = 0
-    while at < len(text):
-        if text[at] == "\\" and at + 1 < len(text):
-            if text[at + 1] != "\n":
-                out.append((text[at + 1], True))
-            at += 2
-            continue
-        out.append((text[at], False))
-        at += 1
-    return out
