@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.errors import UserError
+from trinity_compat.gpus import engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.launch import read_script
 from trinity_compat.runtime.plan import devices
 from trinity_compat.runtime.plan.options import RunOptions
@@ -463,19 +464,41 @@ def test_what_one_device_cannot_hold_is_refused(options, message):
         planned(mode="colocate", **options)
 
 
+def test_turns_are_not_taken_on_several_machines():
+    sets = ("trainer.nnodes=2", "synchronizer.sync_method=memory")
+    with pytest.raises(UserError, match=r"one machine, and trainer\.nnodes=2") as caught:
+        planned(mode="colocate", sets=sets, device="cuda")
+    assert "--set trainer.nnodes=1" in caught.value.hint
+    assert planned(mode="colocate", sets=sets).spec.mode == "colocate"  # a CPU is one, for all processes
+
+
+@pytest.mark.parametrize(("width", "used"), [(1, 1), (2, 2), (3, 1), (8, 8), (16, 8)])
+def test_in_turns_both_sides_have_every_gpu_of_the_machine(width, used):
+    sets = (
+        "trainer.n_gpus_per_node=8",
+        "synchronizer.sync_method=memory",
+        f"actor_rollout_ref.rollout.tensor_model_parallel_size={width}",
+    )
+    made = planned(mode="colocate", sets=sets, device="cuda")
+    assert trainer_gpus(made.spec.verl) == 8
+    rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
+    assert (engine_width(rollout, "cuda"), engine_count(rollout, "cuda")) == (used, 8 // used)
+    assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 8}
+    assert any(f"8 GPUs in turns: {8 // used} engine(s) of {used}" in note for note in made.notes)
+
+
 @pytest.mark.parametrize(
-    ("sets", "message", "hint"),
+    ("sets", "told"),
     [
-        (("trainer.n_gpus_per_node=8",), "on one device, and the run has 8", "leave out --mode colocate"),
-        (("trainer.nnodes=2",), "on one device, and the run has 2", "--set trainer.nnodes=1"),
+        ((), True),
+        (("synchronizer.sync_offset=2",), False),
+        (("synchronizer.sync_style=trainer_driven",), False),
     ],
 )
-def test_turns_on_one_device_are_not_taken_on_several(sets, message, hint):
-    with pytest.raises(UserError, match=message) as caught:
-        planned(mode="colocate", sets=sets, device="cuda")
-    assert hint in caught.value.hint
-    memory = (*sets, "synchronizer.sync_method=memory")
-    assert planned(mode="colocate", sets=memory).spec.mode == "colocate"  # a CPU is one, for all processes
+def test_a_split_that_leaves_each_side_idle_in_turn_is_told(sets, told):
+    made = planned(sets=("trainer.n_gpus_per_node=8", *sets), device="cuda")
+    assert any("idle while the other side works" in note for note in made.notes) == told
+    assert not any("idle while" in note for note in planned(sets=sets).notes)  # a CPU has no shares
 
 
 def test_what_a_run_leaves_out_is_told_with_its_place():

@@ -1,12 +1,12 @@
-"""Mode colocate: both sides of a run take turns on one device."""
+"""Mode colocate: both sides of a run take turns on the devices of one machine."""
 
 from __future__ import annotations
 
 from typing import get_args
 
 from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.gpus import trainer_gpus
 from trinity_compat.spec import Mode, RunSpec
 
 
@@ -21,14 +21,14 @@ def mode_of(config: Tree, device: str) -> Mode:
 
 
 def check(spec: RunSpec) -> None:
-    """One device, one explorer, weights through files: NCCL knows a device once in a group. Raises
+    """One machine, one explorer, weights through files: NCCL knows a device once in a group. Raises
     UserError."""
     if spec.mode != "colocate":
         return
-    _check_one_device(spec)
+    _check_one_machine(spec)
     if spec.explorers > 1:
         raise UserError(
-            "mode colocate shares one device between the trainer and one explorer",
+            "mode colocate shares the devices between the trainer and one explorer",
             hint="leave out --explorers",
         )
     if spec.sync.method == "nccl":
@@ -43,13 +43,12 @@ def check(spec: RunSpec) -> None:
         )
 
 
-def _check_one_device(spec: RunSpec) -> None:
-    """A CPU is one however many processes train on it."""
-    devices = trainer_gpus(spec.verl)
-    if spec.device != "cpu" and devices > 1:
+def _check_one_machine(spec: RunSpec) -> None:
+    """An engine is an actor without GPUs of its own as far as Ray knows: it finds its machine's."""
+    nodes = value_at(spec.verl, "trainer.nnodes")
+    if spec.device != "cpu" and nodes > 1:
         raise UserError(
-            f"mode colocate: both sides take turns on one device, and the run has {devices}"
-            " (trainer.nnodes × trainer.n_gpus_per_node)",
-            hint="leave out --mode colocate: the devices are then split between the two sides; or write"
-            " --set trainer.nnodes=1 --set trainer.n_gpus_per_node=1",
+            f"mode colocate: both sides take turns on the GPUs of one machine, and trainer.nnodes={nodes}",
+            hint="leave out --mode colocate: the GPUs are then split between the two sides; or write"
+            " --set trainer.nnodes=1",
         )

@@ -34,7 +34,7 @@ from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.runtime.plan.split import split_gpus
+from trinity_compat.runtime.plan.split import UNPROVEN, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
@@ -266,7 +266,20 @@ def _notes_of(asked: _Asked) -> list[str]:
 def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
     replayed = [note_of(spec.replay)] if spec.replay else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
-    return [*_filter_note(verl), *_save_freq_note(verl, spec), *replayed, *database]
+    notes = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
+    return [*notes, *replayed, *database]
+
+
+def _idle_note(spec: RunSpec) -> list[str]:
+    """GPUs that are split and answers that wait for each training step: the two sides alternate."""
+    split = spec.device != "cpu" and spec.mode == "both"
+    if not split or spec.sync.style != "fixed" or _least_staleness(spec.sync):
+        return []
+    return [
+        "every step waits for the weights of the one before it, so each side's GPUs are idle while the other"
+        f" side works; `--set synchronizer.sync_offset={spec.updates_per_step}` overlaps them, with weights"
+        f" one veRL step older; `--mode colocate` gives all GPUs of one machine to both in turns ({UNPROVEN})"
+    ]
 
 
 def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:

@@ -19,6 +19,8 @@ from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, Ver
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
 from trinity_compat.translate.trinity_reader import TrinityReader
 
+UNPROVEN = "not run on several GPUs yet: docs/gpu.md"
+
 
 @dataclass(frozen=True, slots=True)
 class _Share:
@@ -54,6 +56,8 @@ def split_gpus(
     # Given by --set in veRL's own spelling, beside the trainer's.
     if verl.rollout.nodes:
         return verl, []
+    if mode == "colocate" and device != "cpu" and verl.trainer.gpus > 1:
+        return _in_turns(verl)
     on_one = device != "cpu" and verl.trainer.gpus == 1
     fitted, lines = _on_one(verl, mode) if on_one else (verl, [])
     if mode == "colocate":
@@ -76,6 +80,16 @@ def _shared(verl: VerlView, asked: int | None, explorers: int) -> Step:
     told += f" + {share.left} for training; --set {ENGINES}=N"
     trainer = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
     return fitted.changed({**trainer, **engine_places(each, width)}), [*lines, told]
+
+
+def _in_turns(verl: VerlView) -> Step:
+    """Every GPU is both sides': as many engines as the machine holds, awake while the trainer's models
+    lie in the host's memory, as veRL itself does it."""
+    gpus = verl.trainer.gpus_per_node
+    width = next(tp for tp in halvings(verl.rollout.tensor_parallel) if gpus % tp == 0)
+    fitted, lines = _lowered(verl, width, verl.size(f"{ACTOR}.{SEQUENCE}"))
+    told = f"{gpus} GPUs in turns: {gpus // width} engine(s) of {width}, then training on all of them"
+    return fitted.changed(engine_places(gpus // width, width)), [*lines, f"{told} ({UNPROVEN})"]
 
 
 def _on_one(verl: VerlView, mode: str) -> Step:
@@ -138,11 +152,13 @@ def _split(verl: VerlView, asked: int | None) -> _Share:
 def _impossible(machine: Machine, asked: int | None) -> UserError:
     explorer = asked or max(machine.engine, machine.total // 2)
     able = [count // machine.engine for count in machine.choices()]
+    turns = f"--mode colocate gives all of them to both sides in turns ({UNPROVEN}); or "
     return UserError(
         f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
         hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
         if able
-        else "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
+        else (turns if machine.nodes == 1 else "")
+        + "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
     )
 
 
