@@ -10,8 +10,10 @@ writes them. How a launch's GPUs are divided between the two: ``translate/sectio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
+from trinity_compat.containers import Tree, section_at
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.spec import RunSpec
 
@@ -21,12 +23,12 @@ _TENSOR_PARALLEL = f"{_ROLLOUT}.tensor_model_parallel_size"
 ENGINES = "explorer.rollout_model.engine_num"
 
 
-def trainer_gpus(verl: Mapping[str, Any]) -> int:
+def trainer_gpus(verl: Tree) -> int:
     """GPUs of the trainer, all nodes together; of the whole launch, while it isn't split yet."""
-    return int(verl["trainer"]["nnodes"]) * int(verl["trainer"]["n_gpus_per_node"])
+    return int(value_at(verl, "trainer.nnodes")) * int(value_at(verl, "trainer.n_gpus_per_node"))
 
 
-def shares(verl: Mapping[str, Any], *, device: str, mode: str, explorers: int) -> dict[Side, int]:
+def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, int]:
     """GPUs of each side of a run, whichever commands start the sides; processes where ``device`` is ``cpu``.
     In mode colocate the engine uses the trainer's and has no share."""
     trainer: dict[Side, int] = {"trainer": trainer_gpus(verl)}
@@ -39,18 +41,18 @@ def engine_places(count: int, width: int) -> dict[str, int]:
     return {f"{_ROLLOUT}.nnodes": 1, f"{_ROLLOUT}.n_gpus_per_node": count * width}
 
 
-def engine_count(rollout: Mapping[str, Any], device: str) -> int:
+def engine_count(rollout: Tree, device: str) -> int:
     """Engines of one explorer: rollout.nnodes × rollout.n_gpus_per_node ÷ tensor parallel size.
 
     ``nnodes`` 0 (veRL's default: rollout shares the trainer's devices) gives one.
     """
-    places = (rollout.get("nnodes") or 0) * (rollout.get("n_gpus_per_node") or 1)
+    places = (value_at(rollout, "nnodes") or 0) * (value_at(rollout, "n_gpus_per_node") or 1)
     return max(1, places // engine_width(rollout, device))
 
 
-def engine_width(rollout: Mapping[str, Any], device: str) -> int:
+def engine_width(rollout: Tree, device: str) -> int:
     """Workers of one engine, with a GPU each."""
-    return 1 if device == "cpu" else int(rollout["tensor_model_parallel_size"])
+    return 1 if device == "cpu" else int(value_at(rollout, "tensor_model_parallel_size"))
 
 
 def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
@@ -73,8 +75,8 @@ def _wanted(spec: RunSpec, side: Side) -> dict[Side, int]:
     return {side: trainer_gpus(spec.verl) if side == "trainer" else _of_explorer(spec.verl, spec.device)}
 
 
-def _of_explorer(verl: Mapping[str, Any], device: str) -> int:
-    rollout = verl["actor_rollout_ref"]["rollout"]
+def _of_explorer(verl: Tree, device: str) -> int:
+    rollout = section_at(verl, _ROLLOUT)
     return engine_count(rollout, device) * engine_width(rollout, device)
 
 

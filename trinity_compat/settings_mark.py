@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.containers import Tree, section_at
+from trinity_compat.dotted import value_at
 
 _KEY = "made with"
 _ELSEWHERE = ("val_files", "val_batch_size", "val_max_samples", "dataloader_num_workers")
@@ -21,18 +21,18 @@ _MACHINE = (
 )
 
 
-def settings_mark(verl: Mapping[str, Any]) -> str:
+def settings_mark(verl: Tree) -> str:
     """Of the data, the model, the rollout and the reward that ``verl`` (plain containers) names."""
-    actor = verl.get("actor_rollout_ref") or {}
-    data = {key: value for key, value in (verl.get("data") or {}).items() if key not in _ELSEWHERE}
-    rollout = {key: value for key, value in (actor.get("rollout") or {}).items() if key not in _MACHINE}
-    model = (actor.get("model") or {}).get("path")
-    filtered = (verl.get("algorithm") or {}).get("filter_groups")
-    said = [data, rollout, model, filtered, verl.get("reward")]
+    data = {key: value for key, value in section_at(verl, "data").items() if key not in _ELSEWHERE}
+    rollout = section_at(verl, "actor_rollout_ref.rollout")
+    answered = {key: value for key, value in rollout.items() if key not in _MACHINE}
+    model = value_at(verl, "actor_rollout_ref.model.path")
+    filtered = value_at(verl, "algorithm.filter_groups")
+    said = [data, answered, model, filtered, verl.get("reward")]
     return blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
-def sign(buffer: Buffer, verl: Mapping[str, Any]) -> bool:
+def sign(buffer: Buffer, verl: Tree) -> bool:
     """Say in the buffer what its groups are made with, if nobody has; the first side that starts does.
     Returns whether it is what ``verl`` says."""
     mark = settings_mark(verl)
@@ -42,6 +42,6 @@ def sign(buffer: Buffer, verl: Mapping[str, Any]) -> bool:
     return known in (None, mark)
 
 
-def sign_anew(buffer: Buffer, verl: Mapping[str, Any]) -> None:
+def sign_anew(buffer: Buffer, verl: Tree) -> None:
     """From now on groups are made with what ``verl`` says. Call after the others are void."""
     buffer.set_state(_KEY, settings_mark(verl))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
 from trinity_compat.runtime import config_files
@@ -126,8 +127,6 @@ def _supervised_bench(made: RunPlan, watch: bench.BenchWatch, stop: Stop, cluste
 
 def _forget_participants(made: RunPlan) -> None:
     """What an earlier start's sides said last ("failed") must not be taken for this one's."""
-    from trinity_compat.buffer import open_buffer
-
     buffer = open_buffer(made.spec.database_url)
     try:
         buffer.forget_participants()
@@ -184,8 +183,6 @@ def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> 
 
 
 def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster) -> Outcome:
-    from trinity_compat.buffer import open_buffer
-
     links = CheckpointLinks(made.job, made.local_dir, cwd=made.cwd, say=say)
     links.begin()
     with Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import yaml
+
 from trinity_compat.errors import UserError
+from trinity_compat.launch import read_argv
+from trinity_compat.verl_config.effective import as_tree, effective_config
 
 
 def handle(module: str, arguments: Sequence[str]) -> int | None:
@@ -27,11 +31,6 @@ def _is_flag(word: str) -> bool:
 
 
 def _print_config(module: str, arguments: Sequence[str]) -> None:
-    import yaml
-
-    from trinity_compat.launch import read_argv
-    from trinity_compat.verl_config.effective import as_tree, effective_config
-
     # Composed by our own reading: Hydra would import the training main, and with it torch.
     launch = read_argv(["python3", "-m", module, *arguments]).launches[0]
     print(yaml.safe_dump(as_tree(effective_config(launch)), sort_keys=False, allow_unicode=True), end="")
