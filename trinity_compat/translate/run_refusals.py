@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.releases import VERL
 from trinity_compat.vllm_arguments import SECTION
@@ -37,7 +36,7 @@ REWARD_MANAGERS = ("naive", "dapo", "gdpo", "rate_limited", "remote", "prime", "
 _OLD_MANAGERS = ("collabllm",)  # of veRL's own recipes, on the interface of 0.6 and older
 _MANAGER = "reward.reward_manager.name"
 
-Value = Callable[[str], Any]  # the value of a key of the pinned veRL, None where it has none
+Value = Callable[[str], object]  # the value of a key of the pinned veRL, None where it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Refusal:
     key: str
     why: str
     hint: str = STOCK
-    off: tuple[Any, ...] = (None, False, "", 0)
+    off: tuple[object, ...] = (None, False, "", 0)
     also: tuple[str, ...] = ()
     below: str = ""
 
