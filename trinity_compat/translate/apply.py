@@ -20,6 +20,8 @@ from trinity_compat.trinity_config.validate import problems_at
 
 _TC = "trainer.trainer_config"
 _NAMELESS = ("actor_rollout_ref.",)
+# Upstream hard-codes the critic's optimizer unless trainer_config says otherwise: what it lists as default
+# is not what it trains with.
 _IN_FULL = ("critic.optim.lr", "critic.optim.weight_decay", "critic.optim.min_lr_ratio")
 
 
@@ -66,6 +68,7 @@ def apply_rows(view: LaunchView, rows: Rows) -> Draft:
 def _derivations(view: LaunchView, rows: Rows) -> list[str]:
     """The derivations that run: those that a row names, then those that no key asks for."""
     named = dict.fromkeys(row.by for row in rows.all() if row.by)
+    # What the script exports is no key, so that no row can name it.
     return [*named, *(name for name in ("environment",) if name not in named)]
 
 

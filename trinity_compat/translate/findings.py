@@ -45,6 +45,7 @@ class Judge:
         """One finding per effective key, in their order, then one per argument that sets no key."""
         keys = self.effective_keys()
         found = tuple(self._finding(key) for key in keys)
+        # The promise of the audit: no key is lost, none is told twice.
         if [finding.key for finding in found] != keys:
             raise AssertionError("findings and effective keys differ")
         return (*found, *map(_finding_of_other, self.view.origin.others))

@@ -35,12 +35,14 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     compat = compat_of(config)
     carried = dict(compat.get("verl", {}))
     reading = TrinityReader(config, *updates_per_step(config), compat.get("steps") == "verl")
+    # Later ones win: a derivation over a plain copy, what was passed through by name over both.
     told |= _copied(reading)
     for way_back in WAYS_BACK:
         told.update(way_back(reading))
     told |= _passed(config)
     _refuse_unknown(reading, carried)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
+        # Where the YAML says something else by now it was edited, and the edit wins.
         if told.get(key) == yaml_says:
             told[key] = launch_says
     return told | carried
@@ -180,4 +182,5 @@ def _passed(config: Mapping[str, object]) -> dict[str, object]:
         {name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}
     ):
         told[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = value
+    # It counts updates there: the section of the optimizer divides it by r.
     return {key: value for key, value in told.items() if not key.endswith("optim.lr_warmup_steps")}

@@ -165,6 +165,7 @@ def _spell(part: Part) -> str:
         default = "".join(map(_spell, source.parts)) if source.parts else _quoted(source.default or "")
         return f"${{oc.env:{source.name},{default}}}"
     if isinstance(source, Open):
+        # The YAML's reader shall see the expression, not resolve it.
         return source.expression.replace("${", "\\${")
     return part.text
 

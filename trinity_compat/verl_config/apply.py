@@ -45,6 +45,7 @@ def apply_overrides(tree: dict[str, object], overrides: tuple[GivenOverride, ...
         _note_repeat(done, given)
         try:
             _apply(done, given, release)
+        # Two keys may refer to each other; OmegaConf fails then as well.
         except RecursionError:
             message = f"Hydra would refuse '{given.override.line}': it leads through a reference to itself"
             done.refuse("TP211", given, message)
@@ -189,6 +190,7 @@ def _mark(done: Applied, given: GivenOverride, key: str, value: object) -> None:
         for name, item in value.items():
             _mark(done, given, f"{key}.{name}", item)
         return
+    # A dict keeps the place of a key that is written again; the last word on it counts as the later one.
     done.origins.pop(key, None)
     done.origins[key] = given
 

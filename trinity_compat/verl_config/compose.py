@@ -102,6 +102,7 @@ def _expand(
         if line == "_self_":
             slots[position] = [(entry.package, file)]
         elif not _is_override(line):
+            # It refers to the choice of another group, which may stand further down: that one comes first.
             if "${" in str(_value_of(line, entry, choices)):
                 late.append(position)
             else:

@@ -241,6 +241,7 @@ def _composed(
     path: SearchPath, choices: Choices, groups: tuple[GivenOverride, ...]
 ) -> tuple[dict[str, object], Mapping[str, Where | None]]:
     """The configuration that the values are set on, and which of its keys stand in the user's files."""
+    # Without files or groups of the user's it is the release's own tree, composed once for all launches.
     if groups or path.places or not path.declares_tree:
         parts = _defaults(path, choices, groups)
         return merge_parts(parts), _file_origins(parts)
@@ -334,6 +335,7 @@ def _unresolved(
     blamed: dict[str, str] = {}
     for path, text in errors.items():
         key = ".".join(map(str, path))
+        # All that refers to a broken key fails with the same text; the user's own line is the one to blame.
         if text not in blamed or (key in settings and settings[key].where):
             blamed[text] = key
     return [

@@ -70,12 +70,14 @@ def _accepting(override: Override, flavour: str, known: Mapping[str, object]) ->
     group = index["groups"].get(key)
     if group is not None and isinstance(override.value, str):
         return int(group)
+    # What a config file of the user's has, its release takes whatever it is.
     if key in known:
         return _ALL
     has, filled = index[flavour].get(key, (0, 0))
     if override.op == SET:
         return int(has)
     if override.op == ADD:
+        # Hydra refuses + where a value stands already, but merges dictionaries and lists.
         return _ALL if isinstance(override.value, dict | list) else _ALL & ~int(filled)
     return int(filled) if override.op == DELETE else _ALL
 

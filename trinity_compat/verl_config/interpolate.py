@@ -84,6 +84,7 @@ class Resolver:
             return raw
         if path in self._done:
             return self._done[path]
+        # It is being resolved further up: the reference leads back to itself.
         if path in self._busy:
             raise InterpolationError(f"'{raw}' refers to itself")
         self._busy.add(path)
@@ -120,6 +121,7 @@ class Resolver:
             if start < 0:
                 out.append(raw[at:])
                 return "".join(out)
+            # As OmegaConf: an odd number of backslashes escapes the $, and two of them are one.
             slashes = len(raw[:start]) - len(raw[:start].rstrip("\\"))
             if slashes % 2:
                 out.append(raw[at : start - 1 - slashes // 2] + "${")

@@ -217,6 +217,7 @@ def _holds(leaves: Mapping[str, tuple[object, object]], item: _Placed) -> bool:
     if leaf is None:
         return item.value == {} and any(key.startswith(item.key + ".") for key in leaves)
     value = leaf[1]
+    # To Python True equals 1 and 1 equals 1.0; a configuration that says one does not say the other.
     return type(value) is type(item.value) and (value == item.value or item.value == {})
 
 

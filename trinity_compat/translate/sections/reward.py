@@ -29,6 +29,7 @@ def reward_arguments(view: LaunchView) -> dict[str, object]:
             function["reward_kwargs"] = kwargs
         arguments["custom_reward_function"] = function
     arguments["max_resp_len"] = view.integer("data.max_response_length", 512)
+    # After max_resp_len, which a launch may give among them.
     arguments |= _nested(view.below("reward.reward_kwargs"))
     if view.value("reward.sandbox_fusion.url"):
         arguments["sandbox_fusion"] = view.below("reward.sandbox_fusion")
