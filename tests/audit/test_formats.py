@@ -65,6 +65,7 @@ def test_sarif_has_a_level_for_each_status_that_changes_meaning():
 def test_text_lists_what_changes_on_one_line_each():
     text = render(Audit((TWO,)), "text")
     assert re.search(r"TC033 +approximated +data\.shuffle=True +b\.sh:5 +order differs", text)
+    assert re.search(r"\n +code +status +key +where +what becomes of it\n", text)
     assert text.startswith("b.sh:3  verl.trainer.main_ppo\n  verl 0.5.0: data.x exists since 0.5.0\n")
 
 
