@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from trinity_compat.audit.formats import FORMATS, render
+from trinity_compat.audit.formats import FORMATS, md, render
 from trinity_compat.audit.model import Audit
 from trinity_compat.translate.model import Caution
 
@@ -24,6 +24,10 @@ def test_every_format_renders(form, audit):
         assert one.source in text or (form == "sarif" and not one.changed())
     for source in audit.problems:
         assert source in text
+
+
+def test_a_format_that_ends_in_a_newline_gets_no_second_one():
+    assert render(MANY, "md") == md.render(MANY)
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html", "sarif", "json"])
