@@ -142,9 +142,10 @@ def _is_nothing(node: ast.expr) -> bool:
 
 def mutable(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes below ``node`` that mean something when the code runs: no annotation, docstring or export.
-    Nor what stands in an f-string, whose parts have no position of their own before Python 3.12."""
+    Nor decorators, whose slots and cache sizes change nothing that a test should see, nor what stands in an
+    f-string, whose parts have no position of their own before Python 3.12."""
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns"):
+        if name in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or _means_nothing(child):

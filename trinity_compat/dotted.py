@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-_NOTHING: Any = object()
+_Value = TypeVar("_Value")
+_NOTHING = object()
 
 
-def value_at(tree: Any, key: str, default: Any = None) -> Any:
+def value_at(tree: object, key: str, default: object = None) -> Any:
     """The value at a dotted key of nested mappings and lists (positions as numbers); ``default`` where
     nothing stands."""
     for part in key.split("."):
@@ -21,7 +22,7 @@ def value_at(tree: Any, key: str, default: Any = None) -> Any:
     return tree
 
 
-def holds(tree: Any, key: str) -> bool:
+def holds(tree: object, key: str) -> bool:
     """Whether something, None too, stands at a dotted key."""
     return value_at(tree, key, _NOTHING) is not _NOTHING
 
@@ -32,9 +33,9 @@ def sections_above(key: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
-def nodes(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def nodes(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Every key of the tree, inner ones too, with its value."""
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for name, value in tree.items():
         out[f"{prefix}{name}"] = value
         if isinstance(value, Mapping):
@@ -42,7 +43,7 @@ def nodes(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of everything that isn't a filled dict; an empty dict is a leaf."""
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
@@ -52,10 +53,10 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def paired_leaves(
-    raw: Mapping[str, Any], resolved: Mapping[str, Any], prefix: str = ""
-) -> list[tuple[str, Any, Any]]:
+    raw: Mapping[str, object], resolved: Mapping[str, Any], prefix: str = ""
+) -> list[tuple[str, object, object]]:
     """(dotted key, value as written, resolved value) of two trees of the same shape, by ``raw``'s leaves."""
-    out: list[tuple[str, Any, Any]] = []
+    out: list[tuple[str, object, object]] = []
     for name, value in raw.items():
         if value and isinstance(value, dict):
             out += paired_leaves(value, resolved[name], f"{prefix}{name}.")
@@ -64,7 +65,7 @@ def paired_leaves(
     return out
 
 
-def copied(tree: Mapping[str, Any]) -> dict[str, Any]:
+def copied(tree: Mapping[str, _Value]) -> dict[str, _Value]:
     """A copy of nested dicts and lists; everything else in them is shared (it never changes)."""
     return {name: _copied(value) for name, value in tree.items()}
 
@@ -75,7 +76,7 @@ def _copied(value: Any) -> Any:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def put(tree: dict[str, Any], key: str, value: Any) -> None:
+def put(tree: dict[str, object], key: str, value: object) -> None:
     """Set a dotted key; positions count in a list that stands there, as far as it reaches. What stands in
     the way and isn't a container gives place to a dict."""
     *path, last = key.split(".")
@@ -89,5 +90,5 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
     _set(node, last, value)
 
 
-def _set(node: Any, part: str, value: Any) -> None:
+def _set(node: Any, part: str, value: object) -> None:
     node[int(part) if isinstance(node, list) else part] = value

@@ -29,7 +29,7 @@ class Fate:
     """What a release gets of one argument: ``written``, dotted names with values, empty where it says nothing
     there. ``why`` is "" where the release has the argument itself. ``refused``: what to write instead."""
 
-    written: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, object] = field(default_factory=dict)
     why: str = ""
     refused: str = ""
 
@@ -39,10 +39,10 @@ def release_for(device: str) -> str:
     return CPU if device == "cpu" else GPU
 
 
-def given_in(verl: Mapping[str, Any]) -> Mapping[str, Any]:
+def given_in(verl: Mapping[str, Any]) -> Mapping[str, object]:
     """The arguments that a veRL configuration hands to vLLM as they are."""
     kwargs = verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}
-    found: Mapping[str, Any] = kwargs.get("vllm") or {}
+    found: Mapping[str, object] = kwargs.get("vllm") or {}
     return found
 
 
@@ -59,7 +59,7 @@ def arguments_of(release: str) -> frozenset[str]:
     )
 
 
-def fate(name: str, value: Any, release: str) -> Fate:
+def fate(name: str, value: object, release: str) -> Fate:
     """What becomes of the argument ``name`` with ``value`` under ``release``."""
     if value is None:
         return Fate(why="null says nothing")
@@ -78,12 +78,12 @@ def fate(name: str, value: Any, release: str) -> Fate:
     return Fate({} if said is None else {row["new"]: said}, row["why"])
 
 
-def carried(given: Mapping[str, Any], release: str) -> dict[str, Any]:
+def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
     """``given`` as ``release`` takes it; what became part of a section joins what is given of it, which wins.
 
     Raises UserError for the first argument that the release lacks and nothing replaces.
     """
-    written: dict[str, Any] = {}
+    written: dict[str, object] = {}
     for name, value in given.items():
         found = fate(name, value, release)
         if found.refused:
@@ -96,7 +96,7 @@ def carried(given: Mapping[str, Any], release: str) -> dict[str, Any]:
     return out
 
 
-def section_of(name: str, value: Any) -> dict[str, Any]:
+def section_of(name: str, value: Any) -> dict[str, object]:
     """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null. Raises
     UserError for another value."""
     try:
@@ -108,13 +108,13 @@ def section_of(name: str, value: Any) -> dict[str, Any]:
     return dict(found or {})
 
 
-def refusal(name: str, value: Any, release: str, found: Fate, where: Where | None = None) -> UserError:
+def refusal(name: str, value: object, release: str, found: Fate, where: Where | None = None) -> UserError:
     """The error for an argument that ``release`` cannot take."""
     message = f"{SECTION}.{name}={value}: vLLM {release} has no argument {name}"
     return UserError(f"{message} ({found.why})" if found.why else message, where=where, hint=found.refused)
 
 
-def changes(given: Mapping[str, Any], release: str) -> Iterator[str]:
+def changes(given: Mapping[str, object], release: str) -> Iterator[str]:
     """A line for each argument that ``release`` gets under another name, or not at all."""
     for name, value in given.items():
         found = fate(name, value, release)
@@ -134,7 +134,7 @@ def _unknown(name: str, release: str) -> str:
 
 @cache
 def _arguments() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(
+    found: Mapping[str, object] = json.loads(
         data_path("translators/vllm/arguments.json").read_text(encoding="utf-8")
     )
     return found

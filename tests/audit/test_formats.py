@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from trinity_compat.audit.formats import FORMATS, render
+from trinity_compat.audit.formats import FORMATS, md, render
 from trinity_compat.audit.model import Audit
 from trinity_compat.translate.model import Caution
 
@@ -19,11 +19,15 @@ EMPTY = Audit((), {}, {})
 @pytest.mark.parametrize("audit", [MANY, Audit((ONE,)), EMPTY], ids=["many", "one", "none"])
 def test_every_format_renders(form, audit):
     text = render(audit, form)
-    assert text.endswith("\n")
+    assert text.endswith({"html": "</html>\n", "json": "}\n", "sarif": "}\n"}.get(form, "\n"))
     for one in audit.launches:
         assert one.source in text or (form == "sarif" and not one.changed())
     for source in audit.problems:
         assert source in text
+
+
+def test_a_format_that_ends_in_a_newline_gets_no_second_one():
+    assert render(MANY, "md") == md.render(MANY)
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html", "sarif", "json"])
@@ -65,6 +69,7 @@ def test_sarif_has_a_level_for_each_status_that_changes_meaning():
 def test_text_lists_what_changes_on_one_line_each():
     text = render(Audit((TWO,)), "text")
     assert re.search(r"TC033 +approximated +data\.shuffle=True +b\.sh:5 +order differs", text)
+    assert re.search(r"\n +code +status +key +where +what becomes of it\n", text)
     assert text.startswith("b.sh:3  verl.trainer.main_ppo\n  verl 0.5.0: data.x exists since 0.5.0\n")
 
 

@@ -98,6 +98,18 @@ def test_correlated_points_are_worth_what_theory_says(correlation):
     assert worth == pytest.approx(1000 * (1 - correlation) / (1 + correlation), rel=0.15)
 
 
+def test_a_random_walk_errs_by_what_theory_says_of_its_mean():
+    walks = np.cumsum(np.random.default_rng(5).normal(size=(1000, 320)), axis=1)
+    found = [within_runs(np.zeros(320), walk) for walk in walks]
+    errors = [one.errors[0] for one in found if one.doubt]
+    assert len(errors) > 900  # the others look steady enough to be taken for correlated noise
+    square = np.mean([error**2 for error, _ in errors])
+    assert square == pytest.approx(walks.mean(axis=1).var(), rel=0.15)
+    shares = [(1 - block / 16) ** 2 for block in range(1, 16)]  # of the steps between 16 blocks in the mean
+    freedom = sum(shares) ** 2 / sum(share**2 for share in shares) - 1
+    assert [own for _, own in errors] == pytest.approx([freedom] * len(errors))
+
+
 @pytest.mark.parametrize(("seeds", "difference"), [(5, 1.2), (20, 0.5), (3, 3.0)])
 def test_power_is_scipys_noncentral_t(seeds, difference):
     freedom, critical = 2 * seeds - 2, stats.t.ppf(0.975, 2 * seeds - 2)

@@ -1,9 +1,14 @@
 """The way back from single fields of a Trinity YAML."""
 
+from collections import Counter
+
 import pytest
 
+from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.sections.trainer import of_the_strategy, schedule
 from trinity_compat.translate.trinity_reader import TrinityReader
+
+from .helpers import translated
 
 MIN_LR = "actor_rollout_ref.actor.optim.min_lr"
 
@@ -65,3 +70,17 @@ OF_A_STRATEGY = {
 def test_a_strategy_gets_only_the_fields_that_its_dataclasses_have(strategy, told):
     config = {"trainer": {"trainer_strategy": strategy, **OF_A_STRATEGY}}
     assert dict(of_the_strategy(TrinityReader(config))) == {f"{ACTOR}.strategy": strategy, **told}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["algorithm.adv_estimator=grpo", "actor_rollout_ref.model.lora_rank=8", "data.seed=3"],
+        ["algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=True", "trainer.n_gpus_per_node=1"],
+        ["model_engine=megatron", "algorithm.adv_estimator=rloo", "trainer.total_training_steps=8"],
+    ],
+)
+def test_no_two_ways_back_tell_the_same_key(arguments):
+    _, config = translated(*arguments)
+    told = Counter(key for way in WAYS_BACK for key in dict(way(TrinityReader(config))))
+    assert len(told) > 40 and set(told.values()) == {1}

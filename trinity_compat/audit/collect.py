@@ -189,6 +189,7 @@ def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:
     nodes = {above for key in named for above in (key, *sections_above(key))}
     arguments = read_arguments(config.launch)
     later: set[str] = set()  # keys that are given again, or replaced with all that is around them
+    # Backwards: an argument is accounted for where a later one has replaced it or all around it.
     for given in reversed((*arguments.hydra, *arguments.overrides)):
         key = given.override.key
         told = key in nodes or not (named | later).isdisjoint((key, *sections_above(key)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from trinity_compat.audit.model import LaunchAudit
 from trinity_compat.translate.model import Finding, Status
@@ -25,7 +24,7 @@ def origin(finding: Finding, launch: LaunchAudit) -> str:
     return str(finding.where) if finding.where else f"default of verl {launch.version.value}"
 
 
-def short(value: Any, limit: int = 60) -> str:
+def short(value: object, limit: int = 60) -> str:
     """A value on one line of at most ``limit`` characters, as a veRL user would write it."""
     text = "null" if value is None else str(value)
     text = " ".join(text.split()) if text.strip() else repr(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from trinity_compat.compare import names
 from trinity_compat.compare.model import Run, Side
@@ -32,7 +31,7 @@ _BINS = 100
 Parts = dict[str, float]
 
 
-def timing(side: Side) -> dict[str, Any]:
+def timing(side: Side) -> dict[str, object]:
     """Seconds of each part: ``mean`` over steps and runs, ``steps`` (at most 100 bins of neighbouring steps)
     and ``explorer``, what the explorer of a decoupled run did beside it. Empty parts are left out."""
     by_step = _by_step(side)
@@ -93,7 +92,7 @@ def mean(side: Side, name: str) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def resources(side: Side) -> dict[str, Any]:
+def resources(side: Side) -> dict[str, object]:
     """Throughput and MFU per GPU. veRL divides by the trainer's GPUs; ``throughput_all`` divides by those of
     the rollout too, which a decoupled run has beside them: only this is fair against one that shares."""
     split = _split(side.runs[0])

@@ -33,7 +33,7 @@ class InEffect:
     """Every leaf of a source under the pinned veRL's keys, and where the set ones were written."""
 
     source: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     places: Mapping[str, str]
     why: str  # which veRL release it was read as, or that it is Trinity's
 
@@ -43,8 +43,8 @@ class KeyDifference:
     """One key whose effect differs."""
 
     key: str
-    a: Any
-    b: Any
+    a: object
+    b: object
     a_place: str
     b_place: str
 
@@ -66,7 +66,7 @@ def read_in_effect(source: str) -> InEffect:
     return _of_verl(source, config_from_yaml(path))
 
 
-def _of_trinity(source: str, config: Mapping[str, Any]) -> InEffect:
+def _of_trinity(source: str, config: Mapping[str, object]) -> InEffect:
     # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
     told = {**named(to_verl(config)), "trainer.use_v1": False}
     values = dict(_leaves(compose_pinned(told, flavour_of(config))))
@@ -99,7 +99,7 @@ def _place(setting: Setting) -> str:
     return f"follows {setting.interpolation}" if setting.interpolation else "default"
 
 
-def _unknown_texts(config: EffectiveConfig) -> dict[str, Any]:
+def _unknown_texts(config: EffectiveConfig) -> dict[str, object]:
     """Values that hold an unset variable or an unknown output, with its name in its place: a Trinity YAML
     has ``${oc.env:HOME}`` there too."""
     symbols = Symbols()
@@ -108,7 +108,7 @@ def _unknown_texts(config: EffectiveConfig) -> dict[str, Any]:
     return {key: symbols.in_effect(value) for key, value in values if not symbols.is_known(value)}
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in tree.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{prefix}{key}.")
@@ -138,7 +138,7 @@ def difference_text(first: str, others: Sequence[str], form: str) -> str:
     return "\n".join(_text(a, b, found, form) for b, found in pairs)
 
 
-def _row(d: KeyDifference) -> dict[str, Any]:
+def _row(d: KeyDifference) -> dict[str, object]:
     return {"key": d.key, "a": d.a, "b": d.b, "a_place": d.a_place, "b_place": d.b_place}
 
 
@@ -154,7 +154,7 @@ def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> st
     return "\n".join([*head, *lines]) + "\n"
 
 
-def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object]] | None:
     """What differs between two runs' recorded veRL configurations, for the HTML report: first the keys whose
     effect an audit calls changed (with its words, also where both wrote the same value), then the keys that
     only have another value. None unless both runs recorded theirs."""

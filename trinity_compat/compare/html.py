@@ -17,7 +17,7 @@ from trinity_compat.compare.verdict import Comparison
 _MOST = 400  # points of a drawn curve: more than a screen shows, and a page of 10 000 steps stays small
 
 
-def as_html(comparison: Comparison, *, config_diff: list[dict[str, Any]] | None = None) -> str:
+def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | None = None) -> str:
     """The page. Values are embedded as JSON with ``<`` escaped, so no text of a run becomes markup.
 
     ``config_diff``: rows of ``configs.of_runs``, None where a side's configuration is not known.

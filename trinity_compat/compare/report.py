@@ -169,14 +169,14 @@ def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
     }
 
 
-def _side_dict(side: Side) -> dict[str, Any]:
+def _side_dict(side: Side) -> dict[str, object]:
     return {
         "label": side.label,
         "runs": [{"name": r.name, "source": r.source, "kind": r.kind} for r in side.runs],
     }
 
 
-def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
+def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, object]:
     d = metric.difference
     return {
         "name": metric.name,
@@ -205,13 +205,13 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, Any]:
     }
 
 
-def _same_dict(metric: MetricVerdict) -> dict[str, Any]:
+def _same_dict(metric: MetricVerdict) -> dict[str, object]:
     """The equivalence test: against what margin, and p of B − A not being inside it."""
     margin = metric.evidence.margin
     return {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same}
 
 
-def _parting_dict(metric: MetricVerdict) -> dict[str, Any] | None:
+def _parting_dict(metric: MetricVerdict) -> dict[str, object] | None:
     """The band of B − A over windows of x; ``at``: where it first leaves 0, None where that isn't shown."""
     band = metric.evidence.band
     if band is None:
@@ -233,7 +233,7 @@ def _known(value: float | None) -> float | None:
     return None if value is None else _finite(value)
 
 
-def _summary_dict(side: SideCurves) -> dict[str, Any]:
+def _summary_dict(side: SideCurves) -> dict[str, object]:
     s = side.summary
     return {
         "level": _finite(s.level),
@@ -243,7 +243,7 @@ def _summary_dict(side: SideCurves) -> dict[str, Any]:
     }
 
 
-def _broken_dict(side: SideCurves) -> dict[str, Any] | None:
+def _broken_dict(side: SideCurves) -> dict[str, object] | None:
     b = side.broken
     if b is None:
         return None

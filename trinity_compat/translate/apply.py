@@ -20,6 +20,8 @@ from trinity_compat.trinity_config.validate import problems_at
 
 _TC = "trainer.trainer_config"
 _NAMELESS = ("actor_rollout_ref.",)
+# Upstream hard-codes the critic's optimizer unless trainer_config says otherwise: what it lists as default
+# is not what it trains with.
 _IN_FULL = ("critic.optim.lr", "critic.optim.weight_decay", "critic.optim.min_lr_ratio")
 
 
@@ -33,7 +35,7 @@ class Draft:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     cautions: list[Caution] = field(default_factory=list)
 
-    def put(self, path: str, value: Any, note: str | None, sources: Iterable[str] = ()) -> None:
+    def put(self, path: str, value: object, note: str | None, sources: Iterable[str] = ()) -> None:
         """Write one value; sections on the way are made."""
         put(self.config, path, value)
         if note:
@@ -41,7 +43,7 @@ class Draft:
         for key in sources:
             self.paths.setdefault(key, []).append(path)
 
-    def at(self, path: str) -> Any:
+    def at(self, path: str) -> object:
         """The value at a dotted path (list positions as numbers); None when nothing is there."""
         return value_at(self.config, path)
 
@@ -66,6 +68,7 @@ def apply_rows(view: LaunchView, rows: Rows) -> Draft:
 def _derivations(view: LaunchView, rows: Rows) -> list[str]:
     """The derivations that run: those that a row names, then those that no key asks for."""
     named = dict.fromkeys(row.by for row in rows.all() if row.by)
+    # What the script exports is no key, so that no row can name it.
     return [*named, *(name for name in ("environment",) if name not in named)]
 
 
@@ -131,7 +134,7 @@ def spelled(target: str, key: str) -> str:
     return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == TRINITY_OLD else key
 
 
-def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str, value: Any) -> bool:
+def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str, value: object) -> bool:
     """Whether upstream would do something else without ``key``, or the launch gives it."""
     if view.is_set(key) or key in _IN_FULL:
         return True
@@ -141,7 +144,7 @@ def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str,
     return bool(value != takes.default(name))
 
 
-def _null(view: LaunchView, value: Any) -> bool:
+def _null(view: LaunchView, value: object) -> bool:
     """The old trinity-rft types its fields without null; an empty dictionary says nothing in either."""
     return value == {} or (value is None and view.old_trinity)
 
@@ -155,7 +158,7 @@ def _refuse_open_numbers(view: LaunchView, keys: Iterable[str], *, free: bool = 
         view.demand_known(key)
 
 
-def _refuse_wrong_kind(view: LaunchView, path: str, value: Any, keys: Iterable[str]) -> None:
+def _refuse_wrong_kind(view: LaunchView, path: str, value: object, keys: Iterable[str]) -> None:
     """Refuse at the launch's line what trinity-rft would refuse in the YAML, and numbers without an end."""
     problems = (
         problems_at(path, view.symbols.written(value), view.options.trinity) if value is not None else []
@@ -168,7 +171,7 @@ def _refuse_wrong_kind(view: LaunchView, path: str, value: Any, keys: Iterable[s
     raise UserError(f"{view.written(key)}: {said} ({path})", where=view.where(key))
 
 
-def _texts(value: Any) -> bool:
+def _texts(value: object) -> bool:
     """Free text: a string with marks, or a list that holds one."""
     if isinstance(value, list):
         return any(map(_texts, value))

@@ -9,7 +9,6 @@ former, so that an edit of the YAML wins.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.inverse import compat_path, to_verl
@@ -33,9 +32,9 @@ def carry(view: LaunchView, draft: Draft) -> None:
             _write(view, draft, f"{base}.{name}", values)
 
 
-def _untold(view: LaunchView, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    lost: dict[str, Any] = {}
-    approximated: dict[str, Any] = {}
+def _untold(view: LaunchView, told: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    lost: dict[str, object] = {}
+    approximated: dict[str, object] = {}
     defaults = pinned_defaults(view.config.flavour)
     for key, setting in view.config.settings.items():
         if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
@@ -53,14 +52,14 @@ def _untold(view: LaunchView, told: Mapping[str, Any]) -> tuple[dict[str, Any], 
 _NONE = object()
 
 
-def _default(value: Any, given: bool, interpolation: str | None, pinned: Any) -> bool:
+def _default(value: object, given: bool, interpolation: str | None, pinned: object) -> bool:
     """Whether the pinned veRL has this value by itself."""
     if isinstance(pinned, str) and "${" in pinned:
         return not given and interpolation == pinned
     return pinned is not _NONE and same(pinned, value)
 
 
-def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, Any]) -> None:
+def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, object]) -> None:
     draft.put(path, dict(values), None)
     for key in values:
         draft.paths.setdefault(key, []).append(f"{path}.{key}")

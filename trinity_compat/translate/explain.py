@@ -108,7 +108,7 @@ def _unread(key: str, row: Row | None, rows: Rows) -> str | None:
 @functools.cache
 def derived() -> Mapping[str, Mapping[str, Any]]:
     """Paths that a derivation writes though no single key stands for them: by, why, from."""
-    found: Mapping[str, Mapping[str, Any]] = json.loads(
+    found: Mapping[str, Mapping[str, object]] = json.loads(
         data_path("translators/derived.json").read_text(encoding="utf-8")
     )
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from trinity_compat.errors import Where
 from trinity_compat.translate.apply import Draft
@@ -46,6 +45,7 @@ class Judge:
         """One finding per effective key, in their order, then one per argument that sets no key."""
         keys = self.effective_keys()
         found = tuple(self._finding(key) for key in keys)
+        # The promise of the audit: no key is lost, none is told twice.
         if [finding.key for finding in found] != keys:
             raise AssertionError("findings and effective keys differ")
         return (*found, *map(_finding_of_other, self.view.origin.others))
@@ -58,7 +58,7 @@ class Judge:
         at = None if target is None else self.view.symbols.written(self.draft.at(target))
         return Finding(code, status, key, value, where, target, at, reason)
 
-    def _shown(self, key: str, setting: Setting | None) -> Any:
+    def _shown(self, key: str, setting: Setting | None) -> object:
         """The value; a variable in it that nobody sets stands there by name, as in the YAML."""
         marked = self.view.symbolic.get(key)
         if marked is not None and not self.view.symbols.is_known(marked.value):

@@ -25,28 +25,30 @@ _TC = "trainer.trainer_config"
 _TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # the old schema is strict
 
 
-def to_verl(config: Mapping[str, Any]) -> dict[str, Any]:
+def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     """Return dotted keys of the pinned veRL with the values that ``config`` determines.
 
     Raises UserError for a count of steps that r doesn't divide, and for a configuration without the
     fields that every run needs.
     """
-    told: dict[str, Any] = {}
+    told: dict[str, object] = {}
     compat = compat_of(config)
     carried = dict(compat.get("verl", {}))
     reading = TrinityReader(config, *updates_per_step(config), compat.get("steps") == "verl")
+    # Later ones win: a derivation over a plain copy, what was passed through by name over both.
     told |= _copied(reading)
     for way_back in WAYS_BACK:
         told.update(way_back(reading))
     told |= _passed(config)
     _refuse_unknown(reading, carried)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
+        # Where the YAML says something else by now it was edited, and the edit wins.
         if told.get(key) == yaml_says:
             told[key] = launch_says
     return told | carried
 
 
-def _refuse_unknown(reading: TrinityReader, carried: Mapping[str, Any]) -> None:
+def _refuse_unknown(reading: TrinityReader, carried: Mapping[str, object]) -> None:
     """Raises UserError for an algorithm of Trinity's that veRL lacks: its default would train instead."""
     for path, (key, known) in NAMED.items():
         name = reading.get(path)
@@ -57,14 +59,14 @@ def _refuse_unknown(reading: TrinityReader, carried: Mapping[str, Any]) -> None:
             )
 
 
-def flavour_of(config: Mapping[str, Any]) -> str:
+def flavour_of(config: Mapping[str, object]) -> str:
     """``ppo_trainer`` or ``ppo_megatron_trainer``: which defaults the way back builds on."""
     strategy = TrinityReader(config).get("trainer.trainer_strategy")
     by_strategy = "ppo_megatron_trainer" if strategy == "megatron" else "ppo_trainer"
     return str(compat_of(config).get("flavour", by_strategy))
 
 
-def updates_per_step(config: Mapping[str, Any]) -> tuple[int, str]:
+def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
     """Return r, the mini-batches of one veRL step, and how it is known."""
     given = compat_of(config).get("updates_per_step")
     if given is not None:
@@ -74,7 +76,7 @@ def updates_per_step(config: Mapping[str, Any]) -> tuple[int, str]:
     return _positive(interval, "synchronizer.sync_interval"), reason
 
 
-def sync_of(config: Mapping[str, Any]) -> SyncSpec:
+def sync_of(config: Mapping[str, object]) -> SyncSpec:
     """Return when weights move, counted in veRL steps.
 
     An offset below a veRL step (the published examples' 1) counts as one: explorer and trainer
@@ -102,7 +104,7 @@ def _own_interval(reading: TrinityReader, side: str, r: int) -> int | None:
     return None if interval is None else max(1, round(int(interval) / r))
 
 
-def max_staleness_of(config: Mapping[str, Any]) -> int | None:
+def max_staleness_of(config: Mapping[str, object]) -> int | None:
     """Return how many veRL steps the weights of a group may be behind at its training; None: any number.
 
     ``algorithm.sample_strategy: staleness_control`` of trinity-rft (sample_strategy.py), which counts
@@ -125,7 +127,7 @@ def max_staleness_of(config: Mapping[str, Any]) -> int | None:
     return None if math.isinf(given) else int(given // updates_per_step(config)[0])
 
 
-def total_steps_of(config: Mapping[str, Any]) -> int | None:
+def total_steps_of(config: Mapping[str, object]) -> int | None:
     """Return the veRL steps after which the run ends, None when its epochs decide."""
     compat, reading = compat_of(config), TrinityReader(config)
     r = 1 if compat.get("steps") == "verl" else updates_per_step(config)[0]
@@ -134,7 +136,7 @@ def total_steps_of(config: Mapping[str, Any]) -> int | None:
     return min(given) if given else None
 
 
-def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
     """What only our runtime reads; empty in a YAML that wasn't translated."""
     reading = TrinityReader(config)
     found = reading.get(f"{_TC}.{COMPAT}") or reading.get(_TASKSET_COMPAT) or {}
@@ -143,7 +145,7 @@ def compat_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def target_of(config: Mapping[str, Any]) -> str:
+def target_of(config: Mapping[str, object]) -> str:
     """The trinity-rft release that translate wrote the file for."""
     return TRINITY_OLD if TrinityReader(config).get(_TASKSET_COMPAT) else TRINITY
 
@@ -153,15 +155,15 @@ def compat_path(target: str) -> str:
     return _TASKSET_COMPAT if target == TRINITY_OLD else f"{_TC}.{COMPAT}"
 
 
-def _positive(value: Any, name: str) -> int:
+def _positive(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"{name} is {value!r}, it should be a positive whole number")
     return value
 
 
-def _copied(reading: TrinityReader) -> dict[str, Any]:
+def _copied(reading: TrinityReader) -> dict[str, object]:
     """The inverse of every row that copies or scales."""
-    told: dict[str, Any] = {}
+    told: dict[str, object] = {}
     for key, row in load_rows().exact.items():
         if row.how not in ("copy", "scale"):
             continue
@@ -172,7 +174,7 @@ def _copied(reading: TrinityReader) -> dict[str, Any]:
     return told
 
 
-def _passed(config: Mapping[str, Any]) -> dict[str, Any]:
+def _passed(config: Mapping[str, object]) -> dict[str, object]:
     """What was passed to trainer_config stands under its own veRL name there."""
     section = TrinityReader(config).get(_TC) or {}
     told = {}
@@ -180,4 +182,5 @@ def _passed(config: Mapping[str, Any]) -> dict[str, Any]:
         {name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}
     ):
         told[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = value
+    # It counts updates there: the section of the optimizer divides it by r.
     return {key: value for key, value in told.items() if not key.endswith("optim.lr_warmup_steps")}

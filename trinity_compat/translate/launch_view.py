@@ -31,7 +31,7 @@ class Put:
     """
 
     path: str
-    value: Any
+    value: object
     sources: tuple[str, ...] = ()
     note: str | None = None
     join: str = ", "
@@ -67,12 +67,12 @@ class LaunchView:
     def launch(self) -> Launch:
         return self.origin.launch
 
-    def value(self, key: str, default: Any = None) -> Any:
+    def value(self, key: str, default: object = None) -> Any:
         """The real value of ``key``; ``default`` where veRL has no such key or it is null."""
         value = self.config.get(key)
         return default if value is None else value
 
-    def text(self, key: str, default: Any = None) -> Any:
+    def text(self, key: str, default: object = None) -> Any:
         """As ``value``, but a text keeps its environment variables as marks."""
         setting = self.symbolic.get(key)
         real = self.value(key, default)
@@ -184,7 +184,7 @@ class LaunchView:
         shown = plain[value] if value is None or isinstance(value, bool) else repr(value)
         return f"{self.spelling(key)}={shown}"
 
-    def below(self, prefix: str) -> dict[str, Any]:
+    def below(self, prefix: str) -> dict[str, object]:
         """Everything below ``prefix``: relative key → text."""
         keys = [key for key in self.config.settings if key.startswith(prefix + ".")]
         return {key[len(prefix) + 1 :]: self.text(key) for key in keys if not key.endswith("_target_")}
@@ -241,7 +241,7 @@ class LaunchView:
         return 1 if self.published else self.r
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: object) -> bool:
     """Whether ``value`` is a number that can be counted with: no bool, no inf, no nan, within 64 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from trinity_compat.errors import Where
 from trinity_compat.secret import hidden, shown
@@ -36,10 +35,10 @@ class Finding:
     code: str
     status: Status
     key: str
-    value: Any
+    value: object
     where: Where | None  # None: a default of the launch's veRL release
     target: str | None = None  # dotted path in the Trinity configuration
-    target_value: Any = None
+    target_value: object = None
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -67,8 +66,8 @@ class Translation:
     ``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     provenance: Mapping[str, str]
     findings: tuple[Finding, ...]
     warnings: tuple[Caution, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)  # r, gpu split, verl version, …
+    facts: Mapping[str, object] = field(default_factory=dict)  # r, gpu split, verl version, …

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 
@@ -27,7 +26,7 @@ class Options:
     resolve: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
-    assignments: Mapping[str, Any] = field(default_factory=dict)
+    assignments: Mapping[str, object] = field(default_factory=dict)
     rules: str | None = None
     comments: bool = True
     command: str = ""  # what the header says wrote the file

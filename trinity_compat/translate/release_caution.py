@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.releases import VERL_RELEASES
@@ -47,17 +46,17 @@ def release_caution(view: LaunchView) -> Iterator[Caution]:
 
 
 @functools.cache
-def _table() -> Mapping[str, Mapping[str, list[Any]]]:
+def _table() -> Mapping[str, Mapping[str, list[object]]]:
     text = data_path("translators/verl/changed_defaults.json").read_text(encoding="utf-8")
-    tables: Mapping[str, Mapping[str, list[Any]]] = json.loads(text)
+    tables: Mapping[str, Mapping[str, list[object]]] = json.loads(text)
     return tables
 
 
-def _changed(flavour: str) -> Mapping[str, list[Any]]:
+def _changed(flavour: str) -> Mapping[str, list[object]]:
     return _table()[flavour or FLAVOURS[0]]
 
 
-def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, Any]:
+def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, object]:
     """The default of ``key`` under each release; empty where the launch doesn't rely on it."""
     if view.is_set(key) or (key.startswith("critic.") and not view.critic):
         return {}
@@ -65,7 +64,7 @@ def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, 
     return {version: _implied(view, key, version, values[VERL_RELEASES.index(version)]) for version in able}
 
 
-def _implied(view: LaunchView, key: str, version: str, default: Any) -> Any:
+def _implied(view: LaunchView, key: str, version: str, default: object) -> object:
     """What an early release took from another key, which the launch may set."""
     if VERL_RELEASES.index(version) > VERL_RELEASES.index(_NO_LOW_AND_HIGH):
         return default
@@ -75,11 +74,11 @@ def _implied(view: LaunchView, key: str, version: str, default: Any) -> Any:
     return view.value(f"{_ACTOR}.clip_ratio", default) if key in _BOUNDS else default
 
 
-def _differ(values: Mapping[str, Any]) -> bool:
+def _differ(values: Mapping[str, object]) -> bool:
     return any(value != other for value, other in itertools.pairwise(values.values()))
 
 
-def _spelled(values: Mapping[str, Any]) -> str:
+def _spelled(values: Mapping[str, object]) -> str:
     """``0.001 (0.2.0–0.3.0), 0 (0.4.1–0.9.1)``."""
     runs = []
     for value, group in itertools.groupby(values.items(), key=lambda item: item[1]):
@@ -89,7 +88,7 @@ def _spelled(values: Mapping[str, Any]) -> str:
     return ", ".join(runs)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if value == "???":
         return "must be given"
     return "off" if value == _OFF else json.dumps(value)

@@ -9,7 +9,6 @@ waits behind it; ``decay`` therefore decides nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.spec import ReplaySpec
@@ -21,7 +20,7 @@ _LIMITED = "decay_limit_randomization"
 _FUNCTIONS = ("linear_decay", _LIMITED)
 
 
-def replay_of(config: Mapping[str, Any]) -> ReplaySpec | None:
+def replay_of(config: Mapping[str, object]) -> ReplaySpec | None:
     """Return how groups are used again, None where each is trained once.
 
     Raises UserError for a priority function or an argument that a run can't follow, and under ``sync_style:
@@ -71,7 +70,7 @@ def _use_limit(reading: TrinityReader) -> int:
     return max(0, limit)
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise UserError(f"{_SECTION}.reuse_cooldown_time={value}: write a number of seconds, 0 or more")
     return float(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.releases import VERL
@@ -18,7 +17,7 @@ from trinity_compat.verl_config.pinned import compose_pinned
 _MODEL = "explorer.rollout_model"
 
 
-def as_translated(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_translated(config: Mapping[str, object]) -> Mapping[str, object]:
     """The way back and forth again: what a run makes of ``config``, in Trinity's words.
 
     Raises UserError where the way back or the translation does.
@@ -31,7 +30,7 @@ def as_translated(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return translate(effective, replace(options, rollout_gpus=None)).config
 
 
-def _options_of(config: Mapping[str, Any]) -> Options:
+def _options_of(config: Mapping[str, object]) -> Options:
     """The options under which translate wrote the file; the defaults where it did not."""
     compat = inverse.compat_of(config)
     if not compat:

@@ -52,7 +52,7 @@ class Row:
     by: str = ""
     status: Status | None = None
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    same: Any = None
+    same: object = None
     has_same: bool = False
     free: bool = False
     passed: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.releases import VERL
 from trinity_compat.vllm_arguments import SECTION
@@ -40,7 +39,7 @@ _MANAGER = "reward.reward_manager.name"
 # Engines of veRL's releases that generate from the same weights and sampling parameters as vLLM.
 OTHER_ENGINES = ("sglang", "sglang_async", "trtllm", "hf")
 
-Value = Callable[[str], Any]  # the value of a key of the pinned veRL, None where it has none
+Value = Callable[[str], object]  # the value of a key of the pinned veRL, None where it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Refusal:
     key: str
     why: str
     hint: str = STOCK
-    off: tuple[Any, ...] = (None, False, "", 0)
+    off: tuple[object, ...] = (None, False, "", 0)
     also: tuple[str, ...] = ()
     below: str = ""
 

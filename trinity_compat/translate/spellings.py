@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.translate.launch_view import Put
 
@@ -18,7 +17,7 @@ class Pair:
     path: str
     key: str
 
-    def put(self, value: Any, note: str | None = None) -> Put:
+    def put(self, value: object, note: str | None = None) -> Put:
         """Write ``value``, because of the key."""
         return Put(self.path, value, (self.key,), note)
 

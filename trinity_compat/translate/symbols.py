@@ -37,35 +37,35 @@ class Symbols:
         self.pieces.append((part, where))
         return f"TCmark{len(self.pieces) - 1}x"
 
-    def within(self, value: Any) -> list[tuple[Part, Where]]:
+    def within(self, value: object) -> list[tuple[Part, Where]]:
         """The pieces whose marks ``value`` holds."""
         return [self.pieces[int(number)] for number in _MARK.findall(str(value))]
 
-    def written(self, value: Any) -> Any:
+    def written(self, value: object) -> Any:
         """``value`` with each mark as the YAML writes it: ``${oc.env:NAME,default}``."""
         return _replaced(value, lambda number: _spell(self.pieces[number][0]))
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> Any:
         """``value`` with each mark as its text under the known environment."""
         return _replaced(value, lambda number: self.pieces[number][0].text)
 
-    def in_effect(self, value: Any) -> Any:
+    def in_effect(self, value: object) -> object:
         """``value`` with each mark as its text; a variable that nobody sets stands there by its name."""
         return _replaced(
             value, lambda number: self.pieces[number][0].text or named(_spell(self.pieces[number][0]))
         )
 
-    def is_known(self, value: Any) -> bool:
+    def is_known(self, value: object) -> bool:
         """Whether every mark in ``value`` has a text."""
         return all(part.text for part, _ in self.within(value))
 
 
-def has_mark(value: Any) -> bool:
+def has_mark(value: object) -> bool:
     """Whether ``value`` is or holds a text with a mark."""
     return _MARK.search(str(value)) is not None
 
 
-def named(value: Any) -> Any:
+def named(value: object) -> Any:
     """``value`` of a YAML with ``${oc.env:NAME}`` for each variable whose default is bash's empty text."""
     return _mapped(value, lambda text: _EMPTY_DEFAULT.sub(r"\1}", text))
 
@@ -142,11 +142,11 @@ def _how_to_give(source: Open) -> str:
     )
 
 
-def _replaced(value: Any, text_of: Callable[[int], str]) -> Any:
+def _replaced(value: object, text_of: Callable[[int], str]) -> object:
     return _mapped(value, lambda text: _MARK.sub(lambda match: text_of(int(match.group(1))), text))
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _mapped(value: object, change: Callable[[str], str]) -> object:
     """``value`` with every text in it changed, those of keys too."""
     if isinstance(value, str):
         return change(value)
@@ -165,6 +165,7 @@ def _spell(part: Part) -> str:
         default = "".join(map(_spell, source.parts)) if source.parts else _quoted(source.default or "")
         return f"${{oc.env:{source.name},{default}}}"
     if isinstance(source, Open):
+        # The YAML's reader shall see the expression, not resolve it.
         return source.expression.replace("${", "\\${")
     return part.text
 

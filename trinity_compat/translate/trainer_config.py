@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.dotted import sections_above
@@ -20,14 +19,14 @@ class TrainerConfig:
     upstream accepts and overwrites from its own configuration.
     """
 
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
     ignored: frozenset[str]
 
     def takes(self, key: str) -> bool:
         """Whether a value at ``key`` reaches the trainer."""
         return key in self.defaults or any(f"{above}.*" in self.defaults for above in sections_above(key))
 
-    def default(self, key: str) -> Any:
+    def default(self, key: str) -> object:
         """The value that holds upstream when nothing is written at ``key``; None inside a dictionary."""
         return self.defaults.get(key)
 

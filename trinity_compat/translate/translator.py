@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -72,7 +71,7 @@ def symbolic_settings(
     return upgrade(composed).config.settings
 
 
-def _assign(config: dict[str, Any], provenance: dict[str, str], options: Options) -> None:
+def _assign(config: dict[str, object], provenance: dict[str, str], options: Options) -> None:
     """Apply ``--set``; what trinity-rft would refuse then is an error of the user's."""
     draft = Draft(config, provenance)
     for path, value in options.assignments.items():
@@ -88,13 +87,13 @@ def _assign(config: dict[str, Any], provenance: dict[str, str], options: Options
             raise UserError(f"--set {problem.path}: {problem.message}", hint=problem.hint)
 
 
-def _concerns(path: str, assigned: Mapping[str, Any]) -> bool:
+def _concerns(path: str, assigned: Mapping[str, object]) -> bool:
     return any(
         path == name or path.startswith(name + ".") or name.startswith(path + ".") for name in assigned
     )
 
 
-def _facts(view: LaunchView, draft: Draft) -> dict[str, Any]:
+def _facts(view: LaunchView, draft: Draft) -> dict[str, object]:
     rollout = draft.config.get("explorer", {}).get("rollout_model", {})
     return {
         "updates_per_step": view.r,

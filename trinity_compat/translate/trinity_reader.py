@@ -21,17 +21,17 @@ class TrinityReader:
     ``counts_verl`` is true where the YAML counts veRL steps (the published guide's way).
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     r: int = 1
     why: str = ""
     counts_verl: bool = False
 
-    def get(self, path: str, default: Any = None) -> Any:
+    def get(self, path: str, default: object = None) -> Any:
         """The value at a dotted path, list positions as numbers; ``default`` where nothing stands."""
         value = value_at(self.config, path)
         return default if value is None else value
 
-    def told(self, *pairs: Pair) -> Iterator[tuple[str, Any]]:
+    def told(self, *pairs: Pair) -> Iterator[tuple[str, object]]:
         """(veRL key, value) of every pair whose field the YAML has."""
         for pair in pairs:
             value = self.get(pair.path)

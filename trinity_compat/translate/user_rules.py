@@ -13,7 +13,7 @@ from trinity_compat.verl_config.yaml_files import key_lines
 CODE = "TC002"
 
 
-def read(path: Path, hows: Mapping[str, Status]) -> dict[str, dict[str, Any]]:
+def read(path: Path, hows: Mapping[str, Status]) -> dict[str, dict[str, object]]:
     """key → the row's fields, ``why`` and ``code`` filled in. ``hows``: what a row's ``how`` may be.
 
     Raises UserError with file and line for what can't be read or is no row.
@@ -49,7 +49,7 @@ def _told(error: Exception) -> str:
 Problem = tuple[str, str | None]
 
 
-def _problem(form: Any, hows: Mapping[str, Status]) -> Problem | None:
+def _problem(form: object, hows: Mapping[str, Status]) -> Problem | None:
     """What is wrong with a row, and what to write instead."""
     if not isinstance(form, Mapping):
         return "is no row", "how: copy, to: a.path.of.Trinity's, why: …"
@@ -67,7 +67,7 @@ def _problem(form: Any, hows: Mapping[str, Status]) -> Problem | None:
     return _derivation(form) or _target(form)
 
 
-def _derivation(form: Mapping[str, Any]) -> Problem | None:
+def _derivation(form: Mapping[str, object]) -> Problem | None:
     from trinity_compat.translate.sections import DERIVATIONS
 
     if form["how"] == "derive" and form.get("by") not in DERIVATIONS:
@@ -96,12 +96,12 @@ def _is_paths(value: Any) -> bool:
     )
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
 # field → whether a value fits, and what is asked for
-_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "how": (_is_text, "a word"),
     "why": (_is_text, "a text"),
     "code": (_is_text, "a code such as TC002"),

@@ -25,7 +25,7 @@ _NAMED_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\
 
 
 def dump(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     provenance: Mapping[str, str] | None = None,
     *,
     header: Sequence[str] = (),
@@ -58,7 +58,7 @@ class _Emitter:
         self._notes = notes
         self._rules = rules
 
-    def ordered(self, mapping: Mapping[Any, Any], kind: Type) -> Iterator[tuple[Any, Any, Type]]:
+    def ordered(self, mapping: Mapping[Any, object], kind: Type) -> Iterator[tuple[object, object, Type]]:
         """Yield (key, value, type) of a mapping: the schema's fields first, in its order."""
         fields = self._rules.classes.get(kind.class_name, {})
         for name in (*fields, *(key for key in mapping if key not in fields)):
@@ -67,7 +67,7 @@ class _Emitter:
                 inner = field.type if field else (kind.item or Type("any"))
                 yield name, mapping[name], inner
 
-    def entry(self, key: Any, value: Any, kind: Type, *, path: str, indent: str) -> Iterator[str]:
+    def entry(self, key: object, value: object, kind: Type, *, path: str, indent: str) -> Iterator[str]:
         """Yield the lines of ``key: value``."""
         head = f"{indent}{scalar(key)}:"
         flow = _flow(value)
@@ -85,7 +85,7 @@ class _Emitter:
         for position, item in enumerate(value):
             yield from self._item(item, kind.item or Type("any"), path=f"{path}.{position}", indent=indent)
 
-    def _item(self, value: Any, kind: Type, *, path: str, indent: str) -> Iterator[str]:
+    def _item(self, value: object, kind: Type, *, path: str, indent: str) -> Iterator[str]:
         flow = _flow(value)
         if flow is not None:
             yield f"{indent}- {flow}{self._note(path)}"
@@ -105,7 +105,7 @@ class _Emitter:
         return f"  # {text}" if text else ""
 
 
-def scalar(value: Any) -> str:
+def scalar(value: object) -> str:
     """Return one scalar as YAML; the same value under yaml.safe_load and OmegaConf's loader."""
     if value is None:
         return "null"
@@ -146,7 +146,7 @@ def _escaped(char: str) -> str:
     return f"\\u{ord(char):04x}"
 
 
-def _flow(value: Any) -> str | None:
+def _flow(value: object) -> str | None:
     """Return the one-line form of a scalar, an empty container or a list of scalars, else None."""
     if isinstance(value, Mapping):
         return None if value else "{}"

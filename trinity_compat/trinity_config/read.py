@@ -47,7 +47,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
 
 
-def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, Any]:
+def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
     """Read a Trinity YAML and check it against a release's schema.
 
     Raises UserError, with file and line, when the file cannot be read, is not YAML, holds a key twice,
@@ -60,7 +60,7 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, Any]:
     return parse(data, str(path), target)
 
 
-def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, Any]:
+def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, object]:
     """Read Trinity YAML text; ``name`` stands for the file in messages. Raises as ``load`` does."""
     if len(data) > _MAX_BYTES:
         raise UserError(f"larger than {_MAX_BYTES} bytes: not a configuration", where=Where(name))
@@ -68,7 +68,7 @@ def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, A
     if not isinstance(node, yaml.MappingNode):
         raise UserError("a mapping of sections is expected at the top", where=Where(name, 1))
     lines = dict(_lines(node, "", name))
-    config: dict[str, Any] = _construct(loader, node, name)
+    config: dict[str, object] = _construct(loader, node, name)
     _refuse(config, lines, name, target)
     return config
 
@@ -144,7 +144,7 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _refuse(config: dict[str, Any], lines: dict[str, int], name: str, target: str) -> None:
+def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target: str) -> None:
     problems = validate(config, target)
     if problems:
         first = problems[0]

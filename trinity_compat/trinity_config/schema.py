@@ -42,7 +42,7 @@ class Field:
 
     name: str
     type: Type
-    default: Any = None
+    default: object = None
     required: bool = False
     deprecated: str = ""
 
@@ -83,7 +83,7 @@ class Schema:
             return Field(part, kind.item)
         return None
 
-    def default(self, path: str) -> Any:
+    def default(self, path: str) -> object:
         """Return the default at a dotted path; KeyError when the release has no such field."""
         field = self.find(path)
         if field is None:

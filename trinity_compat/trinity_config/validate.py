@@ -7,7 +7,6 @@ that holds an interpolation (``${oc.env:…}``) is only known when upstream reso
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from trinity_compat.nearest import nearest, question
 from trinity_compat.trinity_config.problems import Problem
@@ -16,7 +15,7 @@ from trinity_compat.trinity_config.schema import Schema, Type, schema
 _BOOL_WORDS = frozenset({"yes", "y", "on", "true", "1", "no", "n", "off", "false", "0"})
 
 
-def validate(config: Mapping[str, Any], target: str) -> list[Problem]:
+def validate(config: Mapping[str, object], target: str) -> list[Problem]:
     """Return everything that trinity-rft ``target`` would refuse when it merges ``config``.
 
     Unknown fields carry the nearest known spelling, wrong types what is expected. Empty when the merge
@@ -26,14 +25,14 @@ def validate(config: Mapping[str, Any], target: str) -> list[Problem]:
     return list(_check(config, Type("class", class_name=rules.root), "", rules))
 
 
-def problems_at(path: str, value: Any, target: str) -> list[Problem]:
+def problems_at(path: str, value: object, target: str) -> list[Problem]:
     """As ``validate`` for one value at a dotted path. Empty where the release has no such field."""
     rules = schema(target)
     field = rules.find(path)
     return [] if field is None else list(_check(value, field.type, path, rules))
 
 
-def _check(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
+def _check(value: object, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
     if value is None:
         if not kind.optional and kind.kind != "any":
             yield Problem(
@@ -51,7 +50,7 @@ def _check(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[Problem
         yield Problem(path, f"{value!r} where {_wanted(kind)} is expected")
 
 
-def _check_class(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
+def _check_class(value: object, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
         yield Problem(path, f"{value!r} where a section is expected")
         return
@@ -68,7 +67,7 @@ def _check_class(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[P
             yield Problem(_join(path, name), "is required")
 
 
-def _check_items(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
+def _check_items(value: object, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
     if not isinstance(value, (list, tuple)):
         yield Problem(path, f"{value!r} where a list is expected")
         return
@@ -76,7 +75,7 @@ def _check_items(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[P
         yield from _check(inner, kind.item or Type("any"), _join(path, position), rules)
 
 
-def _check_values(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
+def _check_values(value: object, kind: Type, path: str, rules: Schema) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
         yield Problem(path, f"{value!r} where a mapping is expected")
         return
@@ -84,7 +83,7 @@ def _check_values(value: Any, kind: Type, path: str, rules: Schema) -> Iterator[
         yield from _check(inner, kind.item or Type("any"), _join(path, key), rules)
 
 
-def _interpolated(value: Any) -> bool:
+def _interpolated(value: object) -> bool:
     return isinstance(value, str) and "${" in value
 
 
@@ -99,29 +98,29 @@ def _wanted(kind: Type) -> str:
     return names.get(kind.kind, f"a {kind.kind}")
 
 
-def _is_int(value: Any, _: Type) -> bool:
+def _is_int(value: object, _: Type) -> bool:
     if isinstance(value, str):
         return _converts(int, value)
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_float(value: Any, _: Type) -> bool:
+def _is_float(value: object, _: Type) -> bool:
     if isinstance(value, str):
         return _converts(float, value)
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_bool(value: Any, _: Type) -> bool:
+def _is_bool(value: object, _: Type) -> bool:
     if isinstance(value, str):
         return value.lower() in _BOOL_WORDS
     return isinstance(value, (bool, int))
 
 
-def _is_str(value: Any, _: Type) -> bool:
+def _is_str(value: object, _: Type) -> bool:
     return isinstance(value, (str, int, float))
 
 
-def _is_enum(value: Any, kind: Type) -> bool:
+def _is_enum(value: object, kind: Type) -> bool:
     return isinstance(value, str) and value.lower() in kind.values
 
 
@@ -133,7 +132,7 @@ def _converts(to: Callable[[str], object], text: str) -> bool:
     return True
 
 
-_SCALARS: Mapping[str, Callable[[Any, Type], bool]] = {
+_SCALARS: Mapping[str, Callable[[object, Type], bool]] = {
     "int": _is_int,
     "float": _is_float,
     "bool": _is_bool,

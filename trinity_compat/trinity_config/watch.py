@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-class _Watched(dict[str, Any]):
+class _Watched(dict[str, object]):
     """A section that notes the path of each value that is taken out of it."""
 
-    def __init__(self, section: Mapping[str, Any], path: str, read: set[str]) -> None:
+    def __init__(self, section: Mapping[str, object], path: str, read: set[str]) -> None:
         super().__init__({key: _watch(value, _join(path, key), read) for key, value in section.items()})
         self._path, self._read = path, read
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         self._read.add(_join(self._path, key))
         return super().__getitem__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> object:
         self._read.add(_join(self._path, key))
         return super().get(key, default)
 
@@ -31,20 +31,20 @@ class _Watched(dict[str, Any]):
         return [self[key] for key in self]
 
 
-def watched(config: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+def watched(config: Mapping[str, object]) -> tuple[dict[str, Any], set[str]]:
     """A copy of ``config``, and the dotted paths that are read from it, growing as that happens."""
     read: set[str] = set()
     return _Watched(config, "", read), read
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Watched values as plain containers; all that they hold counts as read."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
-def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(config: Mapping[str, object]) -> dict[str, object]:
     """Dotted path → value of everything that holds no further keys; list positions count as parts."""
     return dict(_values(config, ""))
 
@@ -60,7 +60,7 @@ def _values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def _watch(value: Any, path: str, read: set[str]) -> Any:
+def _watch(value: object, path: str, read: set[str]) -> object:
     if isinstance(value, Mapping):
         return _Watched(value, path, read)
     if isinstance(value, list):
@@ -68,7 +68,7 @@ def _watch(value: Any, path: str, read: set[str]) -> Any:
     return value
 
 
-def _has_sections(node: Any) -> bool:
+def _has_sections(node: object) -> bool:
     return isinstance(node, list) and any(isinstance(item, Mapping) for item in node)
 
 

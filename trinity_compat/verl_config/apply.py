@@ -26,7 +26,7 @@ _ABSENT = object()
 class Applied:
     """A tree with overrides. ``origins``: dotted leaf → the override that set it, in that order."""
 
-    tree: dict[str, Any]
+    tree: dict[str, object]
     origins: dict[str, GivenOverride] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     added: list[GivenOverride] = field(
@@ -38,13 +38,14 @@ class Applied:
         self.diagnostics.append(Diagnostic(code, message, given.where, "error"))
 
 
-def apply_overrides(tree: dict[str, Any], overrides: tuple[GivenOverride, ...], release: str) -> Applied:
+def apply_overrides(tree: dict[str, object], overrides: tuple[GivenOverride, ...], release: str) -> Applied:
     """Set ``overrides`` on ``tree`` in their order. ``release`` names the release in messages."""
     done = Applied(tree)
     for given in overrides:
         _note_repeat(done, given)
         try:
             _apply(done, given, release)
+        # Two keys may refer to each other; OmegaConf fails then as well.
         except RecursionError:
             message = f"Hydra would refuse '{given.override.line}': it leads through a reference to itself"
             done.refuse("TP211", given, message)
@@ -67,7 +68,7 @@ def _note_repeat(done: Applied, given: GivenOverride) -> None:
     done.diagnostics.append(Diagnostic("TP205", message, given.where))
 
 
-def lookup(tree: Any, key: str) -> Any:
+def lookup(tree: object, key: str) -> object:
     """The raw node at a dotted key; interpolations on the way are followed. ``_ABSENT`` if none."""
     node, path = tree, ()
     for part in key.split("."):
@@ -77,7 +78,7 @@ def lookup(tree: Any, key: str) -> Any:
     return node
 
 
-def _step(tree: Any, node: Any, path: tuple[Any, ...], part: str) -> tuple[Any, tuple[Any, ...]]:
+def _step(tree: Any, node: Any, path: tuple[Any, ...], part: str) -> tuple[object, tuple[Any, ...]]:
     if isinstance(node, str) and "${" in node:
         target = Resolver(tree).target(node, path[:-1])
         node = _ABSENT if target is None else lookup(tree, ".".join(map(str, target)))
@@ -127,7 +128,7 @@ def _unknown(done: Applied, given: GivenOverride, release: str) -> None:
 
 
 def _check_nested(
-    done: Applied, given: GivenOverride, here: dict[str, Any], value: dict[Any, Any], release: str
+    done: Applied, given: GivenOverride, here: dict[str, Any], value: dict[object, object], release: str
 ) -> None:
     """A plain ``key={…}`` merges into a dict, whose keys are fixed in struct mode."""
     for name, item in value.items():
@@ -142,12 +143,12 @@ def _check_nested(
             _check_nested(done, given, here[name], item, release)
 
 
-def _store(done: Applied, given: GivenOverride, here: Any) -> None:
+def _store(done: Applied, given: GivenOverride, here: object) -> None:
     """OmegaConf.update with force_add: containers merge into dicts, a scalar on the way is replaced."""
     key, value = given.override.key, given.override.value
     *path, last = key.split(".")
-    node: Any = done.tree
-    place: tuple[Any, ...] = ()
+    node: object = done.tree
+    place: tuple[object, ...] = ()
     for part in path:
         below, place = _step(done.tree, node, place, part)
         if isinstance(below, str) and "${" in below:
@@ -167,7 +168,7 @@ def _store(done: Applied, given: GivenOverride, here: Any) -> None:
         _mark(done, given, key, value)
 
 
-def _put(done: Applied, given: GivenOverride, node: Any, part: str, value: Any) -> bool:
+def _put(done: Applied, given: GivenOverride, node: object, part: str, value: object) -> bool:
     if isinstance(node, dict):
         node[part] = value
         return True
@@ -183,12 +184,13 @@ def _refuse_item(done: Applied, given: GivenOverride) -> None:
     done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is no place in a list")
 
 
-def _mark(done: Applied, given: GivenOverride, key: str, value: Any) -> None:
+def _mark(done: Applied, given: GivenOverride, key: str, value: object) -> None:
     """Note the origin of each leaf below ``key``; a leaf set again moves to the end."""
     if isinstance(value, dict) and value:
         for name, item in value.items():
             _mark(done, given, f"{key}.{name}", item)
         return
+    # A dict keeps the place of a key that is written again; the last word on it counts as the later one.
     done.origins.pop(key, None)
     done.origins[key] = given
 

@@ -30,11 +30,11 @@ class CompositionError(UserError):
 class Choices:
     """The config groups that a launch picks: ``overrides`` replace, ``appended`` add, ``deleted`` drop."""
 
-    overrides: dict[str, Any] = field(default_factory=dict)
-    appended: list[tuple[str, str | None, Any]] = field(default_factory=list)  # group, package, value
+    overrides: dict[str, object] = field(default_factory=dict)
+    appended: list[tuple[str, str | None, object]] = field(default_factory=list)  # group, package, value
     deleted: dict[str, str | None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    known: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Entry:
     optional: bool = False
 
 
-def compose(find: Find, primary: str, choices: Choices) -> dict[str, Any]:
+def compose(find: Find, primary: str, choices: Choices) -> dict[str, object]:
     """Merge ``primary`` and all that its defaults list names, in Hydra's order.
 
     Raises CompositionError (a UserError) with Hydra's reason: a file that isn't there, a group
@@ -63,19 +63,19 @@ def defaults_list(find: Find, primary: str, choices: Choices) -> list[tuple[str,
     return parts
 
 
-def merge_parts(parts: list[tuple[str, ConfigFile]]) -> dict[str, Any]:
+def merge_parts(parts: list[tuple[str, ConfigFile]]) -> dict[str, object]:
     """The configuration of a defaults list, without Hydra's own node."""
-    config: dict[str, Any] = {}
+    config: dict[str, object] = {}
     for package, file in parts:
         config = merge(config, _at_package(package, file.config))
     config.pop("hydra", None)
     return config
 
 
-def _at_package(package: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
+def _at_package(package: str, content: Mapping[str, object]) -> Mapping[str, object]:
     if not package:
         return content
-    nested: dict[str, Any] = {}
+    nested: dict[str, object] = {}
     put(nested, package, content)
     return nested
 
@@ -102,6 +102,7 @@ def _expand(
         if line == "_self_":
             slots[position] = [(entry.package, file)]
         elif not _is_override(line):
+            # It refers to the choice of another group, which may stand further down: that one comes first.
             if "${" in str(_value_of(line, entry, choices)):
                 late.append(position)
             else:
@@ -111,13 +112,13 @@ def _expand(
     return [pair for position in sorted(slots) for pair in slots[position]]
 
 
-def _with_self(file: ConfigFile) -> list[Any]:
+def _with_self(file: ConfigFile) -> list[object]:
     """The defaults list with ``_self_``: at the end where the file doesn't say (Hydra ≥ 1.1)."""
     lines = list(file.defaults)
     return lines if "_self_" in lines else [*lines, "_self_"]
 
 
-def _is_override(line: Any) -> bool:
+def _is_override(line: object) -> bool:
     return isinstance(line, Mapping) and str(next(iter(line))).split(" ")[0] == "override"
 
 
@@ -130,7 +131,7 @@ def _note_overrides(lines: list[Any], parent: _Entry, choices: Choices) -> None:
                 choices.overrides[key] = next(iter(line.values()))
 
 
-def _words(line: Any) -> tuple[str, str | None, Any, bool]:
+def _words(line: object) -> tuple[str, str | None, object, bool]:
     """(group or path, package, value, optional) of a defaults line."""
     if isinstance(line, Mapping):
         spelled, value = next(iter(line.items()))
@@ -142,7 +143,7 @@ def _words(line: Any) -> tuple[str, str | None, Any, bool]:
     return path, package or None, None, "optional" in flags
 
 
-def _place(line: Any, parent: _Entry) -> tuple[str, str]:
+def _place(line: object, parent: _Entry) -> tuple[str, str]:
     """(override key, group path) of a group line: Hydra's GroupDefault.get_override_key."""
     group, package, _, _ = _words(line)
     path = _absolute(group, parent)
@@ -170,7 +171,7 @@ def _join_package(parent: str, package: str) -> str:
     return f"{parent}.{package}" if parent and package else parent or package
 
 
-def _value_of(line: Any, parent: _Entry, choices: Choices) -> Any:
+def _value_of(line: object, parent: _Entry, choices: Choices) -> object:
     if not isinstance(line, Mapping):
         return None
     key = _place(line, parent)[0]
@@ -180,14 +181,14 @@ def _value_of(line: Any, parent: _Entry, choices: Choices) -> Any:
     return _words(line)[2]
 
 
-def _expand_line(find: Find, line: Any, parent: _Entry, choices: Choices) -> list[tuple[str, ConfigFile]]:
+def _expand_line(find: Find, line: object, parent: _Entry, choices: Choices) -> list[tuple[str, ConfigFile]]:
     out: list[tuple[str, ConfigFile]] = []
     for entry in _entries(find, line, parent, choices):
         out += _expand(find, entry, choices)
     return out
 
 
-def _entries(find: Find, line: Any, parent: _Entry, choices: Choices) -> Iterator[_Entry]:
+def _entries(find: Find, line: object, parent: _Entry, choices: Choices) -> Iterator[_Entry]:
     name, package, _, optional = _words(line)
     if not isinstance(line, Mapping):
         plain = _absolute(name, parent)
@@ -206,7 +207,7 @@ def _entries(find: Find, line: Any, parent: _Entry, choices: Choices) -> Iterato
         yield _Entry(path, final, key, optional)
 
 
-def _chosen(value: Any, choices: Choices, key: str) -> Any:
+def _chosen(value: object, choices: Choices, key: str) -> object:
     """A choice with ``${other_group}`` filled in. Raises CompositionError when it isn't chosen."""
     if not isinstance(value, str):
         return value

@@ -68,7 +68,7 @@ def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
 
 def version_sensitive(
     launch: Launch, chosen: str, *, root: Path | None = None
-) -> list[tuple[str, dict[str, Any]]]:
+) -> list[tuple[str, dict[str, object]]]:
     """Keys whose value depends on which of the equally fitting releases is meant.
 
     Each with its value per release, absent where the release has no such key. Keys that only
@@ -87,9 +87,9 @@ def version_sensitive(
     return out
 
 
-def as_tree(config: EffectiveConfig) -> dict[str, Any]:
+def as_tree(config: EffectiveConfig) -> dict[str, object]:
     """The configuration as nested plain containers, interpolations resolved."""
-    tree: dict[str, Any] = {}
+    tree: dict[str, object] = {}
     for key, setting in config.settings.items():
         put(tree, key, setting.value)
     return tree
@@ -239,8 +239,9 @@ def _choices(groups: tuple[GivenOverride, ...]) -> Choices:
 
 def _composed(
     path: SearchPath, choices: Choices, groups: tuple[GivenOverride, ...]
-) -> tuple[dict[str, Any], Mapping[str, Where | None]]:
+) -> tuple[dict[str, object], Mapping[str, Where | None]]:
     """The configuration that the values are set on, and which of its keys stand in the user's files."""
+    # Without files or groups of the user's it is the release's own tree, composed once for all launches.
     if groups or path.places or not path.declares_tree:
         parts = _defaults(path, choices, groups)
         return merge_parts(parts), _file_origins(parts)
@@ -254,7 +255,7 @@ def _composed(
 
 
 @lru_cache(maxsize=64)
-def _by_itself(tree: Tree, primary: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _by_itself(tree: Tree, primary: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """(choices made, configuration) of a config file of veRL's own, to read only. Raises CompositionError."""
     choices = Choices()
     config = compose(tree.find, primary, choices)
@@ -303,7 +304,7 @@ def _file_origins(parts: list[tuple[str, ConfigFile]]) -> dict[str, Where | None
 
 
 def settings_of(
-    tree: Mapping[str, Any],
+    tree: Mapping[str, object],
     files: Mapping[str, Where | None],
     launch: Launch,
     notes: list[Diagnostic],
@@ -334,6 +335,7 @@ def _unresolved(
     blamed: dict[str, str] = {}
     for path, text in errors.items():
         key = ".".join(map(str, path))
+        # All that refers to a broken key fails with the same text; the user's own line is the one to blame.
         if text not in blamed or (key in settings and settings[key].where):
             blamed[text] = key
     return [

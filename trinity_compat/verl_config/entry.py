@@ -6,7 +6,6 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch
@@ -228,9 +227,9 @@ def _add_declared(path: SearchPath, root: Path) -> None:
             path.places.append(_reader(root / spelled, root))
 
 
-def user_keys(path: SearchPath) -> tuple[str | None, dict[str, Any]]:
+def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:
     """(flavour that the primary config builds on or None, merged content of the files above it)."""
-    content: dict[str, Any] = {}
+    content: dict[str, object] = {}
     name, seen = path.primary, set()
     while name not in FLAVOURS:
         file = path.find(name)

@@ -51,7 +51,7 @@ def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveC
     return _standing_alone(launch, file, version)
 
 
-def config_from_tree(tree: Mapping[str, Any], version: str) -> EffectiveConfig:
+def config_from_tree(tree: Mapping[str, object], version: str) -> EffectiveConfig:
     """As ``config_from_yaml`` for a configuration of ``version`` that is composed already."""
     launch = Launch("verl.trainer.main_ppo", (), Where("veRL configuration"))
     return _standing_alone(launch, ConfigFile(config=tree), version)
@@ -111,7 +111,7 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     return _over(base, file, content, complete=likeness >= _COMPLETE)
 
 
-def _flavour(content: Mapping[str, Any]) -> str:
+def _flavour(content: Mapping[str, object]) -> str:
     """Megatron's dumps carry ``actor.strategy: megatron``, and say so in the engine's section."""
     actor = content.get("actor_rollout_ref", {})
     actor = actor.get("actor", {}) if isinstance(actor, Mapping) else {}
@@ -120,7 +120,7 @@ def _flavour(content: Mapping[str, Any]) -> str:
     return FLAVOURS[1] if megatron else FLAVOURS[0]
 
 
-def _closest(content: Mapping[str, Any], flavour: str) -> tuple[VersionChoice, float]:
+def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice, float]:
     """A dump's release is the one with the largest share of common keys; of a file with some keys only,
     the newest that has most of them. With the share."""
     own = set(nodes(content))
@@ -141,10 +141,10 @@ def _closest(content: Mapping[str, Any], flavour: str) -> tuple[VersionChoice, f
 
 
 def _over(
-    base: EffectiveConfig, file: ConfigFile, content: Mapping[str, Any], *, complete: bool
+    base: EffectiveConfig, file: ConfigFile, content: Mapping[str, object], *, complete: bool
 ) -> EffectiveConfig:
     """``content`` over the release's defaults ``base``."""
-    raw: dict[str, Any] = {}
+    raw: dict[str, object] = {}
     for key, setting in base.settings.items():
         put(raw, key, setting.interpolation or setting.value)
     set_here = dict(content)
@@ -163,14 +163,18 @@ def _over(
 
 
 def _differing(
-    content: Mapping[str, Any], raw: Mapping[str, Any], resolved: Mapping[str, Any], *, written_only: bool
-) -> dict[str, Any]:
+    content: Mapping[str, object],
+    raw: Mapping[str, object],
+    resolved: Mapping[str, Any],
+    *,
+    written_only: bool,
+) -> dict[str, object]:
     """What of a dump isn't the release's default; ``written_only`` leaves interpolated defaults out.
 
     An interpolated default that follows a changed value is still the default, so the caller looks
     at those again after the rest has been applied.
     """
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for key, value in content.items():
         default = raw.get(key)
         if key in resolved and resolved[key] == value:

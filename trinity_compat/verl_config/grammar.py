@@ -26,7 +26,7 @@ _INTERPOLATED = re.compile(r"[\w/.:+@%*?|-]*(?:\$\{[\w.:,/ -]+\}[\w/.:+@%*?|-]*)
 _QUOTED = re.compile(r"'([^'\\\n]*)'|\"([^\"\\\n]*)\"")
 _SPACE = re.compile(r"[ \t]*")
 _ITEM = re.compile(r"[\w/.+@%*?|-]+", re.A)
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_WORDS: dict[str, object] = {"true": True, "false": False, "null": None}
 
 
 class OverrideSyntaxError(ValueError):
@@ -93,7 +93,7 @@ def split_key(line: str) -> tuple[str, str, str | None]:
     return op, head[len(op) :], text if equals else None
 
 
-def _plain_value(text: str) -> Any:
+def _plain_value(text: str) -> object:
     if not text:
         return ""
     if text[0] in "[{'\"":
@@ -106,7 +106,7 @@ def _plain_value(text: str) -> Any:
     raise _NotPlain
 
 
-def _primitive(text: str) -> Any:
+def _primitive(text: str) -> object:
     lowered = text.lower()
     if lowered in _WORDS:
         return _WORDS[lowered]
@@ -117,7 +117,7 @@ def _primitive(text: str) -> Any:
     return text
 
 
-def _element(text: str, at: int) -> tuple[Any, int]:
+def _element(text: str, at: int) -> tuple[object, int]:
     """A quoted string, list, dict or bare item starting at ``at``, and where it ends."""
     first = text[at : at + 1]
     if first == "[":
@@ -138,8 +138,8 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _list(text: str, at: int) -> tuple[list[Any], int]:
-    out: list[Any] = []
+def _list(text: str, at: int) -> tuple[list[object], int]:
+    out: list[object] = []
     at = _skip(text, at)
     if text[at : at + 1] == "]":
         return out, at + 1
@@ -154,8 +154,8 @@ def _list(text: str, at: int) -> tuple[list[Any], int]:
         at = _skip(text, at + 1)
 
 
-def _dict(text: str, at: int) -> tuple[dict[Any, Any], int]:
-    out: dict[Any, Any] = {}
+def _dict(text: str, at: int) -> tuple[dict[object, object], int]:
+    out: dict[object, object] = {}
     at = _skip(text, at)
     if text[at : at + 1] == "}":
         return out, at + 1
@@ -170,7 +170,7 @@ def _dict(text: str, at: int) -> tuple[dict[Any, Any], int]:
         at = _skip(text, at + 1)
 
 
-def _dict_key(text: str, at: int) -> tuple[Any, int]:
+def _dict_key(text: str, at: int) -> tuple[object, int]:
     key = _ITEM.match(text, at)
     if key is None:
         raise _NotPlain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
@@ -36,7 +35,7 @@ class Fit:
 def fit(
     overrides: Iterable[Override],
     flavour: str,
-    known: Mapping[str, Any],
+    known: Mapping[str, object],
     candidates: tuple[str, ...] = VERL_RELEASES,
 ) -> Fit:
     """Count what each release refuses. ``known`` are the keys of the user's own config files."""
@@ -64,19 +63,21 @@ def choose(found: Fit) -> VersionChoice:
 _ALL = (1 << len(VERL_RELEASES)) - 1
 
 
-def _accepting(override: Override, flavour: str, known: Mapping[str, Any]) -> int:
+def _accepting(override: Override, flavour: str, known: Mapping[str, object]) -> int:
     """Bit mask of the releases whose Hydra takes the override."""
     index = key_index()
     key = override.key
     group = index["groups"].get(key)
     if group is not None and isinstance(override.value, str):
         return int(group)
+    # What a config file of the user's has, its release takes whatever it is.
     if key in known:
         return _ALL
     has, filled = index[flavour].get(key, (0, 0))
     if override.op == SET:
         return int(has)
     if override.op == ADD:
+        # Hydra refuses + where a value stands already, but merges dictionaries and lists.
         return _ALL if isinstance(override.value, dict | list) else _ALL & ~int(filled)
     return int(filled) if override.op == DELETE else _ALL
 

@@ -29,7 +29,7 @@ class _Symbolic(Exception):
     """The interpolation stays as written."""
 
 
-def is_interpolated(value: Any) -> bool:
+def is_interpolated(value: object) -> bool:
     """Whether ``value`` is or holds a text with ``${…}``."""
     if isinstance(value, str):
         return "${" in value
@@ -41,19 +41,19 @@ def is_interpolated(value: Any) -> bool:
 class Resolver:
     """Resolves the interpolations of one tree. ``env`` holds the variables that the launch sets."""
 
-    def __init__(self, tree: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, tree: Mapping[str, object], env: Mapping[str, str] | None = None) -> None:
         self._tree = tree
         self._env = env or {}
-        self._done: dict[Path, Any] = {}
+        self._done: dict[Path, object] = {}
         self._busy: set[Path] = set()
         self.errors: dict[Path, str] = {}
 
-    def resolve(self) -> dict[str, Any]:
+    def resolve(self) -> dict[str, object]:
         """The tree with every interpolation filled in; failures go to ``errors`` and stay as text."""
         return self._section((), self._tree)
 
     def _section(self, path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         for key, value in section.items():
             kind = value.__class__
             if kind in _PLAIN or (kind is str and "${" not in value):
@@ -64,7 +64,7 @@ class Resolver:
                 out[key] = self._tolerant((*path, key), value)
         return out
 
-    def _tolerant(self, path: Path, value: Any) -> Any:
+    def _tolerant(self, path: Path, value: object) -> object:
         try:
             return self.value(path, value)
         except InterpolationError as error:
@@ -74,7 +74,7 @@ class Resolver:
             self.errors[path] = f"'{value}' refers to itself"
             return value
 
-    def value(self, path: Path, raw: Any) -> Any:
+    def value(self, path: Path, raw: object) -> object:
         """The resolved value of the node ``raw`` at ``path``. Raises InterpolationError."""
         if isinstance(raw, dict):
             return {key: self.value((*path, key), item) for key, item in raw.items()}
@@ -84,6 +84,7 @@ class Resolver:
             return raw
         if path in self._done:
             return self._done[path]
+        # It is being resolved further up: the reference leads back to itself.
         if path in self._busy:
             raise InterpolationError(f"'{raw}' refers to itself")
         self._busy.add(path)
@@ -104,7 +105,7 @@ class Resolver:
             return _join(key[:dots], key[dots:], parent)
         return None
 
-    def _text(self, raw: str, parent: Path) -> Any:
+    def _text(self, raw: str, parent: Path) -> object:
         whole = _closing(raw, 1) == len(raw) - 1 if raw.startswith("${") else False
         try:
             if whole:
@@ -120,6 +121,7 @@ class Resolver:
             if start < 0:
                 out.append(raw[at:])
                 return "".join(out)
+            # As OmegaConf: an odd number of backslashes escapes the $, and two of them are one.
             slashes = len(raw[:start]) - len(raw[:start].rstrip("\\"))
             if slashes % 2:
                 out.append(raw[at : start - 1 - slashes // 2] + "${")
@@ -130,7 +132,7 @@ class Resolver:
             out.append(str(self._reference(raw[start + 2 : end], parent)))
             at = end + 1
 
-    def _reference(self, inner: str, parent: Path) -> Any:
+    def _reference(self, inner: str, parent: Path) -> object:
         """The value of ``${inner}``."""
         name, colon, rest = inner.partition(":")
         if colon and _NAME.fullmatch(name.strip()):
@@ -146,8 +148,8 @@ class Resolver:
             raise InterpolationError(f"'${{{inner}}}' names a key whose value is missing (???)")
         return value
 
-    def _node(self, target: Path, shown: str) -> Any:
-        node: Any = self._tree
+    def _node(self, target: Path, shown: str) -> object:
+        node: object = self._tree
         path: Path = ()
         for part in target:
             if isinstance(node, str) and "${" in node:
@@ -160,23 +162,23 @@ class Resolver:
                 raise InterpolationError(f"'{shown}' names a key that isn't there")
         return self.value(path, node)
 
-    def _follow(self, raw: str, path: Path) -> tuple[Any, Path]:
+    def _follow(self, raw: str, path: Path) -> tuple[object, Path]:
         """The container behind an interpolation in the middle of a path."""
         target = self.target(raw, path[:-1])
         if target is None:
             return self.value(path, raw), path
-        node: Any = self._tree
+        node: object = self._tree
         for part in target:
             node = node.get(part) if isinstance(node, dict) else None
         return (self.value(path, raw), path) if node is None else (node, target)
 
-    def _call(self, name: str, arguments: tuple[str, ...], parent: Path) -> Any:
+    def _call(self, name: str, arguments: tuple[str, ...], parent: Path) -> object:
         function = _RESOLVERS.get(name)
         if function is None:
             raise _Symbolic
         return function(self, arguments, parent)
 
-    def _argument(self, text: str, parent: Path) -> Any:
+    def _argument(self, text: str, parent: Path) -> object:
         if "${" in text and not text.startswith(("'", '"')):
             return self._text(text, parent)
         try:
@@ -185,7 +187,7 @@ class Resolver:
         except OverrideSyntaxError as error:
             raise InterpolationError(str(error)) from None
 
-    def _select(self, arguments: tuple[str, ...], parent: Path) -> Any:
+    def _select(self, arguments: tuple[str, ...], parent: Path) -> object:
         """oc.select: a missing key, or one set to ``???``, gives the default."""
         key = str(self._argument(arguments[0], parent))
         default = self._argument(arguments[1], parent) if len(arguments) > 1 else None
@@ -199,7 +201,7 @@ class Resolver:
             return default
         return default if isinstance(value, str) and value == MISSING else value
 
-    def _environment(self, arguments: tuple[str, ...], parent: Path) -> Any:
+    def _environment(self, arguments: tuple[str, ...], parent: Path) -> object:
         """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""
         name = str(self._argument(arguments[0], parent))
         if name in self._env:
@@ -209,12 +211,12 @@ class Resolver:
         default = self._argument(arguments[1], parent)
         return default if default is None else str(default)
 
-    def _decode(self, arguments: tuple[str, ...], parent: Path) -> Any:
+    def _decode(self, arguments: tuple[str, ...], parent: Path) -> object:
         text = self._argument(arguments[0], parent)
         return text if text is None else self._argument(str(text), parent)
 
 
-_RESOLVERS: dict[str, Callable[[Resolver, tuple[str, ...], Path], Any]] = {
+_RESOLVERS: dict[str, Callable[[Resolver, tuple[str, ...], Path], object]] = {
     "oc.select": Resolver._select,
     "oc.env": Resolver._environment,
     "oc.decode": Resolver._decode,
@@ -231,7 +233,7 @@ def _join(dots: str, name: str, parent: Path) -> Path | None:
 
 
 @lru_cache(maxsize=_KNOWN)
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     return parse_value(text)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 MISSING = "???"
 
 
-def merge(into: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+def merge(into: dict[str, object], source: Mapping[str, object]) -> dict[str, object]:
     """``source`` over ``into`` in place: dicts merge, all else replaces; ``???`` never replaces a value."""
     for key, value in source.items():
         if isinstance(value, (dict, Mapping)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch, Word
@@ -21,7 +20,7 @@ class Setting:
     """
 
     key: str
-    value: Any
+    value: object
     where: Where | None = None
     word: Word | None = None
     spelling: str = ""
@@ -59,7 +58,7 @@ class EffectiveConfig:
     diagnostics: tuple[Diagnostic, ...] = ()
     others: tuple[Setting, ...] = ()
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> object:
         """Value of ``key``; ``default`` when this release has no such key."""
         setting = self.settings.get(key)
         return default if setting is None else setting.value

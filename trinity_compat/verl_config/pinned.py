@@ -17,7 +17,7 @@ from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 from trinity_compat.verl_config.sections import takes
 
 
-def compose_pinned(overrides: Mapping[str, Any], flavour: str = "ppo_trainer") -> dict[str, Any]:
+def compose_pinned(overrides: Mapping[str, object], flavour: str = "ppo_trainer") -> dict[str, Any]:
     """The pinned veRL's defaults with ``overrides`` (dotted key → value) set or added.
 
     All interpolations are resolved; ``${oc.env:NAME}`` without a default stays as written.
@@ -33,7 +33,7 @@ def compose_pinned(overrides: Mapping[str, Any], flavour: str = "ppo_trainer") -
     return resolved
 
 
-def pinned_tree(flavour: str) -> dict[str, Any]:
+def pinned_tree(flavour: str) -> dict[str, object]:
     """The pinned veRL's defaults of a flavour, interpolations as written. Raises UserError."""
     if flavour not in FLAVOURS:
         raise UserError(f"veRL has no configuration '{flavour}'", hint=f"write one of {', '.join(FLAVOURS)}")
@@ -47,7 +47,7 @@ class Pinned:
     """
 
     def __init__(self, flavour: str) -> None:
-        self.tree: Mapping[str, Any] = compose(release_tree(VERL).find, flavour, Choices())
+        self.tree: Mapping[str, object] = compose(release_tree(VERL).find, flavour, Choices())
         self.nodes = frozenset(nodes(self.tree))
         self.takes = lru_cache(maxsize=8192)(self._takes)
 
@@ -62,7 +62,7 @@ def pinned_release(flavour: str) -> Pinned:
     return Pinned(flavour)
 
 
-def put(tree: dict[str, Any], key: str, value: Any) -> None:
+def put(tree: dict[str, object], key: str, value: object) -> None:
     """Set a dotted key as ``++key=value`` does: dicts merge, sections on the way are made."""
     if isinstance(value, Mapping):
         below = value_at(tree, key)

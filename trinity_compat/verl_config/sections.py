@@ -14,7 +14,7 @@ _READ = ("reward.reward_kwargs.", "reward.custom_reward_function.reward_kwargs."
 _NOT_BUILT = ("algorithm.", "reward.", "skip.", "global_profiler.")
 
 
-def takes(tree: Mapping[str, Any], key: str) -> bool | None:
+def takes(tree: Mapping[str, object], key: str) -> bool | None:
     """Whether the part of ``tree`` that ``key`` would be added to has a use for it.
 
     True: the key is there, its section is free-form (an empty dict, null, a dict field of a dataclass),
@@ -27,8 +27,8 @@ def takes(tree: Mapping[str, Any], key: str) -> bool | None:
     return None if found is False and key.startswith(_NOT_BUILT) else found
 
 
-def _walk(tree: Mapping[str, Any], key: str) -> bool | None:
-    node: Any = tree
+def _walk(tree: Mapping[str, object], key: str) -> bool | None:
+    node: object = tree
     inside = False  # of a section that becomes a dataclass: a plain dict there is a field of any content
     for part in key.split("."):
         if node is None or node == {} or (isinstance(node, str) and "${" in node):

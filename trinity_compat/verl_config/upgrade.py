@@ -60,7 +60,7 @@ class KeyChange:
     old: str
     new: tuple[str, ...]
     why: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     take_pinned: bool = False
     skip_null: bool = False
     only: str | None = None
@@ -70,7 +70,7 @@ class KeyChange:
         tail = key[len(self.old) - 1 :] if self.old.endswith(".*") else ""
         return tuple(new.removesuffix("*") + tail for new in self.new)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> object:
         """The new spelling of a value."""
         if not self.values:
             return value
@@ -86,7 +86,7 @@ class _Placed:
     """A value to stand at ``key`` of the pinned tree."""
 
     key: str
-    value: Any
+    value: object
     setting: Setting
     optional: bool  # a default of the old release: written only where the pinned default differs
 
@@ -186,11 +186,11 @@ def _carry(
     placed += [_Placed(new, value, setting, not given) for new in targets]
 
 
-def _says_nothing(value: Any) -> bool:
+def _says_nothing(value: object) -> bool:
     return value is None or value in ({}, [])
 
 
-def _settle(tree: dict[str, Any], placed: list[_Placed]) -> dict[str, Setting]:
+def _settle(tree: dict[str, object], placed: list[_Placed]) -> dict[str, Setting]:
     """The settings of the pinned tree: what is given, then each old default that still differs.
 
     Writing a value can change others that refer to it, so this repeats until nothing differs.
@@ -211,16 +211,19 @@ def _settle(tree: dict[str, Any], placed: list[_Placed]) -> dict[str, Setting]:
         pending = [item for item in pending if item.key not in written]
 
 
-def _holds(leaves: Mapping[str, tuple[Any, Any]], item: _Placed) -> bool:
+def _holds(leaves: Mapping[str, tuple[object, object]], item: _Placed) -> bool:
     """Whether the tree has ``item``'s value; an empty section says nothing about one that is filled."""
     leaf = leaves.get(item.key)
     if leaf is None:
         return item.value == {} and any(key.startswith(item.key + ".") for key in leaves)
     value = leaf[1]
+    # To Python True equals 1 and 1 equals 1.0; a configuration that says one does not say the other.
     return type(value) is type(item.value) and (value == item.value or item.value == {})
 
 
-def _as_settings(leaves: Mapping[str, tuple[Any, Any]], written: Mapping[str, _Placed]) -> dict[str, Setting]:
+def _as_settings(
+    leaves: Mapping[str, tuple[object, object]], written: Mapping[str, _Placed]
+) -> dict[str, Setting]:
     out: dict[str, Setting] = {}
     for key, (raw, value) in leaves.items():
         item = written.get(key)
@@ -256,12 +259,12 @@ class _Implied:
     """A value that the old release held without a key for it."""
 
     new: tuple[str, ...]
-    value: Any
+    value: object
     why: str
     setting: Setting
 
 
-_Rule = Callable[[EffectiveConfig], Any]
+_Rule = Callable[[EffectiveConfig], object]
 
 
 def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
@@ -285,7 +288,7 @@ def _kl_in_reward(config: EffectiveConfig) -> bool:
     return not config.get("actor_rollout_ref.actor.use_kl_loss", False)
 
 
-def _clip_ratio(config: EffectiveConfig) -> Any:
+def _clip_ratio(config: EffectiveConfig) -> object:
     return config.get("actor_rollout_ref.actor.clip_ratio", 0.2)
 
 
@@ -294,7 +297,7 @@ def _clip_of(model: str) -> _Rule:
     return lambda config: config.get(f"{model}.grad_clip")
 
 
-def _overlong_length(config: EffectiveConfig) -> Any:
+def _overlong_length(config: EffectiveConfig) -> object:
     if not any(key.startswith("reward_model.overlong_buffer.") for key in config.settings):
         return None
     return config.get("data.max_response_length")

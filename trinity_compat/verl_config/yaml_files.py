@@ -31,8 +31,8 @@ class ConfigFile:
     ``source`` is the path of a user's own file, "" for veRL's; ``lines`` its dotted keys' lines.
     """
 
-    defaults: tuple[Any, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
+    defaults: tuple[object, ...] = ()
+    config: Mapping[str, object] = field(default_factory=dict)
     package: str | None = None
     source: str = ""
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -71,11 +71,11 @@ def _loader() -> type:
     return Loader
 
 
-def _oversized(root: Any) -> Any:
+def _oversized(root: object) -> Any:
     """The first node that stands for more than _MOST_NODES with its aliases followed, or that holds itself;
     None where there is none. An alias is its anchor's very node, so that each is counted once."""
     sizes: dict[int, int] = {}
-    pending: list[tuple[Any, bool]] = [(root, False)]
+    pending: list[tuple[object, bool]] = [(root, False)]
     while pending:
         node, counted_below = pending.pop()
         below = _below(node)
@@ -90,13 +90,13 @@ def _oversized(root: Any) -> Any:
     return None
 
 
-def _below(node: Any) -> list[Any]:
+def _below(node: Any) -> list[object]:
     if isinstance(node.value, str):
         return []
     return [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
 
 
-def load_yaml(text: str) -> Any:
+def load_yaml(text: str) -> object:
     """Parse one YAML document by OmegaConf's rules. Raises yaml.YAMLError."""
     import yaml
 

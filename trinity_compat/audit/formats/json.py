@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import origin
@@ -17,9 +16,9 @@ def render(audit: Audit) -> str:
     return json.dumps(as_data(audit), indent=1, ensure_ascii=False)
 
 
-def as_data(audit: Audit) -> dict[str, Any]:
+def as_data(audit: Audit) -> dict[str, object]:
     """Return the audit in plain containers that JSON can hold."""
-    data: dict[str, Any] = {"version": 1, "launches": [_launch(launch) for launch in audit.launches]}
+    data: dict[str, object] = {"version": 1, "launches": [_launch(launch) for launch in audit.launches]}
     if audit.problems:
         data["problems"] = dict(audit.problems)
     if audit.empty:
@@ -27,7 +26,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
     return data
 
 
-def _launch(launch: LaunchAudit) -> dict[str, Any]:
+def _launch(launch: LaunchAudit) -> dict[str, object]:
     return {
         "source": launch.source,
         "line": launch.where.line,
@@ -54,7 +53,7 @@ def _launch(launch: LaunchAudit) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding, launch: LaunchAudit) -> dict[str, Any]:
+def _finding(finding: Finding, launch: LaunchAudit) -> dict[str, object]:
     data = {
         "code": finding.code,
         "status": finding.status.value,
@@ -70,7 +69,7 @@ def _finding(finding: Finding, launch: LaunchAudit) -> dict[str, Any]:
     return data
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return the value as JSON has it: infinities and what is no JSON type as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote
 
 from trinity_compat import __version__
@@ -29,7 +28,7 @@ def render(audit: Audit) -> str:
     return json.dumps(as_data(audit), indent=1, ensure_ascii=False)
 
 
-def as_data(audit: Audit) -> dict[str, Any]:
+def as_data(audit: Audit) -> dict[str, object]:
     """Return one SARIF log with one run; file names are relative to where the command ran."""
     results = [result for launch in audit.launches for result in _results(launch)]
     rules = list(dict.fromkeys(result["ruleId"] for result in results))
@@ -52,7 +51,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _results(launch: LaunchAudit) -> Iterator[dict[str, Any]]:
+def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
     if launch.refused is not None:
         yield _result("TC000", "error", f"cannot be translated: {launch.refused}", launch.where)
         return
@@ -66,7 +65,7 @@ def _results(launch: LaunchAudit) -> Iterator[dict[str, Any]]:
             yield _of_finding(finding, launch)
 
 
-def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, Any]:
+def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, object]:
     leads = f" → {target(finding)}" if finding.target else ""
     by_default = "" if finding.where else f" (default of verl {launch.version.value})"
     text = f"{assignment(finding)}{by_default}: {finding.status.value}: {finding.reason}{leads}"
@@ -77,8 +76,8 @@ def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, Any]:
     return result
 
 
-def _result(rule: str, level: str, text: str, where: Where) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": quote(where.file)}}
+def _result(rule: str, level: str, text: str, where: Where) -> dict[str, object]:
+    place: dict[str, object] = {"artifactLocation": {"uri": quote(where.file)}}
     if where.line:
         place["region"] = {"startLine": where.line}
     return {

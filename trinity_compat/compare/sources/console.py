@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from trinity_compat.compare.model import Run, Series
 from trinity_compat.compare.sources.tables import Printed, number_of
@@ -52,7 +51,7 @@ def _pairs(text: str) -> Iterator[tuple[str, float, str]]:
             yield name.strip(), number, value
 
 
-def configuration(lines: Iterable[str]) -> Mapping[str, Any]:
+def configuration(lines: Iterable[str]) -> Mapping[str, object]:
     """The configuration that veRL's task runner pretty-prints before it trains (main_ppo.py: pprint), empty
     where it isn't there or other output runs through it. Literals only: nothing is evaluated."""
     prefix, text = "", ""
@@ -69,7 +68,7 @@ def configuration(lines: Iterable[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _literal(text: str) -> Mapping[str, Any]:
+def _literal(text: str) -> Mapping[str, object]:
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -38,7 +38,7 @@ def _role(root: Path, role: str) -> Path:
 
 def _meta(directory: Path) -> dict[str, Any]:
     """What config/run.json and config/audit.json say; an absent or damaged file says nothing."""
-    meta: dict[str, Any] = {}
+    meta: dict[str, object] = {}
     spec = _json(directory / "config" / "run.json")
     for key in ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers"):
         if key in spec:
@@ -50,7 +50,7 @@ def _meta(directory: Path) -> dict[str, Any]:
     return meta
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, object]:
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from trinity_compat.compare.model import Run, Series
 from trinity_compat.errors import UserError, Where
@@ -60,7 +59,7 @@ def read_json(path: Path) -> Run:
     return _from_rows(path, (row for row in data if isinstance(row, dict)))
 
 
-def _json_lines(text: str) -> Iterator[Mapping[str, Any]]:
+def _json_lines(text: str) -> Iterator[Mapping[str, object]]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
@@ -70,12 +69,12 @@ def _json_lines(text: str) -> Iterator[Mapping[str, Any]]:
             yield row
 
 
-def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
+def _from_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Run:
     series: dict[str, Series] = {}
     has_step = False
     for index, row in enumerate(rows):
         data = row.get("data")
-        flat: Mapping[str, Any] = {**row, **data} if isinstance(data, dict) else row
+        flat: Mapping[str, object] = {**row, **data} if isinstance(data, dict) else row
         step, found = _first(flat, _STEP_NAMES)
         wall, _ = _first(flat, _WALL_NAMES)
         if abs(step) >= 2**63:
@@ -88,7 +87,7 @@ def _from_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Run:
     return Run(path.stem, str(path), "table", series, notes=notes)
 
 
-def _add_row(row: Mapping[str, Any], step: int, wall: float, series: dict[str, Series]) -> None:
+def _add_row(row: Mapping[str, object], step: int, wall: float, series: dict[str, Series]) -> None:
     """Note every number of the row; what a million values pass through has no call for each."""
     for name, value in row.items():
         number = value if type(value) is float else number_of(value)
@@ -101,7 +100,7 @@ def _add_row(row: Mapping[str, Any], step: int, wall: float, series: dict[str, S
         known.walls.append(wall)
 
 
-def _first(row: Mapping[str, Any], names: Iterable[str]) -> tuple[float, bool]:
+def _first(row: Mapping[str, object], names: Iterable[str]) -> tuple[float, bool]:
     for name in names:
         value = number_of(row.get(name))
         if value is not None:
@@ -130,7 +129,7 @@ class Printed:
         return 10.0**-self.decimals if 3 <= self.decimals <= 8 else 0.0
 
 
-def number_of(value: Any) -> float | None:
+def number_of(value: object) -> float | None:
     """A number, also as text and as numpy's repr; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.releases import TRINITY_OLD
@@ -320,7 +319,7 @@ def correction(reading: TrinityReader) -> Told:
         yield f"{CORRECTION}.{name}", value
 
 
-def _correction(view: LaunchView) -> dict[str, Any]:
+def _correction(view: LaunchView) -> dict[str, object]:
     return view.below(CORRECTION)
 
 

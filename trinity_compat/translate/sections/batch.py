@@ -99,6 +99,7 @@ def intervals(view: LaunchView) -> Said:
     """Save and test intervals, critic warm-up, how many checkpoints are kept."""
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
     yield Put(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
+    # The way back divides by r, and has to find NEVER again.
     never = NEVER * view.step
     interval, note = (
         (test * view.step, _times(view, TEST, test)) if test > 0 else (never, f"never: {TEST}={test}")
@@ -121,6 +122,7 @@ def counted_in_steps(reading: TrinityReader) -> Told:
     """Everything that happens every so many steps."""
     save = reading.steps(SAVE_INTERVAL)
     if save is not None:
+        # Off is 0 in Trinity and -1 in veRL.
         yield SAVE, save or -1
     test = reading.steps(EVAL_INTERVAL)
     never = test is None or test >= NEVER or not reading.get("buffer.explorer_input.eval_tasksets")
@@ -168,6 +170,7 @@ def total_steps(view: LaunchView) -> Said:
     if rows is None:
         yield _unknown_length(view)
         return
+    # veRL's loader drops the last batch where it is not full.
     per_epoch = rows // view.integer(BATCH)
     steps = per_epoch * view.integer("trainer.total_epochs", 1)
     if steps == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
@@ -55,7 +54,7 @@ def tasksets(view: LaunchView) -> Said:
     yield from _remarks(view, train, val)
 
 
-def _training(view: LaunchView, files: list[str], names: set[str]) -> Iterator[dict[str, Any]]:
+def _training(view: LaunchView, files: list[str], names: set[str]) -> Iterator[dict[str, object]]:
     if view.published:
         for file in files:
             taskset = _published(view, file, names, "")
@@ -66,7 +65,7 @@ def _training(view: LaunchView, files: list[str], names: set[str]) -> Iterator[d
     yield taskset | {_selector(view): _order_of(view)}
 
 
-def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, Any]:
+def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, object]:
     taskset = (
         _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
     )
@@ -96,7 +95,7 @@ def evaluation(reading: TrinityReader) -> Told:
         yield f"{VAL_KWARGS}.do_sample", temperature > 0
 
 
-def _published(view: LaunchView, file: str, names: set[str], suffix: str) -> dict[str, Any]:
+def _published(view: LaunchView, file: str, names: set[str], suffix: str) -> dict[str, object]:
     """A taskset as the published guide writes it: directory, split, two columns."""
     folder, name = posixpath.split(file)
     bare = folder and "/" not in folder and not view.symbols.plain(folder)
@@ -109,7 +108,7 @@ def _published(view: LaunchView, file: str, names: set[str], suffix: str) -> dic
     }
 
 
-def _taskset(view: LaunchView, files: list[str], names: set[str], suffix: str) -> dict[str, Any]:
+def _taskset(view: LaunchView, files: list[str], names: set[str], suffix: str) -> dict[str, object]:
     """A taskset for our plugin: the very files, veRL's rows, veRL's scoring."""
     return {
         "name": _name(view, files[0] if files else "", names, suffix),
@@ -124,8 +123,8 @@ def _taskset(view: LaunchView, files: list[str], names: set[str], suffix: str) -
     }
 
 
-def _workflow(view: LaunchView, files: list[str], *, evaluation: bool) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"files": files} if len(files) > 1 else {}
+def _workflow(view: LaunchView, files: list[str], *, evaluation: bool) -> dict[str, object]:
+    arguments: dict[str, object] = {"files": files} if len(files) > 1 else {}
     arguments |= {
         "filter_overlong_prompts": view.flag("data.filter_overlong_prompts"),
         "max_prompt_length": view.integer("data.max_prompt_length", 512),
@@ -160,8 +159,8 @@ def _selector(view: LaunchView) -> str:
     return SELECTORS[view.old_trinity]
 
 
-def _order_of(view: LaunchView) -> dict[str, Any]:
-    order: dict[str, Any] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
+def _order_of(view: LaunchView) -> dict[str, object]:
+    order: dict[str, object] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
     order["seed"] = view.integer(SEED, NO_SEED)
     return order
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from trinity_compat.dotted import put
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
@@ -20,9 +19,9 @@ MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
 
 
-def reward_arguments(view: LaunchView) -> dict[str, Any]:
+def reward_arguments(view: LaunchView) -> dict[str, object]:
     """reward_fn_args of every taskset: what veRL's reward manager is built with."""
-    arguments: dict[str, Any] = {"reward_fn_key": view.value("data.reward_fn_key", "data_source")}
+    arguments: dict[str, object] = {"reward_fn_key": view.value("data.reward_fn_key", "data_source")}
     arguments["reward_manager"] = str(view.value(MANAGER, "naive"))
     if path := view.text(f"{FUNCTION}.path"):
         function = {"path": path, "name": view.text(f"{FUNCTION}.name", "compute_score")}
@@ -30,6 +29,7 @@ def reward_arguments(view: LaunchView) -> dict[str, Any]:
             function["reward_kwargs"] = kwargs
         arguments["custom_reward_function"] = function
     arguments["max_resp_len"] = view.integer("data.max_response_length", 512)
+    # After max_resp_len, which a launch may give among them.
     arguments |= _nested(view.below("reward.reward_kwargs"))
     if view.value("reward.sandbox_fusion.url"):
         arguments["sandbox_fusion"] = view.below("reward.sandbox_fusion")
@@ -106,8 +106,8 @@ def _tensor_parallel(view: LaunchView) -> int:
     return view.size(key) if view.is_set(key) else 1
 
 
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
+def _nested(flat: dict[str, object]) -> dict[str, object]:
+    tree: dict[str, object] = {}
     for key, value in flat.items():
         put(tree, key, value)
     return tree

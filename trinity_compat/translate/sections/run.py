@@ -28,6 +28,7 @@ def directories(view: LaunchView) -> Said:
     directory = str(view.text(DIRECTORY, "checkpoints"))
     project, name = view.text(PROJECT), view.text(NAME)
     own = f"/{project}/{name}"
+    # Trinity appends <project>/<name> to what it is given, so that it must not stand there already.
     whole = not directory.endswith(own)
     root = _relative(directory if whole else directory[: -len(own)] or "/")
     yield Put(ROOT, root, (DIRECTORY,))
@@ -50,6 +51,7 @@ def _experiences(job: str) -> Iterator[Put]:
 
 
 def _relative(path: str) -> str:
+    # A mark (symbols.py) stands for a variable, which may hold an absolute path.
     if path.startswith(("/", "~", "TCmark", "./", "../")) or "://" in path or path == ".":
         return path
     return f"./{path}"

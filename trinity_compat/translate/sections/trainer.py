@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Status
@@ -239,7 +238,7 @@ def lora(view: LaunchView) -> Said:
         for name in names[1:]:
             yield Verdict(f"{MODEL}.{name}", Status.NO_EFFECT, "lora_rank is 0", "TC036")
         return
-    entry: dict[str, Any] = {
+    entry: dict[str, object] = {
         "name": "lora",
         "lora_rank": view.integer(f"{MODEL}.lora_rank"),
         "lora_alpha": view.integer(f"{MODEL}.lora_alpha", 16),
