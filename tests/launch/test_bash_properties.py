@@ -217,7 +217,7 @@ clauses = st.recursive(
 @given(clauses)
 def test_conditions(folder, clause):
     agree(
-        f"if [[ {clause} ]]; then r=yes; else r=no; fi\npython3 -m verl.trainer.main_ppo r=$r ${{BASH_REMATCH[@]}}",
+        f"if [[ {clause} ]]; then r=yes; else r=no; fi\npython3 -m verl.trainer.main_ppo r=$r ${{BASH_REMATCH[0]}} ${{#BASH_REMATCH[@]}}",
         folder,
     )
 

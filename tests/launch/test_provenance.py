@@ -109,6 +109,13 @@ def test_what_an_expression_that_is_not_followed_decides_is_a_guess(expression, 
     ]
 
 
+def test_what_a_group_of_an_expression_matched_is_open(tmp_path):
+    text = f"[[ Qwen-7B =~ ([0-9]+)B ]]\n{MAIN} a=${{BASH_REMATCH[0]}} b=${{BASH_REMATCH[1]}}\n"
+    a, b = launch_of(text, tmp_path).arguments
+    assert (a.text, a.open) == ("a=7B", ())
+    assert parts_of(b)[1].expression == "${BASH_REMATCH[1]}"
+
+
 def test_a_list_that_is_not_known_is_read_as_one_round(tmp_path):
     reading = reading_of(f"for i in $(seq 3); do\n{MAIN} seed=$i\ndone\n", tmp_path)
     assert [parts_of(one.arguments[0])[1].expression for one in reading.launches] == ["$(seq 3)"]

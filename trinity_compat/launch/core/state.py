@@ -165,7 +165,6 @@ class Shell:
     guarded: int = 0  # inside a condition: set -e doesn't count
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
     substitution_status: int | None = None
-    assumed_dirs: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)  # set or unset by the script
     scopes: list[dict[str, Variable | None]] = field(default_factory=list)
     scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
@@ -344,7 +343,6 @@ class Shell:
             scopes=[dict(scope) for scope in self.scopes],
             scripts=list(self.scripts),
             frames=list(self.frames),
-            assumed_dirs=set(self.assumed_dirs),
             exit_trap=None,
         )
 

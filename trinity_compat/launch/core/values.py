@@ -93,7 +93,7 @@ def slice_value(value: Value, start: int, stop: int) -> Value:
             break
         low, high = max(start, at) - at, min(stop, end) - at
         if high > low or (at == end and start <= at <= stop):
-            out.append(_cut(bit, low, high))
+            out.append(_slice_bit(bit, low, high))
         at = end
     return tuple(out)
 
@@ -112,7 +112,7 @@ def from_character(value: Value, start: int) -> Value:
     return tuple(bit for bit in out if bit.text or bit.source)
 
 
-def _cut(bit: Bit, low: int, high: int) -> Bit:
+def _slice_bit(bit: Bit, low: int, high: int) -> Bit:
     if low <= 0 and high >= len(bit.text):
         return bit
     text = bit.text[max(low, 0) : high]

@@ -44,9 +44,9 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if name in table.PROGRAMS:
         status = table.run(sh, name, fields[1:])
         return _unknown(sh, texts) if status is None else status
-    inner = wrappers.unwrap(sh, fields, prefix)
-    if inner is not None:
-        return _inner(sh, fields, inner, (*wrapper, inner.name))
+    wrapped = wrappers.unwrap(sh, fields, prefix)
+    if wrapped is not None:
+        return _wrapped(sh, fields, wrapped, (*wrapper, wrapped.name))
     if _is_script(sh, texts[0]):
         return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _say_what_is_missed(sh, fields, name)
@@ -66,28 +66,30 @@ def _say_what_is_missed(sh: Shell, fields: list[Value], name: str) -> None:
         sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
 
-def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
-    if inner.remote:
+def _wrapped(sh: Shell, fields: list[Value], wrapped: wrappers.Wrapped, wrapper: tuple[str, ...]) -> int:
+    if wrapped.remote:
         sh = remote(sh)
-    if inner.dropped != ():
-        sh = _without(sh, inner.dropped)
+    if wrapped.dropped != ():
+        sh = _without(sh, wrapped.dropped)
     name = text_of(fields[0]).rsplit("/", 1)[-1]
-    start = _start(sh, fields[0], inner.prefix) if inner.name == "ray job submit" else None
-    elsewhere = inner.elsewhere or (inner.name if name in wrappers.ELSEWHERE else "")
+    start = _start(sh, fields[0], wrapped.prefix) if wrapped.name == "ray job submit" else None
+    elsewhere = wrapped.elsewhere or (wrapped.name if name in wrappers.ELSEWHERE else "")
     with sh.reaching(
         through=True,
         path_known=sh.reach.path_known and name not in wrappers.SWITCHES,
         elsewhere=sh.reach.elsewhere or elsewhere,
         start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
     ):
-        return _run_inner(sh, fields, inner, wrapper)
+        return _start_wrapped(sh, fields, wrapped, wrapper)
 
 
-def _run_inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
-    if inner.code is not None:
-        child = _within(sh, wrapper).child(inner.prefix)
-        return code.run_script(child, inner.code, fields[0], [], place_of(inner.code, sh.where))
-    return run(sh, inner.call, inner.prefix, wrapper)
+def _start_wrapped(
+    sh: Shell, fields: list[Value], wrapped: wrappers.Wrapped, wrapper: tuple[str, ...]
+) -> int:
+    if wrapped.code is not None:
+        child = _within(sh, wrapper).child(wrapped.prefix)
+        return code.run_script(child, wrapped.code, fields[0], [], place_of(wrapped.code, sh.where))
+    return run(sh, wrapped.call, wrapped.prefix, wrapper)
 
 
 def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:

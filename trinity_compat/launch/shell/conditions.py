@@ -141,10 +141,11 @@ def _regex(sh: Shell, unit: Unit, node: Node, text: str, fold: bool) -> bool:
         found = regex.search(expansion.expand_expression(sh, unit, node), text, sh.budget, fold=fold)
     except regex.Unread:
         found, sh.doubt = None, Open(unit.text(node), unit.where(node))
-    groups: dict[int, Value] = {}
-    for index, group in enumerate(found or []):
-        groups[index] = literal(group, unit.where(node))
-    sh.put("BASH_REMATCH", Variable(array=groups))
+    where = unit.where(node)
+    matched: list[Value] = [literal(found[0], where)] if found else []
+    # what each group matched is used by no known script that launches a training
+    matched += [(sh.unknown(f"${{BASH_REMATCH[{i + 1}]}}", where),) for i in range(found[1] if found else 0)]
+    sh.put("BASH_REMATCH", Variable(array=dict(enumerate(matched))))
     return found is not None
 
 
