@@ -125,6 +125,7 @@ class Log:
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""
         key = (code, where.file, where.line)
+        # a script made to be large must not make a report that is: the first ones tell enough
         if key not in self.diagnostics and len(self.diagnostics) < 500:
             self.diagnostics[key] = Diagnostic(code, message, where, severity)
 
@@ -248,7 +249,7 @@ class Shell:
             change = str.lower if "l" in shape else str.upper
             value = tuple(Bit(change(bit.text), bit.where, bit.source) for bit in value)
         self.budget.make(sum(len(bit.text) for bit in value))
-        if len(value) > 2000:
+        if len(value) > 2000:  # so many origins cost more time than they tell
             value = literal(text_of(value), self.where)
         return value
 
@@ -294,9 +295,10 @@ class Shell:
         """``local name``: remembered, and put back when the function returns."""
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and name not in scope:
-            self._note_replaced(name)
+            self._note_replaced(name)  # for the function, and all that it calls
             scope[name] = self.variables.get(name)
             old = self.variables.get(name)
+            # unset until it is assigned, but a variable that was exported stays so
             self.variables[name] = Variable(exported=bool(old and old.exported))
 
     @contextmanager
@@ -353,6 +355,7 @@ class Shell:
         for name, value in prefix.items():
             shell.variables[name] = Variable(value=value, exported=True)
             shell.touched.add(name)
+        # what the script unset stays unset in the child: it can't come from the surroundings
         shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
         shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
         shell.loops = shell.calls = shell.guarded = 0
@@ -367,6 +370,7 @@ class Shell:
         try:
             yield
         finally:
+            # the command is over, what it may have done to PATH is not
             self.reach = replace(before, path_known=before.path_known and self.reach.path_known)
 
     def status_value(self, status: int, doubt: Open | EnvRef | None, where: Where) -> Value:

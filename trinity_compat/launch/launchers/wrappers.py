@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from trinity_compat import mains, ray_jobs
 from trinity_compat.launch.core.options import Options
 from trinity_compat.launch.core.state import Shell
-from trinity_compat.launch.core.values import Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.core.values import Prefix, Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.launchers import shells
 from trinity_compat.launch.shell.assignments import NAME
 from trinity_compat.launch.words import parameters
 
-Prefix = dict[str, Value]
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
@@ -87,7 +87,6 @@ STRINGS = {
     "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
     "watch", "salloc",
 }  # fmt: skip
-SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +123,7 @@ def _runner(name: str, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     options, operands = RUNNERS[name]
     given = options.read(fields[1:])
     rest = given.operands[operands:] if given else []
+    # sudo gives the command an environment of its own, in which these are set
     while name == "sudo" and rest and ASSIGNMENT.match(text_of(rest[0])):
         rest = rest[1:]
     return Wrapped(name, rest, prefix=prefix) if rest else None
@@ -163,6 +163,7 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wr
     address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
     elsewhere = "" if ray_jobs.is_local(address) else f"ray job submit --address {address}"
     shown = "ray job submit"
+    # ray hands the words to a shell: a single one with blanks is code
     if at == len(fields) - 1 and " " in texts[at]:
         return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
     return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere)
@@ -188,7 +189,7 @@ def _starts(texts: list[str], at: int) -> bool:
     name = texts[at].rsplit("/", 1)[-1]
     if at + 1 >= len(texts):
         return False
-    if mains.is_launcher(name) or name in SHELLS:
+    if mains.is_launcher(name) or name in shells.SHELLS:
         return True
     return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
 
@@ -199,6 +200,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
     shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
     if name == "ssh" and (wrapped := _ssh(sh, fields)) is not None:
         return Wrapped("ssh", code=wrapped, prefix=prefix, remote=True)
+    # the options of mpirun, srun and the like are many; where python or a shell begins is seen without them
     for index in range(1, len(texts)):
         if _starts(texts, index):
             return Wrapped(shown, fields[index:], prefix=own, remote=away)

@@ -8,7 +8,7 @@ from trinity_compat import mains
 from trinity_compat.launch.core.options import Arguments, Options
 from trinity_compat.launch.core.state import OPTION_LETTERS, Exit, Jump, Return, Shell, Variable
 from trinity_compat.launch.core.values import Bit, Value, doubt_in, from_character, literal, text_of
-from trinity_compat.launch.launchers import external
+from trinity_compat.launch.launchers import external, shells
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.shell import assignments, code, conditions, printing, read_input, simple_command
 from trinity_compat.launch.words import expansion, parameters
@@ -124,7 +124,7 @@ def _source(sh: Shell, given: Arguments) -> int:
     if not given.operands:
         return 2
     name, *args = given.operands
-    content = external.script_content(sh, name, sourced=True)
+    content = shells.script_content(sh, name, sourced=True)
     if content is None:
         sh.doubt = Open(f"source {text_of(name)}", sh.where)
         external.lose_path(sh)

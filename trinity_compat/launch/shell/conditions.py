@@ -162,7 +162,7 @@ def unary(sh: Shell, operator: str, operand: Value) -> bool:
         return _is_set(sh, text)
     if operator == "-o":
         return text[:1] in sh.options or text in sh.options
-    if operator == "-t":
+    if operator == "-t":  # training is started from files and schedulers, not at a terminal
         return False
     return _file_test(sh, operator, operand)
 
@@ -236,7 +236,7 @@ def _number(sh: Shell, text: str, expression: bool) -> int:
         return expansion.evaluate_text(sh, text, [], sh.where)[0]
     if re.fullmatch(r"\s*[-+]?\d{1,19}\s*", text):
         return int(text)
-    if sh.doubt is not None:
+    if sh.doubt is not None:  # an open number: the status is a guess anyway
         return 0
     raise BadTest(f"{text}: integer expression expected")
 

@@ -262,7 +262,7 @@ def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
     shell = sh.copy()
     shell.stdout = []
     shell.capturing = sh.capturing or unit.text(part)
-    shell.guarded, shell.doubt = 0, None
+    shell.guarded, shell.doubt = 0, None  # set -e counts in a substitution, also in one of a condition
     with sh.nested():
         shell.depth = sh.depth
         sh.substitution_status = sh.run(shell, part.get("Stmts") or [])

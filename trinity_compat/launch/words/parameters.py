@@ -75,7 +75,7 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
     declared = sh.get(name)
     if (declared is not None and not declared.exported) or not sh.from_surroundings(name):
         return None
-    if name in DYNAMIC:
+    if name in DYNAMIC:  # another value each time that it is read
         return (Bit("", where, Open(f"${name}", where)),)
     if name in SHELL_FACTS:
         return literal(SHELL_FACTS[name], where)
