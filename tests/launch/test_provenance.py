@@ -249,6 +249,13 @@ def test_exported_variables_are_the_launch_s_environment(tmp_path):
         ("/opt/conda/bin/python3.11 /opt/verl/verl/trainer/main_ppo.py a=1 b=2", ()),
         ("conda run -n verl --no-capture-output python -m verl.trainer.main_ppo a=1 b=2", ("conda",)),
         ("mpirun -np 8 python -m verl.trainer.main_ppo a=1 b=2", ("mpirun",)),
+        ("numactl --cpunodebind=0 -l python -m verl.trainer.main_ppo a=1 b=2", ("numactl",)),
+        ("sudo -Eu me PATH=/x env -u A -uB - C=1 python -m verl.trainer.main_ppo a=1 b=2", ("sudo", "env")),
+        ("stdbuf -oL -e 0 nice -10 python -m verl.trainer.main_ppo a=1 b=2", ("stdbuf", "nice")),
+        (
+            "timeout --kill-after 5 -s KILL -- 1h taskset -c 0-7 python -m verl.trainer.main_ppo a=1 b=2",
+            ("timeout", "taskset"),
+        ),
         ("bash -lc 'exec python3 -m verl.trainer.main_ppo a=1 \"$@\"' _ b=2", ()),
         ("kubectl exec pod -- bash -c 'python3 -m verl.trainer.main_ppo a=1 b=2'", ("kubectl exec",)),
         ("tmux new-session -d -s t 'python3 -m verl.trainer.main_ppo a=1 b=2'", ()),
@@ -278,6 +285,21 @@ def test_wrappers(line, wrapper, tmp_path):
 def test_the_runtime_environment_of_a_ray_job(tmp_path):
     text = f"""ray job submit --runtime-env-json='{{"env_vars": {{"NCCL_DEBUG": "WARN"}}}}' -- {MAIN} a=1\n"""
     assert launch_of(text, tmp_path).env["NCCL_DEBUG"].text == "WARN"
+
+
+@pytest.mark.parametrize(
+    ("start", "names"),
+    [
+        ("env -u A", ["B", "C"]),
+        ("env -u A --unset=B", ["C"]),
+        ("env -i", ["C"]),
+        ("env -", ["C"]),
+        ("env", ["A", "B", "C"]),
+    ],
+)
+def test_env_takes_variables_away(start, names, tmp_path):
+    launch = launch_of(f"export A=1 B=2\n{start} C=3 {MAIN}\n", tmp_path)
+    assert sorted(launch.env) == names
 
 
 def test_a_container_does_not_see_the_script_s_variables(tmp_path):
@@ -504,8 +526,11 @@ def test_only_what_the_user_gave_is_named(tmp_path):
 
 def test_what_cannot_be_known_never_ends_the_script(tmp_path):
     text = f"""
-    set -e
+    set -eo pipefail
     [ -d /data/models ] || exit 1
+    X=$(grep a none | sort | tr a b)
+    grep -q a none
+    grep a <<< b | cat
     if [ ! -f $MODEL/config.json ]; then echo missing; exit 1; fi
     die() {{ echo "$1"; exit 2; }}
     command -v nvidia-smi || die none

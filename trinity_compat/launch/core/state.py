@@ -153,6 +153,7 @@ class Shell:
     positional: list[Value] = field(default_factory=list)
     options: set[str] = field(default_factory=set)
     cwd: Value = EMPTY
+    directories: list[Value] = field(default_factory=list)  # of pushd; replaced, never changed
     stdin: Value | None = None
     stdout: list[Bit] | None = None
     status: int = 0
@@ -180,10 +181,6 @@ class Shell:
     def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:
         """Record a diagnostic at ``where``, or at the command that runs now."""
         self.log.warn(code, message, where or self.where, severity)
-
-    def get(self, name: str) -> Variable | None:
-        """The variable itself, an array as a whole."""
-        return self.variables.get(name)
 
     def scalar(self, name: str) -> Value | None:
         """The value of ``$name``, of an array that of its element 0; None when unset."""
@@ -227,7 +224,7 @@ class Shell:
 
     def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
         """``name=value`` or ``name+=value``."""
-        old = self.get(name) or Variable()
+        old = self.variables.get(name) or Variable()
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
@@ -255,7 +252,7 @@ class Shell:
 
     def set_element(self, name: str, key: str | int, value: Value, *, append: bool = False) -> None:
         """``name[key]=value``; the key is already evaluated."""
-        old = self.get(name) or Variable()
+        old = self.variables.get(name) or Variable()
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return

@@ -38,7 +38,7 @@ RUNNERS: dict[str, tuple[Options, int]] = {
     "stdbuf": (_before_command("ioe"), 0),
     "chrt": (PLAIN, 1),
     "taskset": (PLAIN, 1),
-    "numactl": (_before_command("NmCpil"), 0),
+    "numactl": (_before_command("NmCpi"), 0),
     "sudo": (_before_command("ugpCDhRrTtU"), 0),
     "doas": (_before_command("uC"), 0),
     "xvfb-run": (_before_command("nsef"), 0),

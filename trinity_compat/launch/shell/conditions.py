@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
@@ -298,18 +298,19 @@ class _Test:
         return text_of(self.args[self.at]) if self.at < len(self.args) else ""
 
     def _either(self) -> bool:
-        value = self._all()
-        while self._peek() == "-o":
-            self.at += 1
-            value = self._all() or value
-        return value
+        return self._joined("-o", self._all, any)
 
     def _all(self) -> bool:
-        value = self._primary()
-        while self._peek() == "-a":
+        return self._joined("-a", self._primary, all)
+
+    def _joined(
+        self, operator: str, operand: Callable[[], bool], decide: Callable[[Iterable[bool]], bool]
+    ) -> bool:
+        values = [operand()]
+        while self._peek() == operator:
             self.at += 1
-            value = self._primary() and value
-        return value
+            values.append(operand())  # test evaluates both sides, whatever the first one says
+        return decide(values)
 
     def _primary(self) -> bool:
         token = self._peek()
