@@ -284,6 +284,7 @@ def test_splitting_and_read(folder, separators, text, line):
             "%-6s|",
             "%05d",
             "%x",
+            "%q",
             "%.2f",
             "%s-%s",
             "%b",

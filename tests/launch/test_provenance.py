@@ -42,8 +42,8 @@ def test_quotes_that_the_parser_cannot_be_given_as_bash_reads_them_stay_open(quo
     assert parts_of(launch.arguments[1]) == ["b='q'"]
 
 
-@pytest.mark.parametrize("word", ["${V@Q}", "${V@U}", "${V@A}", '$(printf %q "$V")'])
-def test_quoting_and_transforming_for_the_shell_is_open(word, tmp_path):
+@pytest.mark.parametrize("word", ["${V@Q}", "${V@U}", "${V@A}", r"$(printf %q $'a\nb')"])
+def test_a_transformed_value_is_open(word, tmp_path):
     launch = launch_of(f"V=v\n{MAIN} a={word}\n", tmp_path)
     assert [one.expression for one in launch.arguments[0].open] == [word]
 

@@ -304,8 +304,7 @@ def _parsed(options: Options, run: Callable[[Shell, Arguments], int]) -> Callabl
 
 
 IGNORED = (
-    "wait", "ulimit", "umask", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync",
-    "clear",
+    "wait", "ulimit", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync", "clear",
 )  # fmt: skip
 LEADING = Options(leading=True)
 MAPFILE = Options("t", "dnOsuCc")
@@ -343,6 +342,7 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "exec": _parsed(Options("cl", "a", leading=True), _exec),
     "alias": _alias,
     "getopts": _getopts,
+    "umask": lambda sh, args: 0 if args else sh.write_line(literal("0022", sh.where)),
     "trap": _parsed(Options("lp", leading=True), _trap),
     "export": _declare("export"),
     "declare": _declare("declare"),
