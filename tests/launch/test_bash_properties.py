@@ -217,7 +217,7 @@ clauses = st.recursive(
 @given(clauses)
 def test_conditions(folder, clause):
     agree(
-        f"if [[ {clause} ]]; then r=yes; else r=no; fi\npython3 -m verl.trainer.main_ppo r=$r ${{BASH_REMATCH[@]}}",
+        f"if [[ {clause} ]]; then r=yes; else r=no; fi\npython3 -m verl.trainer.main_ppo r=$r ${{BASH_REMATCH[0]}} ${{#BASH_REMATCH[@]}}",
         folder,
     )
 
@@ -284,6 +284,7 @@ def test_splitting_and_read(folder, separators, text, line):
             "%-6s|",
             "%05d",
             "%x",
+            "%q",
             "%.2f",
             "%s-%s",
             "%b",

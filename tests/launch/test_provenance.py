@@ -42,8 +42,8 @@ def test_quotes_that_the_parser_cannot_be_given_as_bash_reads_them_stay_open(quo
     assert parts_of(launch.arguments[1]) == ["b='q'"]
 
 
-@pytest.mark.parametrize("word", ["${V@Q}", "${V@U}", "${V@A}", '$(printf %q "$V")'])
-def test_quoting_and_transforming_for_the_shell_is_open(word, tmp_path):
+@pytest.mark.parametrize("word", ["${V@Q}", "${V@U}", "${V@A}", r"$(printf %q $'a\nb')"])
+def test_a_transformed_value_is_open(word, tmp_path):
     launch = launch_of(f"V=v\n{MAIN} a={word}\n", tmp_path)
     assert [one.expression for one in launch.arguments[0].open] == [word]
 
@@ -107,6 +107,13 @@ def test_what_an_expression_that_is_not_followed_decides_is_a_guess(expression, 
     assert [(one.code, one.where.line) for one in reading_of(text, tmp_path).diagnostics][:1] == [
         ("TP101", 2)
     ]
+
+
+def test_what_a_group_of_an_expression_matched_is_open(tmp_path):
+    text = f"[[ Qwen-7B =~ ([0-9]+)B ]]\n{MAIN} a=${{BASH_REMATCH[0]}} b=${{BASH_REMATCH[1]}}\n"
+    a, b = launch_of(text, tmp_path).arguments
+    assert (a.text, a.open) == ("a=7B", ())
+    assert parts_of(b)[1].expression == "${BASH_REMATCH[1]}"
 
 
 def test_a_list_that_is_not_known_is_read_as_one_round(tmp_path):
@@ -242,6 +249,13 @@ def test_exported_variables_are_the_launch_s_environment(tmp_path):
         ("/opt/conda/bin/python3.11 /opt/verl/verl/trainer/main_ppo.py a=1 b=2", ()),
         ("conda run -n verl --no-capture-output python -m verl.trainer.main_ppo a=1 b=2", ("conda",)),
         ("mpirun -np 8 python -m verl.trainer.main_ppo a=1 b=2", ("mpirun",)),
+        ("numactl --cpunodebind=0 -l python -m verl.trainer.main_ppo a=1 b=2", ("numactl",)),
+        ("sudo -Eu me PATH=/x env -u A -uB - C=1 python -m verl.trainer.main_ppo a=1 b=2", ("sudo", "env")),
+        ("stdbuf -oL -e 0 nice -10 python -m verl.trainer.main_ppo a=1 b=2", ("stdbuf", "nice")),
+        (
+            "timeout --kill-after 5 -s KILL -- 1h taskset -c 0-7 python -m verl.trainer.main_ppo a=1 b=2",
+            ("timeout", "taskset"),
+        ),
         ("bash -lc 'exec python3 -m verl.trainer.main_ppo a=1 \"$@\"' _ b=2", ()),
         ("kubectl exec pod -- bash -c 'python3 -m verl.trainer.main_ppo a=1 b=2'", ("kubectl exec",)),
         ("tmux new-session -d -s t 'python3 -m verl.trainer.main_ppo a=1 b=2'", ()),
@@ -271,6 +285,21 @@ def test_wrappers(line, wrapper, tmp_path):
 def test_the_runtime_environment_of_a_ray_job(tmp_path):
     text = f"""ray job submit --runtime-env-json='{{"env_vars": {{"NCCL_DEBUG": "WARN"}}}}' -- {MAIN} a=1\n"""
     assert launch_of(text, tmp_path).env["NCCL_DEBUG"].text == "WARN"
+
+
+@pytest.mark.parametrize(
+    ("start", "names"),
+    [
+        ("env -u A", ["B", "C"]),
+        ("env -u A --unset=B", ["C"]),
+        ("env -i", ["C"]),
+        ("env -", ["C"]),
+        ("env", ["A", "B", "C"]),
+    ],
+)
+def test_env_takes_variables_away(start, names, tmp_path):
+    launch = launch_of(f"export A=1 B=2\n{start} C=3 {MAIN}\n", tmp_path)
+    assert sorted(launch.env) == names
 
 
 def test_a_container_does_not_see_the_script_s_variables(tmp_path):
@@ -497,8 +526,11 @@ def test_only_what_the_user_gave_is_named(tmp_path):
 
 def test_what_cannot_be_known_never_ends_the_script(tmp_path):
     text = f"""
-    set -e
+    set -eo pipefail
     [ -d /data/models ] || exit 1
+    X=$(grep a none | sort | tr a b)
+    grep -q a none
+    grep a <<< b | cat
     if [ ! -f $MODEL/config.json ]; then echo missing; exit 1; fi
     die() {{ echo "$1"; exit 2; }}
     command -v nvidia-smi || die none

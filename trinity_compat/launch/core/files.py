@@ -42,6 +42,7 @@ class Files:
 
     def kind(self, path: str) -> str | None:
         """``"file"``, ``"dir"``, ``""`` for what doesn't exist, None for what cannot be known."""
+        # what the script wrote comes first: a path that was removed may have been written again
         if path in self.written:
             return "file"
         if path in self.made_dirs:
@@ -123,6 +124,7 @@ class Files:
         if self.in_reach(path) and self._kind_on_disk(path) == "dir":
             with os.scandir(path) as entries:
                 names = [entry.name for _, entry in zip(range(bounds.FIELDS), entries, strict=False)]
+        # the disk as the script left it: with what it wrote, without what it removed
         prefix = path.rstrip("/") + "/"
         made = [p[len(prefix) :] for p in (*self.written, *self.made_dirs) if p.startswith(prefix)]
         gone = {p[len(prefix) :] for p in self.removed if p.startswith(prefix)}

@@ -125,6 +125,7 @@ class Log:
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""
         key = (code, where.file, where.line)
+        # a script made to be large must not make a report that is: the first ones tell enough
         if key not in self.diagnostics and len(self.diagnostics) < 500:
             self.diagnostics[key] = Diagnostic(code, message, where, severity)
 
@@ -152,6 +153,7 @@ class Shell:
     positional: list[Value] = field(default_factory=list)
     options: set[str] = field(default_factory=set)
     cwd: Value = EMPTY
+    directories: list[Value] = field(default_factory=list)  # of pushd; replaced, never changed
     stdin: Value | None = None
     stdout: list[Bit] | None = None
     status: int = 0
@@ -165,7 +167,6 @@ class Shell:
     guarded: int = 0  # inside a condition: set -e doesn't count
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
     substitution_status: int | None = None
-    assumed_dirs: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)  # set or unset by the script
     scopes: list[dict[str, Variable | None]] = field(default_factory=list)
     scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
@@ -180,10 +181,6 @@ class Shell:
     def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:
         """Record a diagnostic at ``where``, or at the command that runs now."""
         self.log.warn(code, message, where or self.where, severity)
-
-    def get(self, name: str) -> Variable | None:
-        """The variable itself, an array as a whole."""
-        return self.variables.get(name)
 
     def scalar(self, name: str) -> Value | None:
         """The value of ``$name``, of an array that of its element 0; None when unset."""
@@ -227,7 +224,7 @@ class Shell:
 
     def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
         """``name=value`` or ``name+=value``."""
-        old = self.get(name) or Variable()
+        old = self.variables.get(name) or Variable()
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
@@ -249,13 +246,13 @@ class Shell:
             change = str.lower if "l" in shape else str.upper
             value = tuple(Bit(change(bit.text), bit.where, bit.source) for bit in value)
         self.budget.make(sum(len(bit.text) for bit in value))
-        if len(value) > 2000:
+        if len(value) > 2000:  # so many origins cost more time than they tell
             value = literal(text_of(value), self.where)
         return value
 
     def set_element(self, name: str, key: str | int, value: Value, *, append: bool = False) -> None:
         """``name[key]=value``; the key is already evaluated."""
-        old = self.get(name) or Variable()
+        old = self.variables.get(name) or Variable()
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
@@ -295,9 +292,10 @@ class Shell:
         """``local name``: remembered, and put back when the function returns."""
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and name not in scope:
-            self._note_replaced(name)
+            self._note_replaced(name)  # for the function, and all that it calls
             scope[name] = self.variables.get(name)
             old = self.variables.get(name)
+            # unset until it is assigned, but a variable that was exported stays so
             self.variables[name] = Variable(exported=bool(old and old.exported))
 
     @contextmanager
@@ -344,7 +342,6 @@ class Shell:
             scopes=[dict(scope) for scope in self.scopes],
             scripts=list(self.scripts),
             frames=list(self.frames),
-            assumed_dirs=set(self.assumed_dirs),
             exit_trap=None,
         )
 
@@ -355,6 +352,7 @@ class Shell:
         for name, value in prefix.items():
             shell.variables[name] = Variable(value=value, exported=True)
             shell.touched.add(name)
+        # what the script unset stays unset in the child: it can't come from the surroundings
         shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
         shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
         shell.loops = shell.calls = shell.guarded = 0
@@ -369,6 +367,7 @@ class Shell:
         try:
             yield
         finally:
+            # the command is over, what it may have done to PATH is not
             self.reach = replace(before, path_known=before.path_known and self.reach.path_known)
 
     def status_value(self, status: int, doubt: Open | EnvRef | None, where: Where) -> Value:

@@ -88,6 +88,7 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     if len(source) > bounds.SCRIPT:
         raise BudgetExceeded(f"a script of more than {bounds.SCRIPT >> 20} MiB")
     text, problem = source.replace(b"\0", b" "), None
+    # each round takes away one thing that shfmt reads otherwise than bash, and parses again
     for _ in range(8):
         output, error = _run_shfmt(text, budget)
         if error is not None and (patched_line := _with_plain_subscripts(text, error)) is not None:
@@ -95,6 +96,7 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
             continue
         if error is not None:
             problem = problem or error
+            # bash has run the commands before the error by the time it finds it
             text = b"".join(text.splitlines(keepends=True)[: max(0, error.line - 1)])
             continue
         tree = _load(output)

@@ -23,6 +23,7 @@ class Bit:
 
 
 Value = tuple[Bit, ...]
+Prefix = dict[str, Value]  # the assignments in front of a command: ``NAME=value python3 …``
 EMPTY: Value = ()
 
 
@@ -92,8 +93,9 @@ def slice_value(value: Value, start: int, stop: int) -> Value:
         if at >= stop and end > at:
             break
         low, high = max(start, at) - at, min(stop, end) - at
+        # an open piece has no text, but what stands there at run time belongs to the slice
         if high > low or (at == end and start <= at <= stop):
-            out.append(_cut(bit, low, high))
+            out.append(_slice_bit(bit, low, high))
         at = end
     return tuple(out)
 
@@ -112,7 +114,7 @@ def from_character(value: Value, start: int) -> Value:
     return tuple(bit for bit in out if bit.text or bit.source)
 
 
-def _cut(bit: Bit, low: int, high: int) -> Bit:
+def _slice_bit(bit: Bit, low: int, high: int) -> Bit:
     if low <= 0 and high >= len(bit.text):
         return bit
     text = bit.text[max(low, 0) : high]
@@ -129,6 +131,7 @@ def strip_newlines(value: Value) -> Value:
     while bits:
         last = bits[-1]
         text = last.text.rstrip("\n")
+        # an open piece may be anything: no newline in front of it is at the end for certain
         if text or last.source is not None:
             bits[-1] = Bit(text, last.where, last.source)
             break

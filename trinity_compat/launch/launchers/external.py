@@ -1,26 +1,18 @@
-"""Programs: what starts a training main, what runs other code, what only prints, what is unknown."""
+"""Commands that are not the shell's own: a training main, a shell, a wrapper of another, the unknown."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from itertools import takewhile
 
 from trinity_compat import mains
-from trinity_compat.launch.core.options import Options
-from trinity_compat.launch.core.state import OPTION_LETTERS, Shell
-from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of, to_word
-from trinity_compat.launch.launchers import wrappers
+from trinity_compat.launch.core.state import Shell
+from trinity_compat.launch.core.values import Prefix, Value, doubt_in, text_of, to_word
+from trinity_compat.launch.launchers import shells, wrappers
 from trinity_compat.launch.model import Launch, Open, Start
 from trinity_compat.launch.programs import table
 from trinity_compat.launch.shell import code, printing
 from trinity_compat.launch.words.segments import place_of
 
-Prefix = dict[str, Value]
-SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
-BASH = Options(
-    "abcefhiklmnprstuvxBCDEHPT", "oO", long={"--rcfile": "O", "--init-file": "O"}, leading=True, lenient=True
-)
 COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
 
@@ -34,21 +26,22 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     texts = [text_of(field) for field in fields]
     name = texts[0].rsplit("/", 1)[-1]
     found = mains.find(texts, text_of(sh.cwd))
+    # first: a training main counts whatever its program is called otherwise
     if found is not None:
         start = sh.reach.start or _start(sh, fields[0], prefix, isolated=found.isolated)
         return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found, start)
-    if name in SHELLS:
-        return _shell(_within(sh, wrapper), fields, prefix, name)
+    if name in shells.SHELLS:
+        return shells.run(_within(sh, wrapper), fields, prefix, name)
     if name in ("echo", "printf"):  # as programs, of env
         return (printing.echo if name == "echo" else printing.printf)(sh, fields[1:])
     if name in table.PROGRAMS:
         status = table.run(sh, name, fields[1:])
         return _unknown(sh, texts) if status is None else status
-    inner = wrappers.unwrap(sh, fields, prefix)
-    if inner is not None:
-        return _inner(sh, fields, inner, (*wrapper, inner.name))
-    if _is_script(sh, texts[0]):
-        return _script_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
+    wrapped = wrappers.unwrap(sh, fields, prefix)
+    if wrapped is not None:
+        return _wrapped(sh, fields, wrapped, (*wrapper, wrapped.name))
+    if shells.is_script(sh, texts[0]):
+        return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _say_what_is_missed(sh, fields, name)
     return _unknown(sh, texts)
 
@@ -59,35 +52,37 @@ def _say_what_is_missed(sh: Shell, fields: list[Value], name: str) -> None:
         words = wrappers.made_command(fields)
         first = words[0].rsplit("/", 1)[-1] if words else ""
         # what it starts may be named by what is found or read: `find -name '*.py' -exec python {} +`
-        missed = mains.is_launcher(first) or first in SHELLS or mains.mentioned(" ".join(words))
+        missed = mains.is_launcher(first) or first in shells.SHELLS or mains.mentioned(" ".join(words))
     else:
         missed = name not in wrappers.INERT and mains.named([name, *map(text_of, fields[1:])])
     if missed:
         sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
 
-def _inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
-    if inner.remote:
+def _wrapped(sh: Shell, fields: list[Value], wrapped: wrappers.Wrapped, wrapper: tuple[str, ...]) -> int:
+    if wrapped.remote:
         sh = remote(sh)
-    if inner.dropped != ():
-        sh = _without(sh, inner.dropped)
+    if wrapped.dropped != ():
+        sh = _without(sh, wrapped.dropped)
     name = text_of(fields[0]).rsplit("/", 1)[-1]
-    start = _start(sh, fields[0], inner.prefix) if inner.name == "ray job submit" else None
-    elsewhere = inner.elsewhere or (inner.name if name in wrappers.ELSEWHERE else "")
+    start = _start(sh, fields[0], wrapped.prefix) if wrapped.name == "ray job submit" else None
+    elsewhere = wrapped.elsewhere or (wrapped.name if name in wrappers.ELSEWHERE else "")
     with sh.reaching(
         through=True,
         path_known=sh.reach.path_known and name not in wrappers.SWITCHES,
         elsewhere=sh.reach.elsewhere or elsewhere,
         start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
     ):
-        return _run_inner(sh, fields, inner, wrapper)
+        return _start_wrapped(sh, fields, wrapped, wrapper)
 
 
-def _run_inner(sh: Shell, fields: list[Value], inner: wrappers.Inner, wrapper: tuple[str, ...]) -> int:
-    if inner.code is not None:
-        child = _within(sh, wrapper).child(inner.prefix)
-        return code.run_script(child, inner.code, fields[0], [], place_of(inner.code, sh.where))
-    return run(sh, inner.call, inner.prefix, wrapper)
+def _start_wrapped(
+    sh: Shell, fields: list[Value], wrapped: wrappers.Wrapped, wrapper: tuple[str, ...]
+) -> int:
+    if wrapped.code is not None:
+        child = _within(sh, wrapper).child(wrapped.prefix)
+        return code.run_script(child, wrapped.code, fields[0], [], place_of(wrapped.code, sh.where))
+    return run(sh, wrapped.call, wrapped.prefix, wrapper)
 
 
 def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:
@@ -147,12 +142,14 @@ def _launch(
     values = {
         name: variable.value
         for name, variable in sh.variables.items()
+        # what came through the environment is the user's, not the launch's
         if variable.exported and not variable.given and variable.value is not None
     }
     values.update(prefix)
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
     sh.log.launch(Launch(found.module, arguments, where, env, wrapper, text_of(sh.cwd) or ".", start))
+    # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0
 
@@ -164,89 +161,3 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = Open(sh.capturing or expression, sh.where)
     return int(texts[0] in COMPARES)
-
-
-def _shell(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
-    """``bash -c text``, ``bash file``, ``bash < text``."""
-    leading = list(takewhile(lambda word: text_of(word).startswith(("-", "+")), fields[1:]))
-    # ``+x`` turns an option off, which in a new shell it is
-    words = [word for word in leading if text_of(word)[0] == "-"]
-    given = BASH.read([*words, *fields[1 + len(leading) :]])
-    if given is None:
-        return 2
-    rest, named = given.operands, (text_of(name) for name in given.options.get("o", []))
-    options = (given.options.keys() & set("euaxf")) | {OPTION_LETTERS.get(name, name) for name in named}
-    name = "sh" if given.has("p") else name  # bash -p reads no BASH_ENV
-    child = _shell_of(sh, prefix, name)
-    child.options |= options
-    if given.has("c"):
-        if not rest:
-            return 2
-        return code.run_script(child, rest[0], rest[1] if len(rest) > 1 else fields[0], rest[2:], sh.where)
-    if rest and not given.has("s"):
-        return _script_file(sh, rest[0], rest[1:], prefix, program=name, options=options)
-    if sh.stdin is None:
-        return 0
-    if doubt_in([sh.stdin]) and not text_of(sh.stdin).strip():
-        sh.warn("TP101", f"{name} reads code that cannot be known here; it is skipped")
-        return 0
-    child.stdin = None
-    return code.run_script(child, code.without_last_backslash(sh.stdin), fields[0], rest, sh.where)
-
-
-def _shell_of(sh: Shell, prefix: Prefix, program: str) -> Shell:
-    """The shell that ``program`` is. Of all shells only bash reads the file that BASH_ENV names."""
-    child = sh.child(prefix)
-    child.reach = replace(child.reach, hooked=program == "bash" and bool(child.exported("BASH_ENV")))
-    return child
-
-
-def _is_script(sh: Shell, text: str) -> bool:
-    """A path to a shell script: by its ending, or by its first line."""
-    if "/" not in text:
-        return False
-    if text.endswith((".sh", ".bash", ".slurm", ".sbatch")):
-        return True
-    path = sh.files_path(literal(text, sh.where))
-    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
-    return bool(content) and bool(re.match(r"#!.*\b(ba|z|da)?sh\b", text_of(content or ()).split("\n", 1)[0]))
-
-
-def _script_file(
-    sh: Shell,
-    name: Value,
-    args: list[Value],
-    prefix: Prefix,
-    *,
-    program: str = "",
-    options: set[str] | None = None,
-) -> int:
-    """A script run by ``program``, or by the one that its first line names."""
-    content = script_content(sh, name, sourced=False)
-    if content is None:
-        sh.doubt = Open(f"bash {text_of(name)}", sh.where)
-        sh.write((sh.unknown(f"bash {text_of(name)}", sh.where),))
-        return 0
-    by_itself = "bash" if re.match(r"#!.*\bbash\b", text_of(content).split("\n", 1)[0]) else "sh"
-    child = _shell_of(sh, prefix, program or by_itself)
-    child.options |= options or set()
-    return code.run_script(child, code.without_last_backslash(content), name, args, sh.where)
-
-
-def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
-    """The text of another script; None, and a warning, when it can't be read."""
-    shown = text_of(name)
-    if doubt_in([name]) or (doubt_in([sh.cwd]) and not shown.startswith("/")):
-        sh.warn("TP106", f"{shown or 'a file'}: its path cannot be known here; it is not read")
-        return None
-    path = sh.files_path(name)
-    anywhere = sourced and sh.literal_argument and not path.startswith(("/proc/", "/sys/", "/dev/"))
-    content = sh.files.read(path, anywhere=anywhere)
-    if content is None:
-        missing = sh.files.kind(path) == "" or anywhere
-        why = "no such file" if missing else "not under --cwd"
-        sh.warn("TP106", f"{shown}: {why}; it is not read")
-    elif doubt_in([content]) and not text_of(content).strip():
-        sh.warn("TP106", f"{shown}: what is in it cannot be known here; it is not read")
-        return None
-    return content

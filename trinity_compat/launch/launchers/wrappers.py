@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from trinity_compat import mains, ray_jobs
 from trinity_compat.launch.core.options import Options
 from trinity_compat.launch.core.state import Shell
-from trinity_compat.launch.core.values import Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.core.values import Prefix, Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.launchers import shells
 from trinity_compat.launch.shell.assignments import NAME
 from trinity_compat.launch.words import parameters
 
-Prefix = dict[str, Value]
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
@@ -38,7 +38,7 @@ RUNNERS: dict[str, tuple[Options, int]] = {
     "stdbuf": (_before_command("ioe"), 0),
     "chrt": (PLAIN, 1),
     "taskset": (PLAIN, 1),
-    "numactl": (_before_command("NmCpil"), 0),
+    "numactl": (_before_command("NmCpi"), 0),
     "sudo": (_before_command("ugpCDhRrTtU"), 0),
     "doas": (_before_command("uC"), 0),
     "xvfb-run": (_before_command("nsef"), 0),
@@ -87,11 +87,10 @@ STRINGS = {
     "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
     "watch", "salloc",
 }  # fmt: skip
-SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class Wrapped:
     """What a wrapper runs: a command line, or text as code."""
 
     name: str
@@ -103,7 +102,7 @@ class Inner:
     dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
 
 
-def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
+def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     """The command inside a wrapper, None when there is none."""
     texts = [text_of(value) for value in fields]
     name = texts[0].rsplit("/", 1)[-1]
@@ -120,13 +119,14 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Inner | None:
     return _scan(sh, fields, texts, name, prefix)
 
 
-def _runner(name: str, fields: list[Value], prefix: Prefix) -> Inner | None:
+def _runner(name: str, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     options, operands = RUNNERS[name]
     given = options.read(fields[1:])
     rest = given.operands[operands:] if given else []
+    # sudo gives the command an environment of its own, in which these are set
     while name == "sudo" and rest and ASSIGNMENT.match(text_of(rest[0])):
         rest = rest[1:]
-    return Inner(name, rest, prefix=prefix) if rest else None
+    return Wrapped(name, rest, prefix=prefix) if rest else None
 
 
 def made_command(fields: list[Value]) -> list[str]:
@@ -139,7 +139,7 @@ def made_command(fields: list[Value]) -> list[str]:
     return given.texts() if given else texts[1:]
 
 
-def _env(fields: list[Value], prefix: Prefix) -> Inner | None:
+def _env(fields: list[Value], prefix: Prefix) -> Wrapped | None:
     given = ENV.read(fields[1:])
     if given is None:
         return None
@@ -150,10 +150,10 @@ def _env(fields: list[Value], prefix: Prefix) -> Inner | None:
     while rest and (match := ASSIGNMENT.match(text_of(rest[0]))):
         own[match[1]] = from_character(rest.pop(0), match.end())
     dropped = None if empty else tuple(text_of(value) for value in given.options.get("u", []))
-    return Inner("env", rest, prefix=own, dropped=dropped) if rest else None
+    return Wrapped("env", rest, prefix=own, dropped=dropped) if rest else None
 
 
-def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
+def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
     job = ray_jobs.read(texts[1:])
     at = 1 + job.entry
     if at >= len(fields):
@@ -163,9 +163,10 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> In
     address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
     elsewhere = "" if ray_jobs.is_local(address) else f"ray job submit --address {address}"
     shown = "ray job submit"
+    # ray hands the words to a shell: a single one with blanks is code
     if at == len(fields) - 1 and " " in texts[at]:
-        return Inner(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
-    return Inner(shown, fields[at:], prefix=own, elsewhere=elsewhere)
+        return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
+    return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere)
 
 
 def _runtime_env(sh: Shell, text: str) -> Prefix:
@@ -177,10 +178,10 @@ def _runtime_env(sh: Shell, text: str) -> Prefix:
         return {}
 
 
-def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Inner | None:
+def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
     """``uv run bash x.sh``; where it starts a training main itself, ``mains.find`` has found it."""
     start = next((i for i in range(texts.index("run") + 1, len(texts)) if _starts(texts, i)), None)
-    return None if start is None else Inner("uv run", fields[start:], prefix=prefix)
+    return None if start is None else Wrapped("uv run", fields[start:], prefix=prefix)
 
 
 def _starts(texts: list[str], at: int) -> bool:
@@ -188,29 +189,30 @@ def _starts(texts: list[str], at: int) -> bool:
     name = texts[at].rsplit("/", 1)[-1]
     if at + 1 >= len(texts):
         return False
-    if mains.is_launcher(name) or name in SHELLS:
+    if mains.is_launcher(name) or name in shells.SHELLS:
         return True
     return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
 
 
-def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Inner | None:
+def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Wrapped | None:
     own = {**prefix, **_container_env(fields, texts)} if name in REMOTE else prefix
     away = name in REMOTE
     shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
-    if name == "ssh" and (inner := _ssh(sh, fields)) is not None:
-        return Inner("ssh", code=inner, prefix=prefix, remote=True)
+    if name == "ssh" and (wrapped := _ssh(sh, fields)) is not None:
+        return Wrapped("ssh", code=wrapped, prefix=prefix, remote=True)
+    # the options of mpirun, srun and the like are many; where python or a shell begins is seen without them
     for index in range(1, len(texts)):
         if _starts(texts, index):
-            return Inner(shown, fields[index:], prefix=own, remote=away)
+            return Wrapped(shown, fields[index:], prefix=own, remote=away)
     if name == "sbatch":
         script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
         if script is not None:
-            return Inner(name, [literal("bash", sh.where), *fields[script:]], prefix=own)
+            return Wrapped(name, [literal("bash", sh.where), *fields[script:]], prefix=own)
     if name in STRINGS:
         for value, text in zip(fields[1:], texts[1:], strict=True):
             if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text) and not doubt_in([value]):
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
-                return Inner(shown, code=body, prefix=own, remote=away)
+                return Wrapped(shown, code=body, prefix=own, remote=away)
     return None
 
 

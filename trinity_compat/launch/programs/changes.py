@@ -24,6 +24,7 @@ def mkdir(sh: Shell, given: Arguments) -> int:
     if doubt_in([sh.cwd]):
         return 0
     for path in _paths(sh, given):
+        # with or without -p: a script that goes on has the folders above it
         while path not in ("/", "") and len(sh.files.made_dirs) < MADE:
             sh.files.made_dirs.add(path)
             path = posixpath.dirname(path)

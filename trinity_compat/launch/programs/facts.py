@@ -48,11 +48,6 @@ def uname(sh: Shell, given: Arguments) -> int | None:
     return sh.write_line(literal(fact, sh.where))
 
 
-def arch(sh: Shell, given: Arguments) -> int:
-    """``uname -m``."""
-    return sh.write_line(literal(UNAME["m"], sh.where))
-
-
 def expr(sh: Shell, given: Arguments) -> int | None:
     """``expr number operator number``; division goes towards zero, and a result of 0 is status 1."""
     texts = given.texts()

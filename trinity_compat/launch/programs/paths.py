@@ -58,6 +58,7 @@ def realpath(sh: Shell, given: Arguments) -> int | None:
     if doubt_in([base]):
         return None
     for path in given.operands:
+        # of a path that isn't known the text is kept: where its links lead is for the run to say
         if doubt_in([path]) or doubt_in([sh.cwd]):
             if not text_of(path).startswith("/"):
                 return None

@@ -31,7 +31,6 @@ class Program:
 
 
 PROGRAMS: dict[str, Program] = {
-    "arch": Program(facts.arch),
     "basename": Program(paths.basename, Options("a", "s", long={"--multiple": "a", "--suffix": "s"})),
     "cat": Program(texts.cat),
     "chmod": Program(changes.nothing, ANY),

@@ -63,8 +63,8 @@ def tr(sh: Shell, given: Arguments) -> int | None:
     elif len(sets) == 1:
         out = _squeezed(text, inside) if given.has("s") else text
     else:
+        table = {} if others else dict(zip(first, second, strict=False))
         # GNU tr repeats the last character of a second set that is shorter than the first
-        table = {} if others else dict(zip(first, second.ljust(len(first), second[-1:]), strict=False))
         out = "".join(table.get(char, second[-1:]) if inside(char) else char for char in text)
         out = _squeezed(out, lambda char: char in second) if given.has("s") else out
     sh.write(derived(out, [stdin], sh.capturing or "tr", sh.where))

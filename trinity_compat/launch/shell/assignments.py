@@ -20,7 +20,7 @@ def assign(sh: Shell, node: Node) -> None:
     """One assignment of the tree."""
     name = node["Name"]["Value"]
     append = bool(node.get("Append"))
-    variable = sh.get(name)
+    variable = sh.variables.get(name)
     if "Array" in node:
         _assign_array(sh, name, node["Array"], append)
         return
@@ -57,7 +57,7 @@ def as_integer(sh: Shell, variable: Variable | None, value: Value, append: bool,
 
 
 def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
-    old = sh.get(name) or Variable()
+    old = sh.variables.get(name) or Variable()
     array: dict[Any, Value] = dict(Shell.as_array(old)) if append else {}
     if old.is_table:
         _fill_table(sh, node, array)
@@ -143,7 +143,7 @@ def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:
     prepare(sh, kind, flags, name, sets=not arg.get("Naked"))
     if value is not None:
         append = bool(arg.get("Append"))
-        sh.set_scalar(name, as_integer(sh, sh.get(name), value, append, name), append=append)
+        sh.set_scalar(name, as_integer(sh, sh.variables.get(name), value, append, name), append=append)
     elif not arg.get("Naked"):
         assign(sh, arg)
     finish(sh, kind, flags, name)
@@ -158,6 +158,7 @@ def _refuse_reference(sh: Shell, kind: str, flags: list[str], name: str) -> bool
     if (kind != "nameref" and "n" not in _letters(flags)) or kind == "export":
         return False
     sh.warn("TP109", f"a reference ({kind} -n {name}) is not read; what is done through it is missing here")
+    sh.make_local(name)
     sh.put(name, Variable(value=(sh.unknown(f"${name}", sh.where),)))
     return True
 

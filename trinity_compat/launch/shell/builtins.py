@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from trinity_compat import mains
 from trinity_compat.launch.core.options import Arguments, Options
-from trinity_compat.launch.core.state import OPTION_LETTERS, Exit, Jump, Return, Shell, Variable
+from trinity_compat.launch.core.state import OPTION_LETTERS, Exit, Jump, Return, Shell
 from trinity_compat.launch.core.values import Bit, Value, doubt_in, from_character, literal, text_of
-from trinity_compat.launch.launchers import external
+from trinity_compat.launch.launchers import external, shells
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.shell import assignments, code, conditions, printing, read_input, simple_command
-from trinity_compat.launch.words import expansion, parameters
-from trinity_compat.launch.words.arithmetic import BadArithmetic
+from trinity_compat.launch.words import parameters
 
 Args = list[Value]
 
@@ -98,7 +97,7 @@ def _shopt(sh: Shell, given: Arguments) -> int:
 def _unset(sh: Shell, given: Arguments) -> int:
     for text in given.texts():
         name, bracket, index = text.partition("[")
-        variable = sh.get(name)
+        variable = sh.variables.get(name)
         if given.has("f") or (variable is None and name in sh.functions):
             sh.functions.pop(name, None)
         elif variable is not None and variable.readonly:
@@ -124,7 +123,7 @@ def _source(sh: Shell, given: Arguments) -> int:
     if not given.operands:
         return 2
     name, *args = given.operands
-    content = external.script_content(sh, name, sourced=True)
+    content = shells.script_content(sh, name, sourced=True)
     if content is None:
         sh.doubt = Open(f"source {text_of(name)}", sh.where)
         external.lose_path(sh)
@@ -164,32 +163,18 @@ def change_directory(sh: Shell, target: Value) -> int:
 
 
 def _pushd(sh: Shell, args: Args) -> int:
-    stack = [*parameters.elements(sh, "DIRSTACK_", sh.where).values()] if sh.get("DIRSTACK_") else []
     before = sh.cwd
     if not args or change_directory(sh, args[0]):
         return 1
-    sh.put("DIRSTACK_", Variable(array=dict(enumerate([before, *stack]))))
+    sh.directories = [before, *sh.directories]
     return 0
 
 
 def _popd(sh: Shell, args: Args) -> int:
-    stack = [*parameters.elements(sh, "DIRSTACK_", sh.where).values()] if sh.get("DIRSTACK_") else []
-    if not stack:
+    if not sh.directories:
         return 1
-    sh.put("DIRSTACK_", Variable(array=dict(enumerate(stack[1:]))))
-    return change_directory(sh, stack[0])
-
-
-def _let(sh: Shell, args: Args) -> int:
-    number = 0
-    for arg in args:
-        try:
-            number, used = expansion.evaluate_text(sh, text_of(arg), [arg], sh.where)
-        except BadArithmetic as error:
-            sh.warn("TP108", f"let {text_of(arg)}: {error}", severity="error")
-            return 1
-        sh.doubt = doubt_in(used)
-    return int(number == 0)
+    target, *sh.directories = sh.directories
+    return change_directory(sh, target)
 
 
 def _command(sh: Shell, given: Arguments) -> int:
@@ -319,8 +304,7 @@ def _parsed(options: Options, run: Callable[[Shell, Arguments], int]) -> Callabl
 
 
 IGNORED = (
-    "wait", "ulimit", "umask", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync",
-    "clear",
+    "wait", "ulimit", "hash", "unalias", "jobs", "disown", "bg", "fg", "times", "sleep", "sync", "clear",
 )  # fmt: skip
 LEADING = Options(leading=True)
 MAPFILE = Options("t", "dnOsuCc")
@@ -351,7 +335,6 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "readarray": _parsed(MAPFILE, read_input.mapfile),
     "test": lambda sh, args: conditions.run_test(sh, args, bracket=False),
     "[": lambda sh, args: conditions.run_test(sh, args, bracket=True),
-    "let": _let,
     "command": _parsed(Options("pvV", leading=True), _command),
     "builtin": lambda sh, args: simple_command.dispatch(sh, args, {}, functions=False) if args else 0,
     "type": _parsed(Options("afptP"), _type),
@@ -359,6 +342,7 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "exec": _parsed(Options("cl", "a", leading=True), _exec),
     "alias": _alias,
     "getopts": _getopts,
+    "umask": lambda sh, args: 0 if args else sh.write_line(literal("0022", sh.where)),
     "trap": _parsed(Options("lp", leading=True), _trap),
     "export": _declare("export"),
     "declare": _declare("declare"),

@@ -25,6 +25,7 @@ def unit_of(value: Value, fallback: Where) -> Unit:
     for bit in value:
         piece = bit.text
         kept = bit.source is not None and (piece or open_source(bit) is not None)
+        # a piece with blanks or quotes has to be parsed as what it is, and loses its origin
         if kept and len(holes) < len(HOLES) and set(piece) <= PLAIN:
             piece = chr(HOLES[len(holes)])
             holes[piece] = bit

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
@@ -141,10 +141,11 @@ def _regex(sh: Shell, unit: Unit, node: Node, text: str, fold: bool) -> bool:
         found = regex.search(expansion.expand_expression(sh, unit, node), text, sh.budget, fold=fold)
     except regex.Unread:
         found, sh.doubt = None, Open(unit.text(node), unit.where(node))
-    groups: dict[int, Value] = {}
-    for index, group in enumerate(found or []):
-        groups[index] = literal(group, unit.where(node))
-    sh.put("BASH_REMATCH", Variable(array=groups))
+    where = unit.where(node)
+    matched: list[Value] = [literal(found[0], where)] if found else []
+    # what each group matched is used by no known script that launches a training
+    matched += [(sh.unknown(f"${{BASH_REMATCH[{i + 1}]}}", where),) for i in range(found[1] if found else 0)]
+    sh.put("BASH_REMATCH", Variable(array=dict(enumerate(matched))))
     return found is not None
 
 
@@ -161,7 +162,7 @@ def unary(sh: Shell, operator: str, operand: Value) -> bool:
         return _is_set(sh, text)
     if operator == "-o":
         return text[:1] in sh.options or text in sh.options
-    if operator == "-t":
+    if operator == "-t":  # training is started from files and schedulers, not at a terminal
         return False
     return _file_test(sh, operator, operand)
 
@@ -235,7 +236,7 @@ def _number(sh: Shell, text: str, expression: bool) -> int:
         return expansion.evaluate_text(sh, text, [], sh.where)[0]
     if re.fullmatch(r"\s*[-+]?\d{1,19}\s*", text):
         return int(text)
-    if sh.doubt is not None:
+    if sh.doubt is not None:  # an open number: the status is a guess anyway
         return 0
     raise BadTest(f"{text}: integer expression expected")
 
@@ -297,18 +298,19 @@ class _Test:
         return text_of(self.args[self.at]) if self.at < len(self.args) else ""
 
     def _either(self) -> bool:
-        value = self._all()
-        while self._peek() == "-o":
-            self.at += 1
-            value = self._all() or value
-        return value
+        return self._joined("-o", self._all, any)
 
     def _all(self) -> bool:
-        value = self._primary()
-        while self._peek() == "-a":
+        return self._joined("-a", self._primary, all)
+
+    def _joined(
+        self, operator: str, operand: Callable[[], bool], decide: Callable[[Iterable[bool]], bool]
+    ) -> bool:
+        values = [operand()]
+        while self._peek() == operator:
             self.at += 1
-            value = self._primary() and value
-        return value
+            values.append(operand())  # test evaluates both sides, whatever the first one says
+        return decide(values)
 
     def _primary(self) -> bool:
         token = self._peek()

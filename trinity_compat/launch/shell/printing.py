@@ -8,7 +8,7 @@ from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Bit, Value, derived, literal, text_of
 from trinity_compat.launch.programs import clock
 from trinity_compat.launch.shell.assignments import NAME
-from trinity_compat.launch.words.quoting import echo_escapes
+from trinity_compat.launch.words.quoting import echo_escapes, quoted_for_eval
 
 DIRECTIVE = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
@@ -106,8 +106,8 @@ class _Format:
             flags, width = flags + "-", width[1:]
         size = min(int(width or 0) if (width or "0").isdigit() else 0, WIDEST)
         value = self._next()
-        if match["kind"] in "qQ":  # quoting for the shell, which no known script needs
-            self.out.append(self.sh.unknown(f"printf {match[0]}", self.sh.where))
+        if match["kind"] == "Q" or (match["kind"] == "q" and not text_of(value).isprintable()):
+            self.out.append(self.sh.unknown(f"printf {match[0]}", self.sh.where))  # bash would write $'…'
             return
         if match["kind"] == "s" and not size and precision is None:
             self.out += value
@@ -117,7 +117,8 @@ class _Format:
         self.out += derived(text, [value], f"printf {match[0]}", self.sh.where)
 
     def _convert(self, kind: str, flags: str, precision: str | None, text: str) -> str:
-        if kind in "sb":
+        if kind in "sqb":
+            text = quoted_for_eval(text) if kind == "q" else text
             if kind == "b":
                 text, stop = echo_escapes(_octal_without_zero(text))
                 self.stopped = self.stopped or stop

@@ -25,10 +25,11 @@ def run(sh: Shell, statement: Node, command: Callable[[Shell, Node], int]) -> in
                 sh.stdin = _input(sh, redirection)
         elif operator in OUT and (number in ("", "1")):
             target = _output_path(sh, redirection), operator in (">>", "&>>")
+            # a path that isn't known, or a device: what is written is gone
             sh.stdout = [] if target[0] else None
         elif operator == ">&" and number in ("", "1"):
             word = text_of(expansion.expand_single(sh, sh.unit, redirection.get("Word")))
-            if word not in ("1", "-") or word == "-":
+            if word != "1":  # `>&2`, `>&-`: not where a substitution or a file would read it
                 target, sh.stdout = None, None
     if not statement.get("Cmd"):
         return _only_redirections(sh, stdin, stdout, target)

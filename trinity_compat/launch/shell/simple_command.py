@@ -36,6 +36,7 @@ def run(sh: Shell, node: Node) -> int:
         if item.get("Name") and "Array" not in item
     }
     status = dispatch(sh, fields, prefix)
+    # `[ $UNSET = 1 ]` is `[ = 1 ]`, an error that says nothing of the machine it will run on
     if sh.vanished is not None and text_of(fields[0]) in ("[", "test"):
         sh.doubt = sh.doubt or sh.vanished
     return status
@@ -58,13 +59,14 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
             return call_function(sh, sh.functions[name], name, fields[1:])
     if name in sh.aliases and "expand_aliases" in sh.options:
         alias = [(*expansion.literal(word, sh.where),) for word in sh.aliases[name].split()]
+        # bash doesn't expand an alias within itself (`alias ls='ls -l'`)
         sh.aliases = {key: value for key, value in sh.aliases.items() if key != name}
         return dispatch(sh, [*alias, *fields[1:]], prefix)
     builtin = builtins.TABLE.get(name)
     if builtin is not None:
         with _temporary(sh, prefix):
             return builtin(sh, fields[1:])
-    if mains.OVERRIDE.match(name):
+    if mains.OVERRIDE.match(name):  # `actor.lr=1e-6` as a command: the line above was to continue
         return _lost_override(sh, name)
     return external.run(sh, fields, prefix)
 

@@ -36,7 +36,7 @@ def run_isolated(sh: Shell, statements: list[Node]) -> int:
         run_list(sh, statements)
     except (Exit, Return) as left:
         sh.status = left.status
-    except Jump:
+    except Jump:  # a break in a subshell ends only that
         pass
     sh.status = code.end(sh, sh.status)
     return sh.status
@@ -47,6 +47,7 @@ def run_statement(sh: Shell, statement: Node) -> int:
     sh.budget.step()
     sh.where = sh.unit.where(statement)
     if statement.get("Background") or statement.get("Coprocess"):
+        # a copy: what it changes doesn't come back, and nobody waits for its status
         shell = sh.copy()
         shell.stdout = None
         run_isolated(shell, [{**statement, "Background": False, "Coprocess": False}])
@@ -75,6 +76,7 @@ def _errexit(sh: Shell, statement: Node, negated: bool) -> None:
     command = statement.get("Cmd") or {}
     if command.get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||"):
         return
+    # the command in it that failed has been asked already, unless it was in a condition
     if command.get("Type") in ("IfClause", "WhileClause", "ForClause", "CaseClause", "Block", "FuncDecl"):
         return
     sh.ended_at = sh.where
@@ -103,7 +105,7 @@ def _binary(sh: Shell, node: Node) -> int:
         sh.guarded -= 1
     wanted = (status == 0) == (node["Op"] == "&&")
     if sh.doubt is not None:
-        goes_on = leaves(sh, [node["Y"]])
+        goes_on = leaves(sh, [node["Y"]])  # `check || exit 1`: the check is taken to hold
         if _turned(sh, node):
             wanted = goes_on or not wanted
             status = int(wanted != (node["Op"] == "&&"))
@@ -163,7 +165,7 @@ def _pipe(sh: Shell, node: Node) -> int:
     stages = [node["Y"]]
     left = node["X"]
     while (left.get("Cmd") or {}).get("Type") == "BinaryCmd" and left["Cmd"]["Op"] in ("|", "|&"):
-        if left.get("Redirs") or left.get("Negated"):
+        if left.get("Redirs") or left.get("Negated"):  # of the inner pipe as a whole: a stage of its own
             break
         stages.insert(0, left["Cmd"]["Y"])
         left = left["Cmd"]["X"]
@@ -193,6 +195,7 @@ def _if(sh: Shell, node: Node) -> int:
     if doubt is not None:
         body, rest = node.get("Then") or [], other.get("Then") or []
         away, stays = (body, rest) if taken else (rest, body)
+        # a script is written to reach its launch: the way that ends it is taken to be the exception
         if leaves(sh, away) and not leaves(sh, stays) and not other.get("Cond"):
             taken = not taken
         if _turned(sh, node):
@@ -240,6 +243,7 @@ def _loop(sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: boo
         while more():
             rounds += 1
             sh.budget.step()
+            # `while true` around a launch is one launch that is started again and again
             if rounds > bounds.LOOP or (endless and len(sh.log.launches) - before > 256):
                 sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
                 del sh.log.launches[first or before :]

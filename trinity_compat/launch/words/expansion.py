@@ -246,7 +246,7 @@ def _expansion(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
     if kind == "ParamExp":
         return parameters.expand(sh, unit, part, quoted)
     if kind == "CmdSubst":
-        return segs_of(substitute(sh, unit, part), quoted=quoted, where=where)
+        return segs_of(command_output(sh, unit, part), quoted=quoted, where=where)
     if kind == "ArithmExp":
         value = arithmetic_value(sh, unit, part, unit.text(part))
         return segs_of(value, quoted=quoted, where=where)
@@ -257,12 +257,12 @@ def _expansion(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
     return [Seg(unit.text(part), where, Open(unit.text(part), where), quoted=True)]
 
 
-def substitute(sh: Shell, unit: Unit, part: Node) -> Value:
+def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
     """``$(…)``: the output of its commands, in a subshell."""
     shell = sh.copy()
     shell.stdout = []
     shell.capturing = sh.capturing or unit.text(part)
-    shell.guarded, shell.doubt = 0, None
+    shell.guarded, shell.doubt = 0, None  # set -e counts in a substitution, also in one of a condition
     with sh.nested():
         shell.depth = sh.depth
         sh.substitution_status = sh.run(shell, part.get("Stmts") or [])

@@ -16,6 +16,7 @@ def expand(sh: Shell, field: Segs) -> list[Value] | None:
     chars: Chars = [(char, seg.quoted) for seg in field for char in seg.text]
     where = field_value(field, sh.where)[0].where
     paths = _match(sh, chars)
+    # bash leaves a pattern that matches nothing as it is; files out of reach count as nothing
     if not paths and "nullglob" not in sh.options:
         return None
     if not paths:

@@ -29,17 +29,16 @@ ANY = Char((), negated=True)
 
 @dataclass(frozen=True, slots=True)
 class Alt:
-    """One of several sequences; ``group`` numbers a capturing group."""
+    """One of several sequences."""
 
-    options: tuple[tuple[Node, ...], ...]
-    group: int = 0
+    options: tuple[tuple[Piece, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """A piece repeated; ``most`` None means without end."""
 
-    item: Node
+    item: Piece
     least: int = 0
     most: int | None = None
 
@@ -48,7 +47,7 @@ class Repeat:
 class Not:
     """extglob's ``!(…)``: anything that none of the options matches as a whole."""
 
-    options: tuple[tuple[Node, ...], ...]
+    options: tuple[tuple[Piece, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ class Edge:
     end: bool
 
 
-Node = Char | Alt | Repeat | Not | Edge
-Sequence = tuple[Node, ...]
+Piece = Char | Alt | Repeat | Not | Edge
+Sequence = tuple[Piece, ...]
 
 
 @dataclass(slots=True)
@@ -82,7 +81,7 @@ class Matcher:
             starts = self._step(node, starts)
         return starts
 
-    def _step(self, node: Node, starts: set[int]) -> set[int]:
+    def _step(self, node: Piece, starts: set[int]) -> set[int]:
         self.budget.step(1 + len(starts) // 64)
         if isinstance(node, Char):
             text, size = self.text, len(self.text)
@@ -121,54 +120,15 @@ class Matcher:
         """Whether the pattern matches the text from end to end."""
         return len(self.text) in self.ends(sequence, {0})
 
-    def captures(self, sequence: Sequence, start: int, end: int) -> dict[int, tuple[int, int]]:
-        """Where each group matched, taking the longest piece first, as POSIX asks."""
-        found: dict[int, tuple[int, int]] = {}
-        self._capture(sequence, start, end, found)
-        return found
-
-    def _capture(self, sequence: Sequence, start: int, end: int, found: dict[int, tuple[int, int]]) -> None:
-        for index, node in enumerate(sequence):
-            rest = sequence[index + 1 :]
-            stops = sorted(self._step(node, {start}), reverse=True)
-            stop = next((at for at in stops if at <= end and end in self.ends(rest, {at})), None)
-            if stop is None:
-                return
-            self._capture_node(node, start, stop, found)
-            start = stop
-
-    def _capture_node(self, node: Node, start: int, stop: int, found: dict[int, tuple[int, int]]) -> None:
-        if isinstance(node, Alt):
-            option = next((o for o in node.options if stop in self.ends(o, {start})), None)
-            if option is not None:
-                if node.group:
-                    found[node.group] = (start, stop)
-                self._capture(option, start, stop, found)
-        elif isinstance(node, Repeat) and stop > start:
-            self._capture_last_round(node.item, start, stop, found)
-
-    def _capture_last_round(
-        self, item: Node, start: int, stop: int, found: dict[int, tuple[int, int]]
-    ) -> None:
-        while True:
-            ends = sorted((at for at in self._step(item, {start}) if start < at <= stop), reverse=True)
-            at = next((e for e in ends if stop in self._repeat(Repeat(item), {e})), None)
-            if at is None:
-                return
-            self._capture_node(item, start, at, found)
-            if at == stop:
-                return
-            start = at
-
 
 def mirrored(sequence: Sequence) -> Sequence:
     """The pattern that matches the reversed text."""
     return tuple(_mirror(node) for node in reversed(sequence))
 
 
-def _mirror(node: Node) -> Node:
+def _mirror(node: Piece) -> Piece:
     if isinstance(node, Alt):
-        return Alt(tuple(mirrored(option) for option in node.options), node.group)
+        return Alt(tuple(mirrored(option) for option in node.options))
     if isinstance(node, Not):
         return Not(tuple(mirrored(option) for option in node.options))
     if isinstance(node, Repeat):
@@ -247,7 +207,7 @@ def glob(chars: Iterable[tuple[str, bool]], *, extended: bool = True) -> Sequenc
 
 
 def _glob(chars: Chars, at: int, extended: bool, *, nested: bool) -> tuple[Sequence, int]:
-    out: list[Node] = []
+    out: list[Piece] = []
     while at < len(chars):
         char, quoted = chars[at]
         if quoted:
@@ -267,7 +227,7 @@ def _glob(chars: Chars, at: int, extended: bool, *, nested: bool) -> tuple[Seque
     return tuple(out), at
 
 
-def _simple(chars: Chars, at: int) -> tuple[Node, int]:
+def _simple(chars: Chars, at: int) -> tuple[Piece, int]:
     char = chars[at][0]
     if char == "*":
         return Repeat(ANY), at + 1
@@ -278,7 +238,7 @@ def _simple(chars: Chars, at: int) -> tuple[Node, int]:
     return Char(((char, char),)), at + 1
 
 
-def _extglob(chars: Chars, at: int) -> tuple[Node, int] | None:
+def _extglob(chars: Chars, at: int) -> tuple[Piece, int] | None:
     kind, index = chars[at][0], at + 2
     options: list[Sequence] = []
     while True:

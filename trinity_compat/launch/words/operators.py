@@ -112,7 +112,7 @@ def _replace(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
         parts = [{**parts[0], "Value": rest}, *parts[1:]] if rest else parts[1:]
     pattern = expansion.expand_pattern(sh, unit, {**orig, "Parts": parts})
     replacement = replacement_pieces(sh, unit, spec.get("With"))
-    text = substitute(text_of(value), pattern, replacement, anchor, everywhere, sh.budget)
+    text = replace_matches(text_of(value), pattern, replacement, anchor, everywhere, sh.budget)
     new = [expansion.expand_single(sh, unit, spec.get("With"))]
     if text == text_of(value) and doubt_in([value]) is None:
         return value
@@ -132,7 +132,7 @@ def replacement_pieces(sh: Shell, unit: Unit, node: Node | None) -> list[str | N
     return out
 
 
-def substitute(
+def replace_matches(
     text: str, pattern: Chars, new: list[str | None], anchor: str, everywhere: bool, budget: Budget
 ) -> str:
     """``${text/pattern/new}``: the leftmost longest match, or all, or at one end."""

@@ -72,10 +72,10 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
         return value
     if name.isdigit():
         return None
-    declared = sh.get(name)
+    declared = sh.variables.get(name)
     if (declared is not None and not declared.exported) or not sh.from_surroundings(name):
         return None
-    if name in DYNAMIC:
+    if name in DYNAMIC:  # another value each time that it is read
         return (Bit("", where, Open(f"${name}", where)),)
     if name in SHELL_FACTS:
         return literal(SHELL_FACTS[name], where)
@@ -117,7 +117,7 @@ def elements(sh: Shell, name: str, where: Where) -> dict[Any, Value]:
     """All elements of an array; a scalar is an array of one."""
     if name in SHELL_ARRAYS and name not in sh.touched:
         return dict(enumerate(_shell_array(sh, name, where)))
-    variable = sh.get(name)
+    variable = sh.variables.get(name)
     if variable is None:
         value = lookup(sh, name, where)
         return {} if value is None else {0: value}
@@ -137,7 +137,7 @@ def _shell_array(sh: Shell, name: str, where: Where) -> list[Value]:
 
 def key_of(sh: Shell, name: str, index: str, where: Where) -> str | int:
     """The key that an index text stands for: a number, or text in an associative array."""
-    variable = sh.get(name)
+    variable = sh.variables.get(name)
     if variable is not None and variable.is_table:
         return index.strip("\"'")
     try:
@@ -172,7 +172,7 @@ def table_key(sh: Shell, unit: Unit, index: Node) -> str:
 
 def index_key(sh: Shell, unit: Unit, name: str, index: Node) -> str | int:
     """The key of ``name[index]``, from the tree."""
-    variable = sh.get(name)
+    variable = sh.variables.get(name)
     if variable is not None and variable.is_table:
         return table_key(sh, unit, index)
     try:
@@ -201,7 +201,12 @@ def expand(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
 
 def _unknown_array(sh: Shell, name: str, values: list[Value]) -> bool:
     """Arrays can't come through the environment, so an unset one is empty."""
-    return sh.get(name) is None and len(values) == 1 and values[0] != () and values[0][0].source is not None
+    return (
+        sh.variables.get(name) is None
+        and len(values) == 1
+        and values[0] != ()
+        and values[0][0].source is not None
+    )
 
 
 def _one(sh: Shell, unit: Unit, part: Node, name: str, where: Where) -> Value | None:
@@ -214,7 +219,7 @@ def _one(sh: Shell, unit: Unit, part: Node, name: str, where: Where) -> Value | 
     key = index_key(sh, unit, name, index)
     if isinstance(key, int) and key < 0:
         key += max(found, default=-1) + 1
-    if sh.get(name) is None and key == 0 and name not in SHELL_ARRAYS:
+    if sh.variables.get(name) is None and key == 0 and name not in SHELL_ARRAYS:
         return lookup(sh, name, where)
     return found.get(key)
 
@@ -239,7 +244,7 @@ def _indirect(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str) -> Seg
 
 
 def _ordered(sh: Shell, name: str, where: Where) -> list[Any]:
-    variable = sh.get(name)
+    variable = sh.variables.get(name)
     return sorted(elements(sh, name, where)) if variable is None else sh.keys(variable)
 
 
@@ -259,7 +264,7 @@ def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where
 
 def _expand_list(sh: Shell, unit: Unit, part: Node, quoted: bool, mark: str, values: list[Value]) -> Segs:
     where, name = unit.where(part), part["Param"]["Value"]
-    variable = sh.get(name)
+    variable = sh.variables.get(name)
     if variable is not None and variable.array is not None:
         values = [variable.array[key] for key in sh.keys(variable)]
     if part.get("Length"):

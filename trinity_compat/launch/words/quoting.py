@@ -65,3 +65,9 @@ def echo_escapes(text: str) -> tuple[str, bool]:
 
     out = ECHO_ESCAPE.sub(change, text)
     return (out.split("\0", 1)[0] if stop else out), stop
+
+
+def quoted_for_eval(text: str) -> str:
+    """``printf %q``: text that ``eval`` and ``ssh`` read as one word. Printable text only."""
+    out = re.sub(r"([^\w@%+=:./\-\x80-\U0010ffff])", r"\\\1", text)
+    return "\\" + out if text[:1] in ("~", "#") and out[0] == text[0] else out or "''"

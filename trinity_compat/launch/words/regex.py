@@ -16,7 +16,7 @@ from trinity_compat.launch.words.matching import (
     Chars,
     Edge,
     Matcher,
-    Node,
+    Piece,
     Repeat,
     Sequence,
     bracket,
@@ -54,7 +54,7 @@ class _Parser:
         return ""
 
     def _sequence(self, nested: bool) -> Sequence:
-        out: list[Node] = []
+        out: list[Piece] = []
         while self.at < len(self.chars):
             char = self._peek()
             if char == "|" or (nested and char == ")"):
@@ -65,16 +65,15 @@ class _Parser:
                 out.append(self._atom(char))
         return tuple(out)
 
-    def _atom(self, char: str) -> Node:
+    def _atom(self, char: str) -> Piece:
         if char == "(":
             self.at += 1
             self.groups += 1
-            number = self.groups
             options = self.alternatives(nested=True)
             if self._peek() != ")":
                 raise BadExpression("unmatched (")
             self.at += 1
-            return Alt(options, number)
+            return Alt(options)
         if char == "[":
             found = bracket(self.chars, self.at)
             if not found:
@@ -85,14 +84,14 @@ class _Parser:
         self.at += 1
         return self._single(char, own, quoted)
 
-    def _single(self, char: str, own: str, quoted: bool) -> Node:
+    def _single(self, char: str, own: str, quoted: bool) -> Piece:
         if char == ".":
             return ANY
         if char in ("^", "$"):
             return Edge(end=char == "$")
         return Char(((own, own),))
 
-    def _repeat(self, item: Node, char: str) -> Node:
+    def _repeat(self, item: Piece, char: str) -> Piece:
         self.at += 1
         if char != "{":
             return Repeat(item, int(char == "+"), 1 if char == "?" else None)
@@ -108,8 +107,8 @@ class _Parser:
         return Repeat(item, int(least), int(most) if most else (None if comma else int(least)))
 
 
-def search(pairs: Chars, text: str, budget: Budget, *, fold: bool = False) -> list[str] | None:
-    """BASH_REMATCH of the leftmost longest match, None when there is none.
+def search(pairs: Chars, text: str, budget: Budget, *, fold: bool = False) -> tuple[str, int] | None:
+    """The leftmost longest match and the number of groups in the expression; None when nothing matches.
 
     ``pairs`` are the expression's characters, each with whether the shell quoted it: it is no operator then.
     Raises BadExpression for what bash refuses, Unread for what isn't followed.
@@ -123,10 +122,7 @@ def search(pairs: Chars, text: str, budget: Budget, *, fold: bool = False) -> li
     for start in range(len(text) + 1):
         ends = matcher.ends(sequence, {start})
         if ends:
-            end = max(ends)
-            where = matcher.captures(sequence, start, end)
-            spans = [where.get(i, (0, 0)) for i in range(1, parser.groups + 1)]
-            return [text[start:end], *(text[a:b] for a, b in spans)]
+            return text[start : max(ends)], parser.groups
     return None
 
 
