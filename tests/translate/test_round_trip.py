@@ -93,6 +93,28 @@ def test_r_is_taken_from_sync_interval_when_nothing_else_tells():
     assert to_verl(config)["data.train_batch_size"] == 32
 
 
+def test_steps_of_a_yaml_by_hand_are_divided_by_r():
+    told = to_verl(
+        {
+            "synchronizer": {"sync_interval": 4},
+            "trainer": {"save_interval": 8, "critic_warmup": 12},
+            "buffer": {"total_steps": 400},
+        }
+    )
+    steps = ("trainer.save_freq", "trainer.critic_warmup", "trainer.total_training_steps")
+    assert [told[key] for key in steps] == [2, 3, 100]
+
+
+def test_what_the_way_back_tells_is_not_carried_a_second_time():
+    _, config = translated(
+        "data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=16", "trainer.save_freq=20",
+        "actor_rollout_ref.actor.kl_loss_type=mse", "actor_rollout_ref.actor.use_kl_loss=True",
+    )  # fmt: skip
+    carried = config["trainer"]["trainer_config"]["trinity_compat"]
+    both = {**carried.get("verl", {}), **carried.get("stands_for", {})}
+    assert both.keys().isdisjoint({"trainer.save_freq", "actor_rollout_ref.actor.kl_loss_type"})
+
+
 def test_a_count_that_r_does_not_divide_is_refused_with_one_that_it_does():
     config = {"synchronizer": {"sync_interval": 4}, "trainer": {"save_interval": 10}}
     with pytest.raises(UserError) as error:

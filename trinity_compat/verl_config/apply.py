@@ -15,7 +15,7 @@ from trinity_compat.launch.model import Diagnostic
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.verl_config.arguments import GivenOverride
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
-from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.interpolate import Path, Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.sections import takes
 
@@ -68,9 +68,10 @@ def _note_repeat(done: Applied, given: GivenOverride) -> None:
     done.diagnostics.append(Diagnostic("TP205", message, given.where))
 
 
-def lookup(tree: object, key: str) -> object:
+def lookup(tree: Mapping[str, object], key: str) -> object:
     """The raw node at a dotted key; interpolations on the way are followed. ``_ABSENT`` if none."""
-    node, path = tree, ()
+    node: object = tree
+    path: Path = ()
     for part in key.split("."):
         node, path = _step(tree, node, path, part)
         if node is _ABSENT:
@@ -78,7 +79,7 @@ def lookup(tree: object, key: str) -> object:
     return node
 
 
-def _step(tree: Any, node: Any, path: tuple[Any, ...], part: str) -> tuple[object, tuple[Any, ...]]:
+def _step(tree: Mapping[str, object], node: object, path: Path, part: str) -> tuple[object, Path]:
     if isinstance(node, str) and "${" in node:
         target = Resolver(tree).target(node, path[:-1])
         node = _ABSENT if target is None else lookup(tree, ".".join(map(str, target)))
@@ -148,7 +149,7 @@ def _store(done: Applied, given: GivenOverride, here: object) -> None:
     key, value = given.override.key, given.override.value
     *path, last = key.split(".")
     node: object = done.tree
-    place: tuple[object, ...] = ()
+    place: Path = ()
     for part in path:
         below, place = _step(done.tree, node, place, part)
         if isinstance(below, str) and "${" in below:

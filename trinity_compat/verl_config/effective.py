@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from trinity_compat.dotted import copied, nodes, paired_leaves, put
 from trinity_compat.errors import Where
@@ -329,7 +328,7 @@ def settings_of(
 
 
 def _unresolved(
-    errors: Mapping[tuple[Any, ...], str], settings: Mapping[str, Setting], launch: Launch
+    errors: Mapping[tuple[str | int, ...], str], settings: Mapping[str, Setting], launch: Launch
 ) -> list[Diagnostic]:
     """One note per broken reference, at the key that the launch sets; those that refer to it are left out."""
     blamed: dict[str, str] = {}

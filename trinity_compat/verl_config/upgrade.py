@@ -17,6 +17,8 @@ from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.dotted import copied, paired_leaves, sections_above
+from trinity_compat.errors import Where
+from trinity_compat.launch.model import Word
 from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
@@ -278,7 +280,7 @@ def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
             yield _Implied((key,), value, why, Setting(key, value, where, source, key))
 
 
-def _source(config: EffectiveConfig, key: str) -> tuple[Any, Any]:
+def _source(config: EffectiveConfig, key: str) -> tuple[Where | None, Word | None]:
     """The place that a derived value comes from: the clip ratio's own line for its two bounds."""
     base = config.settings.get(_DERIVED_FROM.get(key, ""))
     return (base.where, base.word) if base else (None, None)

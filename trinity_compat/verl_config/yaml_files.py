@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import yaml
 
 _PACKAGE_LINE = re.compile(r"^#\s*@package\s+(\S+)\s*$")
 # OmegaConf reads 1e-6 as a float, YAML 1.1 as a string (omegaconf._utils.get_yaml_loader).
@@ -46,14 +49,14 @@ def _loader() -> type:
         """Safe YAML as OmegaConf reads it: floats without a dot, no dates, no duplicate keys, and aliases
         that stand for no more values than a configuration can hold."""
 
-        def get_single_node(self) -> Any:
+        def get_single_node(self) -> yaml.Node | None:
             root = super().get_single_node()
             if root is not None and (node := _oversized(root)) is not None:
                 problem = f"too large once its aliases are followed: more than {_MOST_NODES} values"
                 raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
             return root
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
             seen = set()
             for key, _ in node.value:
                 if key.tag == "tag:yaml.org,2002:str" and key.value in seen:
@@ -71,11 +74,11 @@ def _loader() -> type:
     return Loader
 
 
-def _oversized(root: object) -> Any:
+def _oversized(root: yaml.Node) -> yaml.Node | None:
     """The first node that stands for more than _MOST_NODES with its aliases followed, or that holds itself;
     None where there is none. An alias is its anchor's very node, so that each is counted once."""
     sizes: dict[int, int] = {}
-    pending: list[tuple[object, bool]] = [(root, False)]
+    pending: list[tuple[yaml.Node, bool]] = [(root, False)]
     while pending:
         node, counted_below = pending.pop()
         below = _below(node)
@@ -90,7 +93,7 @@ def _oversized(root: object) -> Any:
     return None
 
 
-def _below(node: Any) -> list[object]:
+def _below(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node.value, str):
         return []
     return [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
@@ -126,7 +129,7 @@ def key_lines(text: str) -> dict[str, int]:
 
     out: dict[str, int] = {}
 
-    def walk(node: Any, prefix: str) -> None:
+    def walk(node: yaml.MappingNode, prefix: str) -> None:
         for key, value in node.value:
             out[prefix + str(key.value)] = key.start_mark.line + 1
             if isinstance(value, yaml.MappingNode):

@@ -11,6 +11,7 @@ from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
 from trinity_compat.translate.sections.reward import reward_model_gpus
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.steps import MINI
@@ -208,7 +209,7 @@ def _colocated(view: LaunchView) -> Said:
     yield from _sequence_parallel(view, 1)
     if view.size(TP) > 1:
         yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
-    if reward_model_gpus(view):
+    if view.flag(REWARD_MODEL):
         yield Caution("TW004", "upstream's colocate mode takes no auxiliary models", view.where(PER_NODE))
     if view.old_trinity:
         message = f"trinity-rft {TRINITY_OLD} cannot run on one GPU; later releases colocate"

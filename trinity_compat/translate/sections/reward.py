@@ -13,6 +13,7 @@ from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 MODEL = "reward.reward_model"
+ENABLE = f"{MODEL}.enable"
 FUNCTION = "reward.custom_reward_function"
 AUXILIARY = "explorer.auxiliary_models"
 MANAGER = "reward.reward_manager.name"
@@ -48,7 +49,7 @@ def scoring(reading: TrinityReader) -> Told:
         Pair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
     )
     if reading.get(AUXILIARY):
-        yield f"{MODEL}.enable", True
+        yield ENABLE, True
 
 
 @derivation
@@ -68,7 +69,7 @@ def reward(view: LaunchView) -> Said:
 @derivation
 def reward_model(view: LaunchView) -> Said:
     """explorer.auxiliary_models."""
-    if not view.flag(f"{MODEL}.enable"):
+    if not view.flag(ENABLE):
         for key in view.below(MODEL):
             yield Verdict(f"{MODEL}.{key}", Status.NO_EFFECT, "there is no reward model", "TC061")
         return
@@ -94,7 +95,7 @@ def reward_model(view: LaunchView) -> Said:
 
 def reward_model_gpus(view: LaunchView) -> int:
     """GPUs that the reward model takes from the explorer's side."""
-    if not view.flag(f"{MODEL}.enable"):
+    if not view.flag(ENABLE):
         return 0
     total = math.prod(view.cluster)
     size = _tensor_parallel(view)

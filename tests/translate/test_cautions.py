@@ -1,0 +1,36 @@
+"""What is said of a launch as a whole."""
+
+import pytest
+
+from .helpers import translated
+
+ACTOR = "actor_rollout_ref.actor"
+IGNORED = [
+    f"{ACTOR}.clip_ratio=0.1",
+    f"{ACTOR}.clip_ratio_high=0.3",
+    f"{ACTOR}.entropy_coeff=0.01",
+    f"{ACTOR}.kl_loss_type=k2",
+    f"{ACTOR}.kl_loss_coef=0.1",
+    f"{ACTOR}.policy_loss.loss_mode=gspo",
+    "critic.model.path=/critic",
+]
+
+
+def said(*arguments):
+    """What TW005 says, None where it isn't given."""
+    translation, _ = translated(*arguments)
+    return next((caution.message for caution in translation.warnings if caution.code == "TW005"), None)
+
+
+@pytest.mark.parametrize("argument", IGNORED)
+def test_what_upstream_ignores_under_trainer_config_is_named(argument):
+    assert f"ignores them: {argument.partition('=')[0]};" in said(argument)
+
+
+def test_what_it_reads_there_is_not():
+    assert said(f"{ACTOR}.shuffle=True", "data.shuffle=False") is None
+
+
+def test_six_are_named_and_the_others_counted():
+    assert "policy_loss.loss_mode;" in said(*IGNORED[:6])
+    assert "policy_loss.loss_mode and 1 more;" in said(*IGNORED)
