@@ -1,4 +1,4 @@
-.PHONY: install demo test lint bench parity chaos starts clean
+.PHONY: install demo test lint bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -46,6 +46,10 @@ chaos: install
 	TRINITY_COMPAT_STEPS=10000 pytest tests/buffer/test_buffer_stateful.py
 	pytest tests/chaos -m chaos
 	$(PY) benchmarks/chaos/run.py --out .scratch/chaos $(CHAOS_ARGS)
+
+# Whether the light tests can fail: a seeded sample of mutants (docs/testing.md); goes on where it was stopped.
+mutate: install
+	$(PY) scripts/mutate.py --out .scratch/mutate $(MUTATE_ARGS)
 
 clean:
 	rm -rf .venv .venv-upstream-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

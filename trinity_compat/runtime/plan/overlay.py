@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 
 import yaml
@@ -10,6 +9,8 @@ import yaml
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import holds, leaves, put
 from trinity_compat.errors import UserError
+from trinity_compat.nearest import did_you_mean
+from trinity_compat.releases import VERL
 from trinity_compat.runtime.plan import profiles
 from trinity_compat.secret import shown
 from trinity_compat.trinity_config import TARGETS, schema
@@ -75,10 +76,10 @@ def _is_verl(key: str, text: str) -> bool:
         return True
     if schema(TARGETS[0]).find(key) is not None:
         return False
-    near = difflib.get_close_matches(key, [key for key, _ in leaves(pinned_tree("ppo_trainer"))], n=1)
+    near = did_you_mean(key, (known for known, _ in leaves(pinned_tree("ppo_trainer"))))
     raise UserError(
-        f"--set {text}: neither veRL 0.9.1 nor Trinity has a key {key!r}",
-        hint=(f"did you mean {near[0]!r}? " if near else "")
+        f"--set {text}: neither veRL {VERL} nor Trinity has a key {key!r}",
+        hint=(f"did you mean {near!r}? " if near else "")
         + f"`--set +{text}` adds a key that veRL doesn't define",
     )
 

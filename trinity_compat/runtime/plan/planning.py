@@ -41,6 +41,7 @@ from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
+from trinity_compat.translate.steps import mini_batches
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
@@ -195,13 +196,7 @@ def _updates(verl: VerlView, r: int) -> int:
     batch, mini = verl.batches.train, verl.batches.mini
     if not batch or not mini:
         return r
-    if batch % mini:
-        fits = [str(size) for size in range(1, batch + 1) if batch % size == 0]
-        raise UserError(
-            f"data.train_batch_size={batch} is no multiple of actor.ppo_mini_batch_size={mini}",
-            hint=f"ppo_mini_batch_size may be {', '.join(fits)}",
-        )
-    return batch // mini
+    return mini_batches(batch, mini)
 
 
 def _max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:
