@@ -1,0 +1,162 @@
+"""Finished groups on their way into the buffer: which go now, which wait for others."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from trinity_compat.buffer.model import EvalRequest, Group
+from trinity_compat.explorer.filtering import Draw
+from trinity_compat.explorer.report import StepTimes
+
+LINGER_S = 0.2  # a group waits so long for others to share its transaction
+BATCH = 64  # groups of one transaction
+
+
+@dataclass(slots=True, eq=False)
+class Making:
+    """A step, or an evaluation (``request``), under way: ``tasks`` make a group each, begun with ``version``."""
+
+    step: int
+    version: int
+    tasks: Sequence[int]
+    times: StepTimes
+    draw: Draw | None = None
+    request: EvalRequest | None = None
+    groups: list[Group] = field(default_factory=list)
+    stored: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Of its groups."""
+        return f"eval:{self.request.request_id}" if self.request else "train"
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its groups are there."""
+        return len(self.groups) == len(self.tasks)
+
+
+class Slack:
+    """Which finished groups may be stored, where what is too old is dropped.
+
+    A group that was begun with version v is of use to a step up to v + 1 + ``limit``, its deadline; a claim
+    takes the earliest tasks that are ready. So as long as a group with deadline d is not stored, fewer groups
+    may be than the steps up to d take: else the trainer could pass it. The group with the earliest deadline
+    may always go, so nothing waits for ever.
+    """
+
+    def __init__(self, limit: int, batch_size: int, share: Callable[[int], int]) -> None:
+        """``share``: how many of the tasks below a number this explorer makes."""
+        self._limit, self._batch, self._share = limit, batch_size, share
+        self._deadline: dict[int, int] = {}
+        self._open: Counter[int] = Counter()  # groups that are not stored, by deadline
+        self._below = 0
+
+    def begin(self, tasks: Sequence[int], version: int) -> None:
+        """They are being made, ``version`` being in place."""
+        deadline = version + 1 + self._limit
+        if not self._below:  # a former start may have stored any task that might begin by now
+            self._below = deadline * self._batch
+        self._below = max(self._below, *(task + 1 for task in tasks))
+        self._deadline |= dict.fromkeys(tasks, deadline)
+        self._open[deadline] += len(tasks)
+
+    def order(self, task: int) -> tuple[int, int]:
+        """The earliest deadline first."""
+        return self._deadline[task], task
+
+    def allows(self, task: int) -> bool:
+        """Whether it may be stored now."""
+        mine, stored = self._deadline[task], self._share(self._below) - self._open.total()
+        counts = itertools.accumulate(self._open[deadline] for deadline in sorted(self._open))
+        return all(
+            stored + 1 + upto <= self._share(deadline * self._batch)
+            for deadline, upto in zip(sorted(self._open), counts, strict=True)
+            if deadline < mine
+        )
+
+    def stored(self, task: int) -> None:
+        """It is."""
+        deadline = self._deadline.pop(task)
+        self._open[deadline] -= 1
+        self._open += Counter()  # without those that are 0
+
+
+class Outbox:
+    """``whole``: a step is one transaction, and none goes before an earlier one; so neither the trainer's claims
+    nor what a kill leaves to be made depend on which answer was the shortest. Else groups go as they are
+    finished, several together, as ``slack`` allows. An evaluation is one transaction anyway."""
+
+    def __init__(self, *, whole: bool, slack: Slack | None = None) -> None:
+        self._whole, self._slack = whole, slack
+        self._makings: dict[tuple[str, int], Making] = {}
+        self._loose: dict[int, Group] = {}  # finished and not stored, by task
+        self._oldest = 0.0
+
+    def begin(self, making: Making) -> None:
+        """Its groups will come."""
+        self._makings[making.kind, making.step] = making
+        if self._slack and not making.request:
+            self._slack.begin(making.tasks, making.version)
+
+    def add(self, group: Group, now: float) -> None:
+        """It is finished; ``now`` in seconds."""
+        making = self._of(group)
+        making.groups.append(group)
+        if making.finished:
+            making.times.reach("rollout")
+        if not (self._whole or making.request):
+            self._oldest = self._oldest if self._loose else now
+            self._loose[group.task_no] = group
+
+    def take(self, now: float, *, flush: bool) -> Iterator[list[Group]]:
+        """What is to be stored now, a transaction each. ``flush``: there is nobody left to share it with."""
+        for making in self._whole_ones():
+            yield sorted(making.groups, key=lambda group: group.task_no)
+        ready = len(self._loose) >= BATCH or (self._loose and now - self._oldest >= LINGER_S)
+        while self._loose and (flush or ready):
+            batch = list(itertools.islice(self._allowed(), BATCH))
+            if not batch:
+                return
+            yield batch
+            self._oldest = now
+
+    def _whole_ones(self) -> Iterator[Making]:
+        for making in sorted(self._makings.values(), key=lambda making: (making.kind, making.step)):
+            if self._whole or making.request:
+                if making.finished:
+                    yield making
+                elif not making.request:
+                    return
+
+    def _allowed(self) -> Iterator[Group]:
+        """Marks as stored what it gives: one group's going makes room for others."""
+        slack = self._slack
+        for task in sorted(self._loose, key=slack.order if slack else None):
+            if slack is None or slack.allows(task):
+                if slack:
+                    slack.stored(task)
+                yield self._loose.pop(task)
+
+    def draws(self, groups: Sequence[Group]) -> Iterator[Draw]:
+        """The drawings that ``groups`` come from."""
+        makings = {id(making): making for making in map(self._of, groups)}
+        return (making.draw for making in makings.values() if making.draw)
+
+    def _of(self, group: Group) -> Making:
+        return self._makings[group.kind, group.explorer_step]
+
+    def stored(self, groups: Sequence[Group]) -> Iterator[Making]:
+        """They are; gives the steps and evaluations that have ended with them."""
+        for group in groups:
+            making = self._of(group)
+            making.stored += 1
+            if making.stored == len(making.tasks):
+                yield self._makings.pop((group.kind, group.explorer_step))
+
+    def __len__(self) -> int:
+        """Steps and evaluations under way."""
+        return len(self._makings)
