@@ -92,19 +92,21 @@ class Outbox:
 
     def __init__(self, *, whole: bool, slack: Slack | None = None) -> None:
         self._whole, self._slack = whole, slack
-        self._makings: dict[tuple[str, int], Making] = {}
+        self._makings: list[Making] = []
+        self._of: dict[tuple[str, int], Making] = {}  # by kind and task
         self._loose: dict[int, Group] = {}  # finished and not stored, by task
         self._oldest = 0.0
 
     def begin(self, making: Making) -> None:
         """Its groups will come."""
-        self._makings[making.kind, making.step] = making
+        self._makings.append(making)
+        self._of |= {(making.kind, task): making for task in making.tasks}
         if self._slack and not making.request:
             self._slack.begin(making.tasks, making.version)
 
     def add(self, group: Group, now: float) -> None:
         """It is finished; ``now`` in seconds."""
-        making = self._of(group)
+        making = self._of[group.kind, group.task_no]
         making.groups.append(group)
         if making.finished:
             making.times.reach("rollout")
@@ -125,7 +127,7 @@ class Outbox:
             self._oldest = now
 
     def _whole_ones(self) -> Iterator[Making]:
-        for making in sorted(self._makings.values(), key=lambda making: (making.kind, making.step)):
+        for making in sorted(self._makings, key=lambda making: (making.kind, making.step)):
             if self._whole or making.request:
                 if making.finished:
                     yield making
@@ -143,19 +145,17 @@ class Outbox:
 
     def draws(self, groups: Sequence[Group]) -> Iterator[Draw]:
         """The drawings that ``groups`` come from."""
-        makings = {id(making): making for making in map(self._of, groups)}
-        return (making.draw for making in makings.values() if making.draw)
-
-    def _of(self, group: Group) -> Making:
-        return self._makings[group.kind, group.explorer_step]
+        makings = dict.fromkeys(self._of[group.kind, group.task_no] for group in groups)
+        return (making.draw for making in makings if making.draw)
 
     def stored(self, groups: Sequence[Group]) -> Iterator[Making]:
         """They are; gives the steps and evaluations that have ended with them."""
         for group in groups:
-            making = self._of(group)
+            making = self._of.pop((group.kind, group.task_no))
             making.stored += 1
             if making.stored == len(making.tasks):
-                yield self._makings.pop((group.kind, group.explorer_step))
+                self._makings.remove(making)
+                yield making
 
     def __len__(self) -> int:
         """Steps and evaluations under way."""
