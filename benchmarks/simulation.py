@@ -151,7 +151,7 @@ class Engines:
         step_s: Callable[[int], float] = lambda batch: 0.010 + 0.00002 * batch,
         pooled: bool = False,
     ) -> None:
-        self._length, self.version = length, 0
+        self._length, self.version, self.begun = length, 0, list[int]()
         shares, self._full = (count if pooled else 1), count * slots / step_s(slots)
         engines = 1 if pooled else count
         self._loads = Loads(engines, slots * shares, by_load=by_load)
@@ -185,6 +185,7 @@ class Engines:
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """As ``Workers.run``."""
         done: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
+        self.begun += [job.task_no for job in jobs if not job.validate]
         for engine, share in zip(self.all, self._loads.share(jobs), strict=True):
             for job in share:
                 lengths = [self._length(job, run) for run in range(job.n)]
@@ -240,7 +241,7 @@ class MemoryBuffer:
         return self.generation
 
     def participants(self) -> list[Any]:
-        return []
+        return [SimpleNamespace(role="trainer")]
 
     def get_state(self, key: str, default: Any = None) -> Any:
         return self.state.get(key, default)
@@ -263,7 +264,7 @@ class MemoryBuffer:
         if history != self.generation:
             raise HistoryChanged("a resume")
         if groups[0].kind != "train":
-            self.evaluated[len(self.evaluated)] = list(groups)
+            self.evaluated[int(groups[0].kind.removeprefix("eval:"))] = list(groups)
             return len(groups)
         self.commits.append([group.task_no for group in groups])
         new = [group for group in groups if group.task_no not in self.stored]
@@ -340,8 +341,7 @@ class Silent:
     """Heart and report of an explorer that nobody watches."""
 
     def __init__(self) -> None:
-        self.state = ""
-        self.steps: list[int] = []
+        self.state, self.steps = "", list[int]()
 
     def check(self) -> None:
         """All is well."""

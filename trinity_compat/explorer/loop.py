@@ -201,7 +201,7 @@ class Explorer:
             return True
         self._outbox.begin(Making(work.step, version.version, self._plan.tasks(work), times, request=request))
         make = partial(self._maker.groups, work, version.version, history)
-        self._pool.begin([Unit(make, request)], at_once=True)
+        self._pool.begin([Unit(make, work.answers, request)], at_once=True)
         return True
 
     async def _begin(self, work: Work, version: WeightVersion, history: int) -> bool:
@@ -214,9 +214,10 @@ class Explorer:
         for step, tasks in self._plan.steps(works).items():
             self._outbox.begin(Making(step, version.version, tasks, times.copy(), draw))
         if draw:
-            units = [Unit(partial(self._drawn, draw, version, history))]
+            units = [Unit(partial(self._drawn, draw, version, history), work.answers)]
         else:
-            units = [Unit(partial(self._maker.groups, each, version.version, history)) for each in works]
+            make = partial(self._maker.groups, version=version.version, history=history)
+            units = [Unit(partial(make, each), each.answers) for each in works]
         self._pool.begin(units, at_once=self._plan.whole)
         return True
 

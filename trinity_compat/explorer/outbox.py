@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity_compat.buffer.model import EvalRequest, Group
@@ -48,9 +48,18 @@ class Slack:
     may always go, so nothing waits for ever.
     """
 
-    def __init__(self, limit: int, batch_size: int, share: Callable[[int], int]) -> None:
-        """``share``: how many of the tasks below a number this explorer makes."""
-        self._limit, self._batch, self._share = limit, batch_size, share
+    def __init__(
+        self,
+        limit: int,
+        batch_size: int,
+        tasks: int,
+        share: Callable[[int], int],
+        others: Callable[[], int] | None = None,
+    ) -> None:
+        """``tasks``: how many the run has. ``share``: how many of those below a number this explorer makes.
+        ``others``: the earliest deadline that a group of another explorer may have; None where there is none."""
+        self._limit, self._batch, self._tasks = limit, batch_size, tasks
+        self._share, self._others = share, others
         self._deadline: dict[int, int] = {}
         self._open: Counter[int] = Counter()  # groups that are not stored, by deadline
         self._below = 0
@@ -59,7 +68,7 @@ class Slack:
         """They are being made, ``version`` being in place."""
         deadline = version + 1 + self._limit
         if not self._below:  # a former start may have stored any task that might begin by now
-            self._below = deadline * self._batch
+            self._below = min(deadline * self._batch, self._tasks)
         self._below = max(self._below, *(task + 1 for task in tasks))
         self._deadline |= dict.fromkeys(tasks, deadline)
         self._open[deadline] += len(tasks)
@@ -68,13 +77,18 @@ class Slack:
         """The earliest deadline first."""
         return self._deadline[task], task
 
-    def allows(self, task: int) -> bool:
+    def bounds(self) -> dict[int, int]:
+        """By deadline how many of this explorer's groups may be stored before those with that deadline are."""
+        deadlines = {*self._open, self._others()} if self._others else {*self._open}
+        return {deadline: self._share(deadline * self._batch) for deadline in sorted(deadlines)}
+
+    def allows(self, task: int, bounds: Mapping[int, int]) -> bool:
         """Whether it may be stored now."""
         mine, stored = self._deadline[task], self._share(self._below) - self._open.total()
-        counts = itertools.accumulate(self._open[deadline] for deadline in sorted(self._open))
+        upto = itertools.accumulate(self._open[deadline] for deadline in bounds)
         return all(
-            stored + 1 + upto <= self._share(deadline * self._batch)
-            for deadline, upto in zip(sorted(self._open), counts, strict=True)
+            stored + 1 + earlier <= bound
+            for (deadline, bound), earlier in zip(bounds.items(), upto, strict=True)
             if deadline < mine
         )
 
@@ -136,9 +150,9 @@ class Outbox:
 
     def _allowed(self) -> Iterator[Group]:
         """Marks as stored what it gives: one group's going makes room for others."""
-        slack = self._slack
+        slack, bounds = self._slack, self._slack.bounds() if self._slack else {}
         for task in sorted(self._loose, key=slack.order if slack else None):
-            if slack is None or slack.allows(task):
+            if slack is None or slack.allows(task, bounds):
                 if slack:
                     slack.stored(task)
                 yield self._loose.pop(task)

@@ -23,6 +23,7 @@ from trinity_compat.synchronizer.policy import (
     last_step,
     looks,
     required_version,
+    trainer_interval,
 )
 from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
@@ -41,6 +42,11 @@ class Work:
     kind: str
     jobs: Sequence[Job]
     batch_size: int = 0
+
+    @property
+    def answers(self) -> int:
+        """To all of its tasks."""
+        return sum(job.n for job in self.jobs)
 
     def step_of(self, task_no: int) -> int:
         """The step that a task belongs to."""
@@ -194,8 +200,20 @@ class Plan:
         limit, share = self._spec.max_staleness, self._spec.explorers
         if self.whole or limit is None:
             return Outbox(whole=self.whole)
-        index = self._index
-        return Outbox(whole=False, slack=Slack(limit, self._batch, lambda below: (below - index + share - 1) // share))
+        tells = share > 1 and self._spec.sync.style != "explorer_driven"  # there it may not publish for long
+        others = self._earliest_deadline if tells else None
+        tasks = self.total_steps * self._batch
+        return Outbox(whole=False, slack=Slack(limit, self._batch, tasks, self._share_of, others))
+
+    def _share_of(self, below: int) -> int:
+        """How many of the tasks below a number are this explorer's."""
+        return (below - self._index + self._spec.explorers - 1) // self._spec.explorers
+
+    def _earliest_deadline(self) -> int:
+        """The step that the trainer has come to, as far as its versions tell: no group is of use before."""
+        if not self._has_trainer():
+            return self.total_steps
+        return max(0, _number(self._buffer.latest_version())) + trainer_interval(self._spec.sync)
 
     def draw(self, work: Work) -> Draw | None:
         """Begin a step whose groups are filtered; None where each task makes one group."""

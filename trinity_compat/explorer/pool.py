@@ -16,14 +16,14 @@ from typing import Self
 
 from trinity_compat.buffer.model import EvalRequest, Group
 
-Make = Callable[["Unit"], AsyncIterator[Group]]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """``make`` gives its groups as they are scored; ``request``: the evaluation that it answers."""
+    """``make`` gives its groups as they are scored, ``answers`` in all; ``request``: the evaluation that it
+    answers."""
 
     make: Callable[[], AsyncIterator[Group]]
+    answers: int
     request: EvalRequest | None = None
 
 
@@ -37,6 +37,7 @@ class Pool:
         self._running: dict[asyncio.Task[None], Unit] = {}
         self._waiting: deque[Unit] = deque()
         self._finished: list[Group] = []
+        self._starting = 0  # answers that the engines have not been given yet, in tasks that are about to run
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -63,15 +64,17 @@ class Pool:
 
     def refill(self) -> None:
         """Start what waits, as far as there is room."""
-        while self._waiting and self._room() > 0:
+        while self._waiting and self._room() > self._starting:
             self._start(self._waiting.popleft())
 
     def _start(self, unit: Unit) -> None:
+        self._starting += unit.answers
         task = self._tasks.create_task(self._run(unit))
         self._running[task] = unit
         task.add_done_callback(self._end)
 
     async def _run(self, unit: Unit) -> None:
+        self._starting -= unit.answers
         async for group in unit.make():
             if asyncio.current_task() not in self._running:
                 return  # dropped meanwhile
@@ -91,6 +94,7 @@ class Pool:
         """Forget all that is under way: what is finished later counts for nobody."""
         for task in self._running:
             task.cancel()
+        self._starting = 0
         self._running.clear()
         self._waiting.clear()
         self._finished.clear()
