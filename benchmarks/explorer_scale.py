@@ -15,23 +15,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import math
 import random
+import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import simulation as sim
 
+from trinity_compat.explorer import loop, outbox
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.spec import SyncSpec
+from trinity_compat.synchronizer.requests import Ask, Asked
 
 GROUPS, N, MEAN, CAP = 64, 8, 3000, 16_000
+POLL_S = 0.05
 WARM, STEPS = 3, 8  # trainer steps before the measuring begins, and at its end
 
 
@@ -76,25 +82,43 @@ def lengths(sigma: float) -> Callable[[Job, int], int]:
 class Trainer:
     """Claims, trains, publishes; measures between steps WARM and STEPS."""
 
-    def __init__(self, case: Case, buffer: sim.MemoryBuffer, engines: list[sim.Engines]) -> None:
+    def __init__(self, case: Case, buffer: sim.MemoryBuffer, engines: Sequence[sim.Engines]) -> None:
         self._case, self._buffer, self._engines = case, buffer, engines
+        self._asked = Asked(buffer, case.explorers)  # type: ignore[arg-type]
         self._rate = sum(each.rate for each in engines)
+        self._step = 0
         self.utilisation = 0.0
 
     async def train(self, share: float) -> None:
         """Until the measuring has ended."""
         train_s = share * self._case.batch * N * MEAN / self._rate
         clock, began, tokens = asyncio.get_running_loop().time, 0.0, 0.0
-        self._buffer.publish_version(sim.version_of(0))
+        self._publish()
         for step in range(1, STEPS + 1):
-            while self._buffer.claim(step, self._case.staleness) is None:
-                await asyncio.sleep(0.05)
+            while True:
+                asks = self._asked.open()  # as the exchange: who asks has stored what it made
+                if self._buffer.claim(step, self._case.staleness):
+                    break
+                self._answer(asks)
+                await asyncio.sleep(POLL_S)
             await asyncio.sleep(train_s)
-            if step % self._case.interval == 0:
-                self._buffer.publish_version(sim.version_of(step))
+            self._step = step
+            if step % self._case.interval == 0 and self._case.style != "explorer_driven":
+                self._publish()
+            self._answer(self._asked.open())
             if step == WARM:
                 began, tokens = clock(), self._tokens()
         self.utilisation = (self._tokens() - tokens) / (clock() - began) / self._rate
+
+    def _answer(self, asks: Mapping[int, Ask]) -> None:
+        if asks:
+            self._publish()
+            self._asked.answer(asks)
+
+    def _publish(self) -> None:
+        newest = self._buffer.latest_version()
+        if newest is None or newest.version < self._step:
+            self._buffer.publish_version(sim.version_of(self._step))
 
     def _tokens(self) -> float:
         return sum(each.tokens() for each in self._engines)
@@ -136,37 +160,24 @@ async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Plan, maker: sim.Ma
         plan.look_again()
 
 
-async def perfect(buffer: sim.MemoryBuffer, plan: Plan, maker: sim.Maker) -> None:
-    """The explorer's loop without its delays, for ``pooled`` engines."""
-    await explore(buffer, plan, maker)
-
-
-def simulate(case: Case, explorer: Explore, share: float, *, old: bool = False, pooled: bool = False) -> float:
+def simulate(case: Case, explorer: Explore, share: float, *, by_load: bool, pooled: bool = False) -> float:
     """Utilisation of the engines."""
 
     async def main() -> float:
-        buffer, spec = sim.MemoryBuffer(case.batch), case.spec()
-        by_load = case.style != "fixed" and not old
+        buffer, spec, length = sim.MemoryBuffer(case.batch), case.spec(), lengths(case.sigma)
         size = case.engines // case.explorers
-        length = lengths(case.sigma)
-        engines = [
-            sim.Engines(size, length, by_load=by_load, pooled=pooled) for _ in range(case.explorers)
-        ]
+        engines = [sim.Engines(size, length, by_load=by_load, pooled=pooled) for _ in range(case.explorers)]
         trainer = Trainer(case, buffer, engines)
-        exploring = [
-            asyncio.ensure_future(explorer(buffer, _plan(spec, buffer, case, index), sim.Maker(each)))
-            for index, each in enumerate(engines)
-        ]
-        training = asyncio.ensure_future(trainer.train(share))
-        await asyncio.wait({training, *exploring}, return_when=asyncio.FIRST_COMPLETED)
-        for one in exploring:
-            if one.done():
-                one.result()
-            one.cancel()
-        await asyncio.gather(*exploring, return_exceptions=True)
-        training.result()
-        if buffer.stale:
-            print(f"{case}: {buffer.stale} groups were dropped as stale")
+        async with asyncio.TaskGroup() as tasks:
+            exploring = [
+                tasks.create_task(explorer(buffer, _plan(spec, buffer, case, index), sim.Maker(each)))
+                for index, each in enumerate(engines)
+            ]
+            await trainer.train(share)
+            for one in exploring:
+                one.cancel()
+        if buffer.stale and explorer is explore:
+            print(f"{case}: {buffer.stale} groups were dropped as stale", file=sys.stderr)
         return trainer.utilisation
 
     return sim.run(main)
@@ -176,14 +187,55 @@ def _plan(spec: Any, buffer: Any, case: Case, index: int) -> Plan:
     return Plan(spec, buffer, sim.Stream(case.batch), None, index=index)  # type: ignore[arg-type]
 
 
+def measure(case: Case, share: float) -> dict[str, Any]:
+    """One row."""
+    by_load = case.style != "fixed"
+    began = time.process_time()
+    new = simulate(case, explore, share, by_load=by_load)
+    spent = time.process_time() - began
+    at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
+    with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
+        bound = simulate(case, explore, share, by_load=by_load, pooled=True)
+    old = simulate(case, one_step_at_a_time, share, by_load=False)
+    found = {"utilisation": new, "bound": bound, "old": old}
+    cost = {"cpu_s_per_10k_answers": spent / (case.batch * N * STEPS) * 10_000}
+    return asdict(case) | {name: round(value, 3) for name, value in (found | cost).items()}
+
+
+def cases(engines: int, explorers: int, sigma: float) -> Iterator[Case]:
+    """Every style at one size."""
+    base = Case(engines, explorers, sigma, "fixed")
+    yield base
+    yield replace(base, interval=4)
+    yield replace(base, offset=1)
+    yield replace(base, style="trainer_driven")
+    yield replace(base, style="trainer_driven", staleness=3)
+    yield replace(base, style="explorer_driven", interval=2)
+    yield replace(base, style="fully_async", offset=1)
+    for staleness in (1, 2, 3, 4):
+        yield replace(base, style="fully_async", staleness=staleness)
+
+
 def main() -> None:
-    case = Case(8, 1, 1.0, "fully_async", staleness=2)
-    for case in (Case(2, 1, 1.0, "fixed"), Case(2, 1, 1.0, "fixed", offset=1), Case(2,1,1.0,"fixed", interval=4), Case(2, 1, 1.0, "trainer_driven"), Case(2, 1, 1.0, "fully_async", staleness=1), Case(2, 1, 1.0, "fully_async", staleness=2), Case(2, 1, 1.0, "fully_async", staleness=4)):
-        for share in (0.0, 0.5):
-            began = time.process_time()
-            new = simulate(case, explore, share)
-            cost = time.process_time() - began
-            print(case, share, "new", round(new, 3), "pooled", round(simulate(case, explore, share, pooled=True), 3), "old", round(simulate(case, one_step_at_a_time, share, old=True), 3), f"{cost:.1f}s", flush=True)
+    """Measure and print."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--json", action="store_true", help="one JSON object")
+    options.add_argument("--engines", type=int, nargs="+", default=[1, 8])
+    options.add_argument("--explorers", type=int, default=1)
+    options.add_argument("--sigmas", type=float, nargs="+", default=[1.0])
+    options.add_argument("--styles", nargs="+", default=["fixed", "trainer_driven", "explorer_driven", "fully_async"])
+    options.add_argument("--train-share", type=float, default=0.3)
+    args = options.parse_args()
+    rows = []
+    for size, sigma in itertools.product(args.engines, args.sigmas):
+        for case in cases(size, min(size, args.explorers), sigma):
+            if case.style in args.styles:
+                rows.append(measure(case, args.train_share))
+                if not args.json:
+                    print(*(f"{name}={value}" for name, value in rows[-1].items()), flush=True)
+    if args.json:
+        print(json.dumps({"cases": rows}))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -273,21 +273,22 @@ class MemoryBuffer:
 
     def claim(self, step: int, limit: int | None) -> list[int] | None:
         """The earliest tasks that are ready, enough for ``step``; those that are too old are dropped."""
-        ready = [number for number in sorted(self.stored) if number not in self.trained]
+        if len(self.stored) - len(self.trained) < self.batch:
+            return None
+        ready = sorted(self.stored.keys() - self.trained.keys())
         if limit is not None:
-            old = {no for no in ready if self._version(no) < step - 1 - limit}
-            self.stale += len(old)
-            for number in old:
-                del self.stored[number]
-                self._complete = min(self._complete, number)
-            ready = [number for number in ready if number not in old]
+            ready = [number for number in ready if not self._drops(number, step - 1 - limit)]
         if len(ready) < self.batch:
             return None
         self.trained |= dict.fromkeys(ready[: self.batch], step)
         return ready[: self.batch]
 
-    def _version(self, number: int) -> int:
-        return self.stored[number].experiences[0].min_model_version
+    def _drops(self, number: int, oldest: int) -> bool:
+        if self.stored[number].experiences[0].min_model_version >= oldest:
+            return False
+        del self.stored[number]
+        self.stale, self._complete = self.stale + 1, min(self._complete, number)
+        return True
 
     def publish_version(self, version: WeightVersion) -> None:
         self.versions.append(version)

@@ -109,7 +109,7 @@ class Outbox:
         self._makings: list[Making] = []
         self._of: dict[tuple[str, int], Making] = {}  # by kind and task
         self._loose: dict[int, Group] = {}  # finished and not stored, by task
-        self._oldest = 0.0
+        self._fresh, self._due = 0, 0.0  # of those, how many came since the last look; when the next one is
 
     def begin(self, making: Making) -> None:
         """Its groups will come."""
@@ -125,20 +125,18 @@ class Outbox:
         if making.finished:
             making.times.reach("rollout")
         if not (self._whole or making.request):
-            self._oldest = self._oldest if self._loose else now
+            self._due = self._due if self._loose else now + LINGER_S
+            self._fresh += 1
             self._loose[group.task_no] = group
 
     def take(self, now: float, *, flush: bool) -> Iterator[list[Group]]:
         """What is to be stored now, a transaction each. ``flush``: there is nobody left to share it with."""
         for making in self._whole_ones():
             yield sorted(making.groups, key=lambda group: group.task_no)
-        ready = len(self._loose) >= BATCH or (self._loose and now - self._oldest >= LINGER_S)
-        while self._loose and (flush or ready):
-            batch = list(itertools.islice(self._allowed(), BATCH))
-            if not batch:
-                return
-            yield batch
-            self._oldest = now
+        if self._loose and (flush or self._fresh >= BATCH or now >= self._due):
+            self._fresh, self._due = 0, now + LINGER_S
+            while batch := list(itertools.islice(self._allowed(), BATCH)):
+                yield batch
 
     def _whole_ones(self) -> Iterator[Making]:
         for making in sorted(self._makings, key=lambda making: (making.kind, making.step)):
