@@ -23,7 +23,8 @@ class World:
     """One explorer (``index``) over a buffer, with the engines of its own."""
 
     def __init__(self, style="fully_async", *, buffer=None, steps=4, index=0, slots=8, engines=1, **more):
-        sync = SyncSpec(style, more.pop("interval", 1), more.pop("offset", 0))
+        own = more.pop("explorer_interval", None)
+        sync = SyncSpec(style, more.pop("interval", 1), more.pop("offset", 0), explorer_interval=own)
         length = more.pop("length", lambda job, place: 100)
         score = more.pop("score", lambda job: None)
         validation = sim.Stream(3) if more.pop("validates", False) else None
@@ -62,7 +63,7 @@ async def train(buffer, steps, *, train_s=0.5, limit=None, interval=1):
 
 def explore(world, seconds=1000.0, *beside):
     async def main():
-        others = [asyncio.ensure_future(other) for other in beside]
+        others = [asyncio.ensure_future(other()) for other in beside]
         try:
             await world.for_(seconds)
         finally:
@@ -141,6 +142,15 @@ def test_a_transaction_has_a_bound(monkeypatch):
     monkeypatch.setattr(outbox, "BATCH", 3)
     world = explore(World(max_staleness=1, slots=100), 1.0 + outbox.LINGER_S + BUSY_S)
     assert world.buffer.commits == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+def test_weights_never_go_back_while_answers_are_under_way():
+    loaded, world = [], World(explorer_interval=4, steps=9, max_staleness=2, length=lengths(100, 700, 50))
+    load = world.engines.load
+    world.engines.load = lambda version: loaded.append(version.version) or load(version)
+    explore(world, 100.0, lambda: train(world.buffer, 9))
+    assert sorted(world.buffer.trained) == list(range(9 * BATCH))
+    assert loaded == sorted(set(loaded)) and len(loaded) > 3
 
 
 def test_under_fixed_a_step_is_one_transaction_and_none_goes_before_an_earlier_one():

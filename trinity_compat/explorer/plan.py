@@ -251,7 +251,7 @@ class Plan:
         sync, step = self._spec.sync, work.step
         if sync.style == "fixed":
             return self._find(work, loaded)
-        if self._held is None or looks(sync, step) or not self._may_be_had(self._held, loaded):
+        if self._held is None or self.follows or looks(sync, step) or not self._may_be_had(self._held, loaded):
             self._held = self._find(work, loaded)
         due = asks(sync, step) and self._asked_for != step
         ahead = self._held is not None and step > self._last_step(self._held)
