@@ -2,13 +2,13 @@
 
     python benchmarks/explorer_scale.py [--json] [--engines 1 8 64 256] [--sigmas 1.0]
 
-An engine decodes 256 answers at a time, a step of b answers takes 10 ms + 0.02 ms × b; lengths are lognormal
-(mean 3,000 tokens, cut at 16,000). A step is 64 groups of 8 for each engine, so that with 8 engines it is the
-512 × 8 of the usual launches; the trainer takes ``--train-share`` of the time that a step's tokens take at full
-rate. ``utilisation``: tokens made between two of the trainer's steps, of those that the engines could have made.
-``bound``: the same for a perfect queue under the same style, which goes on with any answer on any engine, knows
-of everything at once and stores a group when its last answer ends. ``old``: the loop before the pool, which made
-one step at a time.
+An engine decodes 256 answers at a time, a decoding step of b answers takes 10 ms + 0.02 ms × b; lengths are
+lognormal (mean 3,000 tokens, cut at 16,000). A train batch is 64 groups of 8 for each engine, so that with 8
+engines it is the usual 512 × 8; the trainer takes ``--train-share`` of the time that a batch's tokens take at
+full rate. ``utilisation``: tokens made between two of the trainer's steps, of those that the engines could
+have made. ``bound``: the same for a perfect queue under the same rules of the style: any engine takes any
+answer, so that no place is empty while something waits, and all is known and stored at once. ``old``: the
+loop before the pool, which made one step at a time.
 """
 
 from __future__ import annotations
@@ -223,7 +223,9 @@ def main() -> None:
     options.add_argument("--engines", type=int, nargs="+", default=[1, 8])
     options.add_argument("--explorers", type=int, default=1)
     options.add_argument("--sigmas", type=float, nargs="+", default=[1.0])
-    options.add_argument("--styles", nargs="+", default=["fixed", "trainer_driven", "explorer_driven", "fully_async"])
+    options.add_argument(
+        "--styles", nargs="+", default=["fixed", "trainer_driven", "explorer_driven", "fully_async"]
+    )
     options.add_argument("--train-share", type=float, default=0.3)
     args = options.parse_args()
     rows = []

@@ -1,8 +1,8 @@
 """The explorer's own code on simulated engines, under a clock that jumps from event to event.
 
-``run(...)`` gives what it returns without waiting for anything: the loop's time moves only when nothing is left
-to do at the present one. Lengths are drawn by task and place in the group, so that every arrangement of the
-same run answers the same.
+``run(...)`` gives what it returns without waiting for anything: the loop's time moves only when nothing is
+left to do at the present one. Lengths are drawn by task and place in the group, so that every arrangement
+of the same run answers the same.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class Engine:
 
 
 class Engines:
-    """In the place of ``Workers``: the same routing, over simulated engines. ``pooled``: one engine that has the
-    slots of all and the speed of each, as if any of them could go on with any answer."""
+    """In the place of ``Workers``: the same routing, over simulated engines. ``pooled``: one engine that has
+    the slots of all and the speed of each, as if any of them could go on with any answer."""
 
     def __init__(
         self,

@@ -1,12 +1,16 @@
 """Which engine gets which job, and the seeds that let it not matter."""
 
+import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import simulation as sim
+from omegaconf import OmegaConf
 
+from trinity_compat.explorer.engine import Completion, EngineDied
 from trinity_compat.explorer.jobs import make_job, seeds_requests
-from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.rollout import Job, RolloutWorker, truncate
 from trinity_compat.explorer.routing import Loads
 from trinity_compat.spec import SyncSpec
 
@@ -42,8 +46,6 @@ def test_room_is_what_the_slots_and_a_short_queue_leave():
     assert loads.room() == 8
 
 
-
-
 @pytest.mark.parametrize(
     ("style", "fields", "full", "seeded"),
     [
@@ -66,3 +68,52 @@ def test_seeds_for_each_request_only_where_they_are_asked_for(style, fields, ful
 
 def test_an_evaluation_is_seeded_in_any_case():
     assert "seed" in make_job(sim.make_spec(4, 2, 1, SyncSpec("fully_async")).verl, "eval", 3, {}).sampling
+
+
+class Engine:
+    """Answers when it is told to."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def submit(self, requests):
+        loop = asyncio.get_running_loop()
+        self.asked += [(request.sampling["n"], loop.create_future()) for request in requests]
+        return [future for _, future in self.asked[-len(requests) :]]
+
+
+def worker(engine):
+    made = object.__new__(RolloutWorker)
+    rollout = {"agent": {"default_agent_loop": "single_turn_agent"}, "response_length": 9}
+    made._config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
+    made._model, made._engine = SimpleNamespace(processor=None), engine
+    made._count = made._version = made._ended = 0
+    made._prompt = lambda messages: [1] if messages else truncate([1, 2], 1, "error")
+    return made
+
+
+def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
+    async def main():
+        engine = Engine()
+        one = worker(engine)
+        jobs = [Job(number, {"raw_prompt": [1]}, 2, {}, apart=number < 1) for number in range(2)]
+        jobs += [Job(2, {"raw_prompt": []}, 3, {}), Job(3, {"raw_prompt": [1]}, 2, {"temperature": 0})]
+        rollouts = asyncio.ensure_future(collect(one.run(jobs)))
+        told = one.ended()
+        assert await anext(told) == 3  # those of a prompt that is too long
+        assert [n for n, _ in engine.asked] == [1, 1, 2, 1]
+        seen = []
+        for n, future in engine.asked[:3]:
+            future.set_result([Completion([5], [0.0], "stop")] * n)
+            seen.append(await anext(told))
+        engine.asked[3][1].set_exception(EngineDied("vLLM"))
+        seen.append(await anext(told))
+        with pytest.raises(EngineDied):
+            await rollouts
+        return seen
+
+    assert asyncio.run(main()) == [4, 5, 7, 9]
+
+
+async def collect(rollouts):
+    return [rollout async for rollout in rollouts]

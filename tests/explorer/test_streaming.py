@@ -35,7 +35,10 @@ class World:
         self.engines = sim.Engines(
             engines, length, by_load=style != "fixed", slots=slots, step_s=lambda batch: STEP_S
         )
-        self.plan, self.silent = Plan(spec, self.buffer, sim.Stream(BATCH), validation, index=index), sim.Silent()
+        self.plan, self.silent = (
+            Plan(spec, self.buffer, sim.Stream(BATCH), validation, index=index),
+            sim.Silent(),
+        )
         self.maker = sim.Maker(self.engines, score)
         self.explorer = Explorer(self.buffer, self.plan, self.maker, self.silent, self.silent)
 
@@ -145,7 +148,7 @@ def test_a_transaction_has_a_bound(monkeypatch):
 
 
 def test_weights_never_go_back_while_answers_are_under_way():
-    loaded, world = [], World(explorer_interval=4, steps=9, max_staleness=2, length=lengths(100, 700, 50))
+    loaded, world = [], World(explorer_interval=4, steps=9, max_staleness=6, length=lengths(100, 700, 50))
     load = world.engines.load
     world.engines.load = lambda version: loaded.append(version.version) or load(version)
     explore(world, 100.0, lambda: train(world.buffer, 9))
@@ -257,6 +260,35 @@ def test_an_evaluation_is_of_its_version_and_complete(style):
     assert versions == {(2, 2)}
 
 
+def test_newer_weights_wait_for_the_end_of_an_evaluation():
+    world = World(validates=True, max_staleness=4, length=lengths(300))
+
+    async def ask():
+        await asyncio.sleep(0.5)
+        world.buffer.evaluations.append(EvalRequest(1, 0, 0))
+        await asyncio.sleep(0.5)
+        assert not world.buffer.evaluated
+        world.buffer.publish_version(sim.version_of(1))
+        await asyncio.sleep(20.0)
+        assert world.engines.version == 1
+
+    explore(world, 30.0, ask)
+    parts = [part for group in world.buffer.evaluated[1] for part in group.experiences]
+    assert {part.max_model_version for part in parts} == {0}
+
+
+def test_it_ends_with_the_training_whatever_is_under_way():
+    world = World(length=lengths(100, 10_000))
+
+    async def main():
+        asyncio.get_running_loop().call_later(3.0, world.buffer.set_state, "finished", True)
+        await world.explorer.explore()
+        return asyncio.get_running_loop().time()
+
+    assert sim.run(main) == pytest.approx(3.0, abs=2 * BUSY_S)
+    assert sorted(world.buffer.stored) == [0]
+
+
 def test_generation_goes_on_beside_evaluations():
     length = lambda job, place: 300 + 40 * (job.task_no % 7)  # noqa: E731
     (world, rate), (_, without) = (
@@ -267,10 +299,23 @@ def test_generation_goes_on_beside_evaluations():
 
 
 def test_under_fixed_an_evaluation_has_the_engines_to_itself():
-    world = World("fixed", validates=True, interval=4)
+    world = World("fixed", validates=True, interval=2)
     world.buffer.evaluations.append(EvalRequest(1, 0, 0))
-    explore(world, 0.5)
-    assert world.engines.begun == []
+    begun = []
+    run = world.engines.run
+
+    def noted(jobs):
+        begun.append((jobs[0].validate, len(world.buffer.evaluated), len(world.buffer.stored)))
+        return run(jobs)
+
+    async def ask():
+        await asyncio.sleep(2.5)  # in the middle of the first two steps
+        assert [validates for validates, *_ in begun] == [True, False]
+        world.buffer.evaluations.append(EvalRequest(2, 0, 0))
+
+    world.engines.run = noted
+    explore(world, 30.0, ask)
+    assert begun == [(True, 0, 0), (False, 1, 0), (True, 1, 2 * BATCH)]
 
 
 @pytest.mark.parametrize("explorers", [1, 2])

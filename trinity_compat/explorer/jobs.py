@@ -11,7 +11,7 @@ from trinity_compat.spec import RunSpec
 
 
 def seeds_requests(spec: RunSpec) -> bool:
-    """Whether each training answer has a seed of its own: vLLM then samples row by row. veRL asks for none."""
+    """Whether each training answer has a seed of its own (vLLM then samples row by row); not so in veRL."""
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     return spec.sync.style == "fixed" or bool(rollout.get("full_determinism")) or spec.seeded_requests
 

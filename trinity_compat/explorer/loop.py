@@ -189,7 +189,7 @@ class Explorer:
     # -- work ---------------------------------------------------------------------------------
 
     async def _evaluate(self, request: EvalRequest, version: WeightVersion, history: int) -> bool:
-        """Begin it beside what is under way; under ``fixed``, where batches are not to depend on speed, alone."""
+        """Begin it beside what is under way; under ``fixed``, where no batch may depend on speed, alone."""
         if (version != self._loaded and not self._may_change) or (self._plan.whole and self._busy):
             return False
         times = StepTimes(wait=time.monotonic() - self._waiting_since)

@@ -17,7 +17,7 @@ BATCH = 64  # groups of one transaction
 
 @dataclass(slots=True, eq=False)
 class Making:
-    """A step, or an evaluation (``request``), under way: ``tasks`` make a group each, begun with ``version``."""
+    """A step under way, or an evaluation (``request``). ``tasks`` make a group each; ``version`` began it."""
 
     step: int
     version: int
@@ -57,7 +57,7 @@ class Slack:
         others: Callable[[], int] | None = None,
     ) -> None:
         """``tasks``: how many the run has. ``share``: how many of those below a number this explorer makes.
-        ``others``: the earliest deadline that a group of another explorer may have; None where there is none."""
+        ``others``: the earliest deadline that another explorer's group may have; None where it is alone."""
         self._limit, self._batch, self._tasks = limit, batch_size, tasks
         self._share, self._others = share, others
         self._deadline: dict[int, int] = {}
@@ -78,7 +78,7 @@ class Slack:
         return self._deadline[task], task
 
     def bounds(self) -> dict[int, int]:
-        """By deadline how many of this explorer's groups may be stored before those with that deadline are."""
+        """By deadline how many of this explorer's groups may be stored before all with that deadline are."""
         deadlines = {*self._open, self._others()} if self._others else {*self._open}
         return {deadline: self._share(deadline * self._batch) for deadline in sorted(deadlines)}
 
@@ -100,9 +100,9 @@ class Slack:
 
 
 class Outbox:
-    """``whole``: a step is one transaction, and none goes before an earlier one; so neither the trainer's claims
-    nor what a kill leaves to be made depend on which answer was the shortest. Else groups go as they are
-    finished, several together, as ``slack`` allows. An evaluation is one transaction anyway."""
+    """``whole``: a step is one transaction, and none goes before an earlier one; so neither the trainer's
+    claims nor what a kill leaves to be made depend on which answer was the shortest. Else groups go as they
+    are finished, several together, as ``slack`` allows. An evaluation is one transaction anyway."""
 
     def __init__(self, *, whole: bool, slack: Slack | None = None) -> None:
         self._whole, self._slack = whole, slack

@@ -121,7 +121,7 @@ class Plan:
         return self._buffer.next_eval() if self._index == 0 else None
 
     def next_work(self, history: int) -> Work | None:
-        """Of the earliest step with tasks that this explorer has to begin, these; None when there are none."""
+        """Tasks that this explorer has to begin, of the earliest step that has some; None when none has."""
         if self._next is None or self._next[0] != history:
             if self._history != history:  # weights of an ended history may be lost
                 self._history, self._held = history, None
@@ -251,7 +251,8 @@ class Plan:
         sync, step = self._spec.sync, work.step
         if sync.style == "fixed":
             return self._find(work, loaded)
-        if self._held is None or self.follows or looks(sync, step) or not self._may_be_had(self._held, loaded):
+        newest = self.follows or looks(sync, step)
+        if self._held is None or newest or not self._may_be_had(self._held, loaded):
             self._held = self._find(work, loaded)
         due = asks(sync, step) and self._asked_for != step
         ahead = self._held is not None and step > self._last_step(self._held)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trinity_compat.explorer.rollout import Job
 
-QUEUED = 1 / 16  # of an engine's slots: answers that it may hold in its queue, so that no slot is free meanwhile
+QUEUED = 1 / 16  # of an engine's slots: answers that may wait in its queue, so that no slot is ever free
 
 
 class Loads:

@@ -59,7 +59,7 @@ def looks(sync: SyncSpec, step: int) -> bool:
 
 def last_step(sync: SyncSpec, max_staleness: int | None, in_place: int) -> int:
     """The last explorer step that may begin on version ``in_place``. ``fixed``: the last whose required
-    version is not a later one. Else, as in AReaL (arXiv 2505.24298, eq. 3): the last that, were steps
+    version is not a later one. Else, as in AReaL (arXiv 2505.24298): the last that, were steps
     trained in their order, would be trained ``max_staleness`` steps after it; by default as many as the
     trainer's interval and the offset make, at least 1."""
     if sync.style != "fixed":
