@@ -216,10 +216,16 @@ class Explorer:
         if draw:
             units = [Unit(partial(self._drawn, draw, version, history), work.answers)]
         else:
-            make = partial(self._maker.groups, version=version.version, history=history)
-            units = [Unit(partial(make, each), each.answers) for each in works]
+            units = [Unit(partial(self._made, each, version, history), each.answers) for each in works]
         self._pool.begin(units, at_once=self._plan.whole)
         return True
+
+    async def _made(self, work: Work, version: WeightVersion, history: int) -> AsyncIterator[Group]:
+        """When its turn has come, newer weights than ``version`` may be in place."""
+        newest = max(version, self._loaded or version, key=lambda each: each.version)
+        self._outbox.began(work.jobs, newest.version)
+        async for group in self._maker.groups(work, newest.version, history):
+            yield group
 
     async def _drawn(self, draw: Draw, version: WeightVersion, history: int) -> AsyncIterator[Group]:
         while not draw.full:
@@ -258,7 +264,8 @@ class Explorer:
             self._buffer.finish_eval(making.request)
             return
         extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
-        self._report.step(making.step, making.version, making.groups, making.times, extra)
+        groups = sorted(making.groups, key=lambda group: group.task_no)
+        self._report.step(making.step, making.version, groups, making.times, extra)
 
     async def _rest(self, history: int) -> None:
         """Until there is news, or it is time to look again."""

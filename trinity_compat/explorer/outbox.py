@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trinity_compat.buffer.model import EvalRequest, Group
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.report import StepTimes
+from trinity_compat.explorer.rollout import Job
 
 LINGER_S = 0.2  # a group waits so long for others to share its transaction
 BATCH = 64  # groups of one transaction
@@ -73,6 +74,12 @@ class Slack:
         self._deadline |= dict.fromkeys(tasks, deadline)
         self._open[deadline] += len(tasks)
 
+    def began(self, task: int, version: int) -> None:
+        """Not with the version that was in place when its turn had not come yet, but with this one."""
+        self._close(task)
+        self._deadline[task] = version + 1 + self._limit
+        self._open[self._deadline[task]] += 1
+
     def order(self, task: int) -> tuple[int, int]:
         """The earliest deadline first."""
         return self._deadline[task], task
@@ -94,8 +101,11 @@ class Slack:
 
     def stored(self, task: int) -> None:
         """It is."""
-        deadline = self._deadline.pop(task)
-        self._open[deadline] -= 1
+        self._close(task)
+        del self._deadline[task]
+
+    def _close(self, task: int) -> None:
+        self._open[self._deadline[task]] -= 1
         self._open += Counter()  # without those that are 0
 
 
@@ -117,6 +127,12 @@ class Outbox:
         self._of |= {(making.kind, task): making for task in making.tasks}
         if self._slack and not making.request:
             self._slack.begin(making.tasks, making.version)
+
+    def began(self, jobs: Sequence[Job], version: int) -> None:
+        """The turn of these training tasks has come, ``version`` being in place."""
+        if slack := self._slack:
+            for job in jobs:
+                slack.began(job.task_no, version)
 
     def add(self, group: Group, now: float) -> None:
         """It is finished; ``now`` in seconds."""
