@@ -144,7 +144,6 @@ async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Plan, maker: sim.Ma
         work = plan.next_work(1)
         version = plan.version_for(work, loaded) if work else None
         if not (work and version):
-            plan.look_again()
             await asyncio.sleep(0.03)
             continue
         await maker.load(version)
@@ -157,7 +156,7 @@ async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Plan, maker: sim.Ma
                 loaded = newest
             await asyncio.wait({making}, timeout=0.03)
         buffer.put_groups(sorted(making.result(), key=lambda group: group.task_no), history=1)
-        plan.look_again()
+        plan.dropped()
 
 
 def simulate(case: Case, explorer: Explore, share: float, *, by_load: bool, pooled: bool = False) -> float:

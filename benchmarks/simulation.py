@@ -286,9 +286,13 @@ class MemoryBuffer:
     def _drops(self, number: int, oldest: int) -> bool:
         if self.stored[number].experiences[0].min_model_version >= oldest:
             return False
+        self.drop(number)
+        return True
+
+    def drop(self, number: int) -> None:
+        """It is too old."""
         del self.stored[number]
         self.stale, self._complete = self.stale + 1, min(self._complete, number)
-        return True
 
     def publish_version(self, version: WeightVersion) -> None:
         self.versions.append(version)

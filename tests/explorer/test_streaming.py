@@ -141,6 +141,19 @@ def test_a_group_is_stored_when_it_is_finished_and_waits_for_company_no_longer_t
     assert 0 not in world.buffer.stored
 
 
+def test_a_task_whose_group_was_dropped_is_made_again_though_later_ones_wait_for_weights():
+    world = World(max_staleness=1)
+
+    async def drop():
+        await asyncio.sleep(10.0)
+        assert sorted(world.buffer.stored) == list(range(2 * BATCH))  # the third step waits for version 1
+        for number in (1, 2):
+            world.buffer.drop(number)
+
+    explore(world, 30.0, drop)
+    assert sorted(world.buffer.stored) == list(range(2 * BATCH))
+
+
 def test_a_transaction_has_a_bound(monkeypatch):
     monkeypatch.setattr(outbox, "BATCH", 3)
     world = explore(World(max_staleness=1, slots=100), 1.0 + outbox.LINGER_S + BUSY_S)

@@ -269,6 +269,7 @@ class Explorer:
 
     async def _rest(self, history: int) -> None:
         """Until there is news, or it is time to look again."""
+        self._plan.look_again()
         if self._busy:
             self._heart.state, self._waiting_since = "running", time.monotonic()
             await self._pool.news(BUSY_S)
@@ -279,7 +280,6 @@ class Explorer:
             await self._device.leave()
         work = self._plan.next_work(history)
         if work is None:
-            self._plan.look_again()
             self._waiting_since = time.monotonic()  # for no weights, so far
             await asyncio.sleep(IDLE_S)
             return

@@ -29,6 +29,7 @@ from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
 
 GRACE_S = 60.0
+LOOK_S = 0.5  # between looks for tasks whose groups were dropped
 ELSEWHERE_S = 15.0  # for a published file to come into sight
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
 
@@ -95,6 +96,7 @@ class Plan:
         self._asking = Asking(buffer, index)
         self._asked_for = self._history = 0
         self._next: tuple[int, Work | None] | None = None
+        self._looked = 0.0
         self._under_way: set[int] = set()  # training tasks that are begun and not stored
         self._seeded = seeds_requests(spec)
         self.total_steps = self._total_steps()
@@ -129,8 +131,13 @@ class Plan:
         return self._next[1]
 
     def look_again(self) -> None:
-        """What ``next_work`` found is no longer all: groups that were stored may have been dropped since."""
-        self._next = None
+        """What ``next_work`` found may no longer be the earliest: the trainer drops groups that are too old.
+        Reads the database once in LOOK_S."""
+        if self._next is None or time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked, (_, work) = time.monotonic(), self._next
+        if self._to_begin(steps=1)[:1] != ([*self.tasks(work)[:1]] if work else []):
+            self._next = None
 
     def _find_work(self) -> Work | None:
         mine = self._to_begin(steps=1)
