@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from trinity_compat.buffer.model import EvalRequest, Group
@@ -80,24 +79,20 @@ class Slack:
         self._deadline[task] = version + 1 + self._limit
         self._open[self._deadline[task]] += 1
 
-    def order(self, task: int) -> tuple[int, int]:
-        """The earliest deadline first."""
-        return self._deadline[task], task
-
-    def bounds(self) -> dict[int, int]:
-        """By deadline how many of this explorer's groups may be stored before all with that deadline are."""
-        deadlines = {*self._open, self._others()} if self._others else {*self._open}
-        return {deadline: self._share(deadline * self._batch) for deadline in sorted(deadlines)}
-
-    def allows(self, task: int, bounds: Mapping[int, int]) -> bool:
-        """Whether it may be stored now."""
-        mine, stored = self._deadline[task], self._share(self._below) - self._open.total()
-        upto = itertools.accumulate(self._open[deadline] for deadline in bounds)
-        return all(
-            stored + 1 + earlier <= bound
-            for (deadline, bound), earlier in zip(bounds.items(), upto, strict=True)
-            if deadline < mine
-        )
+    def allowed(self, tasks: Iterable[int]) -> Iterator[int]:
+        """Of these finished ones those that may be stored now, the earliest deadlines first."""
+        finished: dict[int, list[int]] = {}
+        for task in sorted(tasks):
+            finished.setdefault(self._deadline[task], []).append(task)
+        stored, upto = self._share(self._below) - self._open.total(), 0
+        bounds = {*self._open, self._others()} if self._others else {*self._open}
+        left = self._tasks
+        for deadline in sorted(bounds):
+            # What goes counts for the deadlines before; for the others one more is stored and one less open.
+            going = finished.get(deadline, [])[: max(0, left)]
+            yield from going
+            upto += self._open[deadline]
+            left = min(left - len(going), self._share(deadline * self._batch) - stored - upto)
 
     def stored(self, task: int) -> None:
         """It is."""
@@ -151,8 +146,9 @@ class Outbox:
             yield sorted(making.groups, key=lambda group: group.task_no)
         if self._loose and (flush or self._fresh >= BATCH or now >= self._due):
             self._fresh, self._due = 0, now + LINGER_S
-            while batch := list(itertools.islice(self._allowed(), BATCH)):
-                yield batch
+            tasks = [*self._slack.allowed(self._loose)] if self._slack else sorted(self._loose)
+            for first in range(0, len(tasks), BATCH):
+                yield [self._go(task) for task in tasks[first : first + BATCH]]
 
     def _whole_ones(self) -> Iterator[Making]:
         for making in sorted(self._makings, key=lambda making: (making.kind, making.step)):
@@ -162,14 +158,10 @@ class Outbox:
                 elif not making.request:
                     return
 
-    def _allowed(self) -> Iterator[Group]:
-        """Marks as stored what it gives: one group's going makes room for others."""
-        slack, bounds = self._slack, self._slack.bounds() if self._slack else {}
-        for task in sorted(self._loose, key=slack.order if slack else None):
-            if slack is None or slack.allows(task, bounds):
-                if slack:
-                    slack.stored(task)
-                yield self._loose.pop(task)
+    def _go(self, task: int) -> Group:
+        if self._slack:
+            self._slack.stored(task)
+        return self._loose.pop(task)
 
     def draws(self, groups: Sequence[Group]) -> Iterator[Draw]:
         """The drawings that ``groups`` come from."""

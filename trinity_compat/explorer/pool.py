@@ -39,6 +39,7 @@ class Pool:
         self._finished: list[Group] = []
         self._starting = 0  # answers that the engines have not been given yet, in tasks that are about to run
         self._news = asyncio.Event()
+        self._evaluations = 0
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -71,6 +72,7 @@ class Pool:
         self._starting += unit.answers
         task = self._tasks.create_task(self._run(unit))
         self._running[task] = unit
+        self._evaluations += unit.request is not None
         task.add_done_callback(self._end)
 
     async def _run(self, unit: Unit) -> None:
@@ -82,7 +84,8 @@ class Pool:
             self._news.set()
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self._running.pop(task, None)
+        if unit := self._running.pop(task, None):
+            self._evaluations -= unit.request is not None
         self._news.set()
 
     def collect(self) -> list[Group]:
@@ -94,7 +97,7 @@ class Pool:
         """Forget all that is under way: what is finished later counts for nobody."""
         for task in self._running:
             task.cancel()
-        self._starting = 0
+        self._starting = self._evaluations = 0
         self._running.clear()
         self._waiting.clear()
         self._finished.clear()
@@ -121,7 +124,7 @@ class Pool:
     @property
     def evaluating(self) -> bool:
         """Whether an evaluation is under way."""
-        return any(unit.request for unit in self._running.values())
+        return self._evaluations > 0
 
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
