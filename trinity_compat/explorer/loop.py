@@ -18,17 +18,16 @@ from typing import Protocol
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
-from trinity_compat.errors import RunError
 from trinity_compat.explorer.colocate import SharedDevice
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.outbox import Making
-from trinity_compat.explorer.plan import INITIAL, Plan, Work
+from trinity_compat.explorer.plan import Plan, Work
 from trinity_compat.explorer.pool import Pool, Unit
 from trinity_compat.explorer.report import Report, StepTimes
 from trinity_compat.explorer.selftest import HandoverTest
+from trinity_compat.explorer.weights import Receives, Weights
 from trinity_compat.synchronizer.offers import Offer
-from trinity_compat.synchronizer.waiting import is_there
 
 PAUSE_S = 0.03  # between looks for new weights
 BUSY_S = 0.1  # the same while answers are under way
@@ -52,16 +51,6 @@ class MakesMany(Makes, Protocol):
         """Answers that could be begun now."""
 
 
-class Receives(Protocol):
-    """What takes weights over from the trainer; see ``receiving``."""
-
-    def look(self) -> Offer | None:
-        """What the trainer offers."""
-
-    async def take(self, offer: Offer) -> WeightVersion | None:
-        """Take it; None when that failed and the engines hold nothing of use."""
-
-
 class Explorer:
     """Explores until the run is finished."""
 
@@ -79,10 +68,9 @@ class Explorer:
         """``receiver``: where versions have no files; ``device``: where the trainer uses it too; ``test``:
         what each version that was put in place goes through."""
         self._buffer, self._plan, self._maker = buffer, plan, maker
-        self._report, self._heart, self._receiver = report, heart, receiver
-        self._device, self._test = device, test
+        self._report, self._heart, self._device = report, heart, device
+        self._weights = Weights(maker, receiver, device, test)
         self._pool, self._outbox = Pool(maker.room), plan.outbox()
-        self._loaded: WeightVersion | None = INITIAL
         self._history = 0
         self._waiting_since = time.monotonic()
 
@@ -108,18 +96,16 @@ class Explorer:
     def _enter(self, history: int) -> int:
         """Weights of an ended history may be lost ones, under a number that will be given again."""
         if self._history not in (0, history):
-            if self._busy:
-                self._drop()
-            elif self._receiver and self._loaded is not INITIAL:
-                self._loaded = None
+            self._weights.lost(made=self._busy)
+            self._drop()
         self._history = history
         return history
 
     def _drop(self) -> None:
-        """What is under way counts no longer, nor do the weights that make it."""
+        """What is under way counts no longer."""
         self._pool.drop()
         self._plan.dropped()
-        self._outbox, self._loaded = self._plan.outbox(), None
+        self._outbox = self._plan.outbox()
 
     @property
     def _busy(self) -> bool:
@@ -133,67 +119,33 @@ class Explorer:
     async def _advance(self, history: int) -> bool:
         """Put one thing more under way: an evaluation, newer weights, the next work whose weights are there.
         False when what is under way has to end first, or there is nothing."""
+        in_place = self._weights.in_place
         request = None if self._pool.evaluating else self._plan.next_eval()
-        if request and (asked := self._plan.version_to_evaluate(request, self._loaded)):
+        if request and (asked := self._plan.version_to_evaluate(request, in_place)):
             return await self._evaluate(request, asked, history)
         work = None if self._pool.full else self._plan.next_work(history)
         may_begin = work and not (self._busy and self._plan.alone(work))
-        version = self._plan.version_for(work, self._loaded) if work and may_begin else None
-        if self._receiver and self._plan.accepts(version) and (offer := self._receiver.look()):
+        version = self._plan.version_for(work, in_place) if work and may_begin else None
+        if self._plan.accepts(version) and (offer := self._weights.offer()):
             return self._may_change and await self._take(offer)
-        if self._plan.follows and self._busy and self._may_change and await self._take_newer():
+        may_follow = self._plan.follows and self._busy and self._may_change
+        if may_follow and await self._weights.follow(self._buffer.latest_version()):
             return True
-        if not (work and version) or (version != self._loaded and not self._may_change):
+        if not (work and version) or (version != in_place and not self._may_change):
             return False
         return await self._begin(work, version, history)
 
-    # -- weights ------------------------------------------------------------------------------
-
-    async def _take_newer(self) -> bool:
-        newest, before = self._buffer.latest_version(), self._loaded
-        if self._receiver or not (newest and before and newest.version > before.version):
-            return False
-        if not await self._load(newest):
-            self._loaded = before
-        return True
-
     async def _take(self, offer: Offer) -> bool:
-        assert self._receiver is not None
-        self._loaded = None
-        self._loaded = await self._receiver.take(offer)
-        if self._loaded is None:  # the engines may hold a mixture: who knows what it makes
-            self._drop()
-        await self._tested()
+        if not await self._weights.take(offer):
+            self._drop()  # who knows what made it
         return True
-
-    async def _load(self, version: WeightVersion) -> bool:
-        """Put it in place. False when the trainer, two versions ahead by now, has deleted it meanwhile."""
-        if self._device:
-            await self._device.use()
-        if version != self._loaded:
-            self._loaded = None
-            try:
-                await self._maker.load(version)
-            except RunError:
-                if is_there(version):
-                    raise
-                return False
-            self._loaded = version
-            await self._tested()
-        return True
-
-    async def _tested(self) -> None:
-        if self._test and self._loaded:
-            await self._test.check(self._loaded.version)
-
-    # -- work ---------------------------------------------------------------------------------
 
     async def _evaluate(self, request: EvalRequest, version: WeightVersion, history: int) -> bool:
         """Begin it beside what is under way; under ``fixed``, where no batch may depend on speed, alone."""
-        if (version != self._loaded and not self._may_change) or (self._plan.whole and self._busy):
+        if (version != self._weights.in_place and not self._may_change) or (self._plan.whole and self._busy):
             return False
         times = StepTimes(wait=time.monotonic() - self._waiting_since)
-        if not await self._load(version):
+        if not await self._weights.load(version):
             return False
         work = self._plan.eval_work(request)
         if not work.jobs:
@@ -207,7 +159,7 @@ class Explorer:
     async def _begin(self, work: Work, version: WeightVersion, history: int) -> bool:
         times = StepTimes(wait=time.monotonic() - self._waiting_since)
         with times.measure("sync_weight"):
-            if not await self._load(version):
+            if not await self._weights.load(version):
                 return False
         draw = self._plan.draw(work)
         works = self._plan.begin(work, version)
@@ -222,7 +174,7 @@ class Explorer:
 
     async def _made(self, work: Work, version: WeightVersion, history: int) -> AsyncIterator[Group]:
         """When its turn has come, newer weights than ``version`` may be in place."""
-        newest = max(version, self._loaded or version, key=lambda each: each.version)
+        newest = max(version, self._weights.in_place or version, key=lambda each: each.version)
         self._outbox.began(work.jobs, newest.version)
         async for group in self._maker.groups(work, newest.version, history):
             yield group
@@ -251,6 +203,7 @@ class Explorer:
             self._buffer.put_groups(groups, history=self._history)
         except HistoryChanged:
             # The trainer resumed from a checkpoint meanwhile: these weights may be lost.
+            self._weights.lost(made=True)
             self._drop()
             return False
         self._plan.stored(group.task_no for group in groups if group.kind == "train")
@@ -275,7 +228,7 @@ class Explorer:
             await self._pool.news(BUSY_S)
             return
         self._heart.state = "waiting"
-        self._plan.ask_if_missed(self._loaded)
+        self._plan.ask_if_missed(self._weights.in_place)
         if self._device:
             await self._device.leave()
         work = self._plan.next_work(history)
