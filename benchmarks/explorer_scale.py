@@ -8,7 +8,8 @@ engines it is the usual 512 × 8; the trainer takes ``--train-share`` of the tim
 full rate. ``utilisation``: tokens made between two of the trainer's steps, of those that the engines could
 have made. ``bound``: the same for a perfect queue under the same rules of the style: any engine takes any
 answer, so that no place is empty while something waits, and all is known and stored at once. ``old``: the
-loop before the pool, which made one step at a time.
+loop before the pool, which made one step at a time. ``lead``: steps that may begin ahead of the one after the
+version in place.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.spec import SyncSpec
+from trinity_compat.synchronizer.policy import last_step
 from trinity_compat.synchronizer.requests import Ask, Asked
 
 GROUPS, N, MEAN, CAP = 64, 8, 3000, 16_000
@@ -43,7 +45,7 @@ WARM, STEPS = 3, 8  # trainer steps before the measuring begins, and at its end
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``staleness``: max_staleness in steps, None for the style's own."""
+    """``staleness``: max_staleness in steps, above which a group is dropped; None: it never is."""
 
     engines: int
     explorers: int
@@ -197,8 +199,9 @@ def measure(case: Case, share: float) -> dict[str, Any]:
         bound = simulate(case, explore, share, by_load=by_load, pooled=True)
     old = simulate(case, one_step_at_a_time, share, by_load=False)
     found = {"utilisation": new, "bound": bound, "old": old}
+    ahead = {"lead": last_step(case.spec().sync, case.staleness, 0) - 1}
     cost = {"cpu_s_per_10k_answers": spent / (case.batch * N * STEPS) * 10_000}
-    return asdict(case) | {name: round(value, 3) for name, value in (found | cost).items()}
+    return asdict(case) | ahead | {name: round(value, 3) for name, value in (found | cost).items()}
 
 
 def cases(engines: int, explorers: int, sigma: float) -> Iterator[Case]:
