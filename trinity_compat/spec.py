@@ -56,6 +56,7 @@ class RunSpec:
     checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path
     max_staleness: int | None = None  # veRL steps
     replay: ReplaySpec | None = None  # None: each group once, in task order
+    seeded_requests: bool = False  # a seed for each training answer also where the style needs none
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
 

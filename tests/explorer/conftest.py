@@ -1,6 +1,10 @@
 import asyncio
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its simulated engines
 
 
 @pytest.fixture(scope="session")

@@ -92,13 +92,21 @@ class FakeMaker:
     async def load(self, version):
         self.loaded.append(version.version)
 
+    def room(self):
+        return 1
+
     async def groups(self, work, version, history):
         if self.before:
             self.before(work)
         for job_ in reversed(work.jobs):
             parts = tuple(experience(run, version) for run in range(job_.n))
             yield Group(
-                f"h{history}/{work.kind}/{job_.task_no}", job_.task_no, job_.task, work.step, parts, work.kind
+                f"h{history}/{work.kind}/{job_.task_no}",
+                job_.task_no,
+                job_.task,
+                work.step_of(job_.task_no),
+                parts,
+                work.kind,
             )
 
 

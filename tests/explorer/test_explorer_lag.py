@@ -62,16 +62,18 @@ class PacedMaker:
     async def load(self, version):
         self.version = version.version
 
+    def room(self):
+        return 1
+
     async def groups(self, work, version, history):
-        half = len(work.jobs) // 2
         first = self.version
-        for one in work.jobs[:half]:
-            yield group(one, work, history, [(first, first)] * one.n)
-        if self.follows and self.pace.ahead and work.step < STEPS:
-            await self._until(work.step - self.pace.ahead + 1)
-        now = self.version
-        for one in work.jobs[half:]:
-            yield group(one, work, history, [(first, now)] + [(now, now)] * (one.n - 1))
+        for one in work.jobs:
+            step, late = work.step_of(one.task_no), one.task_no % BATCH >= BATCH // 2
+            if late and self.follows and self.pace.ahead and step < STEPS:
+                await self._until(step - self.pace.ahead + 1)
+            now = self.version
+            runs = [(first, now)] + [(now if late else first, now)] * (one.n - 1)
+            yield group(one, step, history, runs)
 
     async def _until(self, trainer_step):
         while self.pace.trainer < trainer_step or self._behind():
@@ -83,9 +85,9 @@ class PacedMaker:
         return newest is not None and newest.version > self.version
 
 
-def group(one, work, history, versions):
+def group(one, step, history, versions):
     parts = tuple(experience(run, *pair) for run, pair in enumerate(versions))
-    return Group(f"h{history}/train/{one.task_no}", one.task_no, {}, work.step, parts)
+    return Group(f"h{history}/train/{one.task_no}", one.task_no, {}, step, parts)
 
 
 class PacedPlan(Plan):

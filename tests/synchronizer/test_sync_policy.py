@@ -4,6 +4,7 @@ from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.policy import (
     asks,
     expected_lag,
+    last_step,
     looks,
     oldest_needed,
     publishes,
@@ -94,3 +95,23 @@ def test_each_side_may_have_an_interval_of_its_own():
 def test_a_version_that_may_just_be_opened_is_kept():
     assert oldest_needed(SyncSpec(style="explorer_driven"), 9, before=5) == 5
     assert oldest_needed(SyncSpec(style="trainer_driven", interval=4), 8, before=7) == 4
+
+
+@pytest.mark.parametrize("key", VERSIONS)
+def test_under_fixed_all_steps_that_use_a_version_may_begin_with_it(key):
+    versions = VERSIONS[key]
+    for version in {*versions} - {versions[-1]}:
+        assert last_step(fixed(*key), None, version) == max(e for e in STEPS if versions[e - 1] == version)
+
+
+def test_a_version_between_two_that_steps_ask_for_serves_those_before_the_later_one():
+    """After a resume from a checkpoint in between."""
+    assert [last_step(fixed(4, 0), None, version) for version in (4, 5, 6, 7, 8)] == [8, 8, 8, 8, 12]
+
+
+@pytest.mark.parametrize("style", ["trainer_driven", "explorer_driven", "fully_async"])
+def test_in_other_styles_a_step_may_begin_so_far_ahead_of_the_weights(style):
+    assert [last_step(SyncSpec(style), limit, 5) for limit in (0, 1, 4)] == [6, 7, 10]
+    assert last_step(SyncSpec(style), None, 5) == 7
+    assert last_step(SyncSpec(style, interval=3, offset=1), None, 5) == 10
+    assert last_step(SyncSpec(style, trainer_interval=2), None, 5) == 8

@@ -7,17 +7,26 @@ from typing import Any
 
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream, sampling_seed
+from trinity_compat.spec import RunSpec
 
 
-def make_job(verl: Mapping[str, Any], kind: str, number: int, task: Mapping[str, Any]) -> Job:
-    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``. The seed depends on kind,
-    number and the run's own seed (data.seed, else rollout.seed)."""
+def seeds_requests(spec: RunSpec) -> bool:
+    """Whether each training answer has a seed of its own (vLLM then samples row by row); not so in veRL."""
+    rollout = spec.verl["actor_rollout_ref"]["rollout"]
+    return spec.sync.style == "fixed" or bool(rollout.get("full_determinism")) or spec.seeded_requests
+
+
+def make_job(
+    verl: Mapping[str, Any], kind: str, number: int, task: Mapping[str, Any], *, seeded: bool = True
+) -> Job:
+    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``. The seed, if it is to have
+    one, depends on kind, number and the run's own seed (data.seed, else rollout.seed)."""
     rollout = verl["actor_rollout_ref"]["rollout"]
     values = rollout["val_kwargs"] if kind == "eval" else rollout
     sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")}
     sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
     sampling["ignore_eos"] = rollout.get("ignore_eos", False)
-    if sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
+    if seeded and sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
         seed = verl["data"].get("seed")
         base = int(rollout.get("seed", 42) if seed is None else seed)
         sampling["seed"] = sampling_seed(base, kind, number)

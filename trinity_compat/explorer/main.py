@@ -111,7 +111,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     sign(buffer, spec.verl)
     report = Report(buffer, name, Trackers(spec.verl, name))
     shared = spec.mode == "colocate"
-    workers = Workers(spec.verl, spec.device, spec.env, shared=shared, place=Place.of(spec, index))
+    place, by_load = Place.of(spec, index), spec.sync.style != "fixed"
+    workers = Workers(spec.verl, spec.device, spec.env, shared=shared, place=place, by_load=by_load)
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)

@@ -36,6 +36,10 @@ class GroupMaker:
         """Put a version in place on every worker."""
         await self._workers.load(version)
 
+    def room(self) -> int:
+        """Answers that the workers could begin now."""
+        return self._workers.room()
+
     async def groups(self, work: Work, version: int, history: int) -> AsyncIterator[Group]:
         """Complete groups in the order in which they are scored. Raises RunError when an engine answered
         with weights older than ``version``."""
@@ -86,7 +90,8 @@ class GroupMaker:
             raise RunError(f"{len(parts)} responses instead of {job.n} for {name_task(job.task)}")
         key = f"h{history}/{work.kind}/{job.task_no}"
         priority = float(version) if self._newest_first else 0.0
-        return Group(key, job.task_no, job.task, work.step, parts, kind=work.kind, priority=priority)
+        step = work.step_of(job.task_no)
+        return Group(key, job.task_no, job.task, step, parts, kind=work.kind, priority=priority)
 
     def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
         first, last = part.versions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,15 @@ from trinity_compat.buffer.model import EvalRequest, WeightVersion
 from trinity_compat.buffer.position import stream_key
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.filtering import Draw, GroupFilter
-from trinity_compat.explorer.jobs import eval_jobs, make_job
+from trinity_compat.explorer.jobs import eval_jobs, make_job, seeds_requests
+from trinity_compat.explorer.outbox import Outbox, Slack
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import (
     asks,
     changes_within_a_step,
+    last_step,
     looks,
     required_version,
     trainer_interval,
@@ -27,17 +29,29 @@ from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
 
 GRACE_S = 60.0
+LOOK_S = 0.5  # between looks for tasks whose groups were dropped
 ELSEWHERE_S = 15.0  # for a published file to come into sight
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Jobs of one explorer step (from 1), or of one evaluation."""
+    """Jobs of one explorer step (from 1), or of one evaluation; ``batch_size`` is set where they may be those
+    of several steps, from ``step`` on."""
 
     step: int
     kind: str
     jobs: Sequence[Job]
+    batch_size: int = 0
+
+    @property
+    def answers(self) -> int:
+        """To all of its tasks."""
+        return sum(job.n for job in self.jobs)
+
+    def step_of(self, task_no: int) -> int:
+        """The step that a task belongs to."""
+        return task_no // self.batch_size + 1 if self.batch_size else self.step
 
 
 class Ended:
@@ -82,6 +96,9 @@ class Plan:
         self._asking = Asking(buffer, index)
         self._asked_for = self._history = 0
         self._next: tuple[int, Work | None] | None = None
+        self._looked = 0.0
+        self._under_way: set[int] = set()  # training tasks that are begun and not stored
+        self._seeded = seeds_requests(spec)
         self.total_steps = self._total_steps()
 
     def _total_steps(self) -> int:
@@ -106,27 +123,104 @@ class Plan:
         return self._buffer.next_eval() if self._index == 0 else None
 
     def next_work(self, history: int) -> Work | None:
-        """The earliest step with missing tasks of this explorer; None when all are made."""
+        """Tasks that this explorer has to begin, of the earliest step that has some; None when none has."""
         if self._next is None or self._next[0] != history:
             if self._history != history:  # weights of an ended history may be lost
                 self._history, self._held = history, None
             self._next = history, self._find_work()
         return self._next[1]
 
-    def done(self) -> None:
-        """What ``next_work`` gave is stored (or there was nothing): look again."""
-        self._next = None
+    def look_again(self) -> None:
+        """What ``next_work`` found may no longer be the earliest: the trainer drops groups that are too old.
+        Reads the database once in LOOK_S."""
+        if self._next is None or time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked, (_, work) = time.monotonic(), self._next
+        if self._to_begin(steps=1)[:1] != ([*self.tasks(work)[:1]] if work else []):
+            self._next = None
 
     def _find_work(self) -> Work | None:
-        share = self._spec.explorers
-        mine = [number for number in self._missing(self._batch * share) if number % share == self._index]
+        mine = self._to_begin(steps=1)
         if not mine:
             return None
         step = mine[0] // self._batch + 1
         if self._filter:
             return Work(step, "train", ())  # which tasks shows as it draws
-        jobs = [self._job("train", no, self._train.task(no)) for no in mine if no // self._batch + 1 == step]
-        return Work(step, "train", jobs)
+        return self._train_work(step, [number for number in mine if number < step * self._batch])
+
+    def _to_begin(self, *, steps: int) -> list[int]:
+        """Tasks of this explorer that are neither stored nor under way; all there are in that many steps."""
+        share = self._spec.explorers
+        missing = self._missing(share * (steps * self._batch + len(self._under_way)))
+        return [no for no in missing if no % share == self._index and no not in self._under_way]
+
+    def _train_work(self, step: int, numbers: Sequence[int]) -> Work:
+        jobs = [self._job("train", number, self._train.task(number)) for number in numbers]
+        return Work(step, "train", jobs, self._batch)
+
+    @property
+    def whole(self) -> bool:
+        """Whether a step is begun at once and stored at once: what is in its batches, and what a kill leaves
+        to be made, then never depends on speed."""
+        return self._spec.sync.style == "fixed" or self._filter is not None
+
+    def alone(self, work: Work) -> bool:
+        """Whether nothing else may be under way when it is begun, or asked for its weights."""
+        due = asks(self._spec.sync, work.step) and self._asked_for != work.step
+        return self.whole or due
+
+    def begin(self, work: Work, version: WeightVersion) -> list[Work]:
+        """``next_work``'s work is begun with ``version`` in place: what to begin, in this order. Under
+        ``fixed`` all steps that may use it, together; else (filter_groups apart) each task by itself."""
+        if self.whole and not self._filter:
+            last = last_step(self._spec.sync, None, version.version)
+            mine = self._to_begin(steps=last - work.step + 1)
+            work = self._train_work(work.step, [number for number in mine if number < last * self._batch])
+        self._under_way.update(self.tasks(work))
+        self._next = None
+        return [work] if self.whole else [replace(work, jobs=[job]) for job in work.jobs]
+
+    def tasks(self, work: Work) -> Sequence[int]:
+        """Numbers of the groups that it makes. A drawing makes all of its step."""
+        drawn = range((work.step - 1) * self._batch, work.step * self._batch)
+        return [job.task_no for job in work.jobs] or drawn
+
+    def steps(self, works: Sequence[Work]) -> dict[int, list[int]]:
+        """Tasks by step of what ``begin`` gave."""
+        found: dict[int, list[int]] = {}
+        for work in works:
+            for task in self.tasks(work):
+                found.setdefault(task // self._batch + 1, []).append(task)
+        return found
+
+    def stored(self, tasks: Iterable[int]) -> None:
+        """They are no longer under way, but in the buffer."""
+        self._under_way.difference_update(tasks)
+
+    def dropped(self) -> None:
+        """Nothing is under way any more."""
+        self._under_way.clear()
+        self._next = None
+
+    def outbox(self) -> Outbox:
+        """What takes the groups that are finished."""
+        limit, share = self._spec.max_staleness, self._spec.explorers
+        if self.whole or limit is None:
+            return Outbox(whole=self.whole)
+        tells = share > 1 and self._spec.sync.style != "explorer_driven"  # there it may not publish for long
+        others = self._earliest_deadline if tells else None
+        tasks = self.total_steps * self._batch
+        return Outbox(whole=False, slack=Slack(limit, self._batch, tasks, self._share_of, others))
+
+    def _share_of(self, below: int) -> int:
+        """How many of the tasks below a number are this explorer's."""
+        return (below - self._index + self._spec.explorers - 1) // self._spec.explorers
+
+    def _earliest_deadline(self) -> int:
+        """The step that the trainer has come to, as far as its versions tell: no group is of use before."""
+        if not self._has_trainer():
+            return self.total_steps
+        return max(0, _number(self._buffer.latest_version())) + trainer_interval(self._spec.sync)
 
     def draw(self, work: Work) -> Draw | None:
         """Begin a step whose groups are filtered; None where each task makes one group."""
@@ -155,8 +249,8 @@ class Plan:
         return Work(request.step, kind, eval_jobs(self._spec.verl, self._eval))
 
     def _job(self, kind: str, number: int, task: Mapping[str, Any]) -> Job:
-        job = make_job(self._spec.verl, kind, number, task)
-        return replace(job, apart=self.follows)
+        job = make_job(self._spec.verl, kind, number, task, seeded=self._seeded)
+        return replace(job, apart=self.follows or not self.whole)
 
     def version_for(self, work: Work, loaded: WeightVersion | None) -> WeightVersion | None:
         """The weights for a step, ``loaded`` being in place now; None: not published yet, or the explorer is
@@ -164,10 +258,11 @@ class Plan:
         sync, step = self._spec.sync, work.step
         if sync.style == "fixed":
             return self._find(work, loaded)
-        if self._held is None or looks(sync, step) or not self._may_be_had(self._held, loaded):
+        newest = self.follows or looks(sync, step)
+        if self._held is None or newest or not self._may_be_had(self._held, loaded):
             self._held = self._find(work, loaded)
         due = asks(sync, step) and self._asked_for != step
-        ahead = self._held is not None and step - 1 - self._held.version > self._lead()
+        ahead = self._held is not None and step > self._last_step(self._held)
         if not due and not ahead:
             return self._held
         if sync.style != "explorer_driven":
@@ -244,9 +339,5 @@ class Plan:
         zero = (required_version(self._spec.sync, work.step) or 0) == 0
         return INITIAL if fresh and zero and not resumes else None
 
-    def _lead(self) -> int:
-        """Steps that a style without required versions may run ahead of the newest weights."""
-        sync = self._spec.sync
-        if self._spec.max_staleness is not None:
-            return self._spec.max_staleness
-        return max(1, trainer_interval(sync) + sync.offset)
+    def _last_step(self, version: WeightVersion) -> int:
+        return last_step(self._spec.sync, self._spec.max_staleness, version.version)

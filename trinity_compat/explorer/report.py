@@ -27,6 +27,21 @@ class StepTimes:
         yield
         self.seconds[phase] = time.monotonic() - begin
 
+    def copy(self) -> StepTimes:
+        """For another step that began together with this one."""
+        other = StepTimes(0.0)
+        other.seconds, other._begin = dict(self.seconds), self._begin
+        return other
+
+    def reach(self, phase: str) -> None:
+        """A phase that began with the step, or with the end of those measured so far, ends now."""
+        before = sum(seconds for name, seconds in self.seconds.items() if name != "wait")
+        self.seconds[phase] = time.monotonic() - self._begin - before
+
+    def add(self, phase: str, seconds: float) -> None:
+        """``phase`` took so long once more."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
     def total(self) -> float:
         """Since the step's begin, waiting left out."""
         return time.monotonic() - self._begin

@@ -26,6 +26,7 @@ from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.synchronizer.files import WeightFile
 
 SINGLE_TURN = "single_turn_agent"
+TELL_S = 0.05  # between two words on how many answers have ended
 AGENT_TIMEOUT_S = 1800.0  # for a whole group: a tool that hangs must not hold the run for ever
 
 
@@ -89,6 +90,7 @@ class RolloutWorker:
         self._agents: Any = None
         self._count = 0
         self._version = 0
+        self._ended = 0
 
     async def start(self) -> None:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
@@ -125,6 +127,15 @@ class RolloutWorker:
         """Release the engine."""
         await self._engine.close()
 
+    async def ended(self) -> AsyncIterator[int]:
+        """Answers that have ended since the start, whenever that number has changed; for ever."""
+        told = 0
+        while True:
+            if self._ended != told:
+                told = self._ended
+                yield told
+            await asyncio.sleep(TELL_S)
+
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """Rollouts in the order in which they finish."""
         if all(self._is_single_turn(job) for job in jobs):
@@ -145,6 +156,7 @@ class RolloutWorker:
             try:
                 prompts[job.task_no] = self._prompt(job.task["raw_prompt"])
             except PromptTooLong as error:
+                self._ended += job.n
                 hopeless.append(_now(Rollout(job.task_no, (), str(error), hopeless=True)))
         asked = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
         answers = iter(await self._engine.submit([request for _, requests in asked for request in requests]))
@@ -177,14 +189,18 @@ class RolloutWorker:
     async def _gather(
         self, job: Job, prompt: list[int], answers: Sequence[asyncio.Future[list[Completion]]], first: int
     ) -> Rollout:
-        groups = await asyncio.gather(*(self._answer(prompt, answer, first) for answer in answers))
+        share = job.n // len(answers)  # of the job's answers are each request's
+        groups = await asyncio.gather(*(self._answer(prompt, answer, first, share) for answer in answers))
         parts = [part for group in groups for part in group]
         return Rollout(job.task_no, tuple(parts * job.n if len(parts) < job.n else parts))
 
     async def _answer(
-        self, prompt: list[int], answer: asyncio.Future[list[Completion]], first: int
+        self, prompt: list[int], answer: asyncio.Future[list[Completion]], first: int, count: int
     ) -> list[Trajectory]:
-        parts = await answer
+        try:
+            parts = await answer
+        finally:
+            self._ended += count
         return [_trajectory(prompt, part, (first, self._version)) for part in parts]
 
     def _prompt(self, messages: Any) -> list[int]:
@@ -214,6 +230,8 @@ class RolloutWorker:
             raise
         except Exception as error:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
+        finally:
+            self._ended += job.n
 
 
 def _now(rollout: Rollout) -> Future:

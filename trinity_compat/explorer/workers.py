@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +15,13 @@ from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
+from trinity_compat.explorer.routing import Loads
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
+SLOTS = 1024  # veRL's rollout.max_num_seqs
 START_S = 600.0  # a model of some size takes minutes to load and to compile, however short weights may take
 
 _CPU_ENV = {
@@ -58,14 +61,20 @@ class Workers:
         *,
         shared: bool = False,
         place: Place | None = None,
+        by_load: bool = False,
     ) -> None:
         """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
-        placed; None where there is nobody else."""
+        placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest answers
+        under way, else to each in turn."""
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or Place()
         self._actors: list[Any] = []
         self._groups: list[Any] = []
-        self._width = engine_width(verl["actor_rollout_ref"]["rollout"], device)
+        rollout = verl["actor_rollout_ref"]["rollout"]
+        self._width = engine_width(rollout, device)
+        slots = int(rollout.get("max_num_seqs") or SLOTS)
+        self._loads = Loads(engine_count(rollout, device), slots, by_load=by_load)
+        self._watches: list[asyncio.Task[None]] = []
 
     async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
         """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
@@ -76,6 +85,16 @@ class Workers:
         limit_s = max(timeout_s, START_S)
         starting = _all(self._actors, "start")
         await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
+        self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in enumerate(self._actors)]
+
+    async def _watch(self, index: int, actor: Any) -> None:
+        with contextlib.suppress(Exception):  # an engine that died says so to those who wait for answers
+            async for reference in actor.ended.options(num_returns="streaming").remote():
+                self._loads.ended(index, await reference)
+
+    def room(self) -> int:
+        """Answers that the engines could begin now."""
+        return self._loads.room()
 
     def _options(self, count: int) -> Iterator[dict[str, Any]]:
         """Ray's options for each engine's actor. A shared device is the trainer's as far as Ray knows: the
@@ -160,10 +179,9 @@ class Workers:
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """Rollouts of all jobs, as they finish. Raises RunError when an engine died."""
         queue: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
-        shares = [jobs[i :: len(self._actors)] for i in range(len(self._actors))]
         pumps = [
             asyncio.ensure_future(_pump(actor, share, queue))
-            for actor, share in zip(self._actors, shares, strict=True)
+            for actor, share in zip(self._actors, self._loads.share(jobs), strict=True)
             if share
         ]
         try:
@@ -180,6 +198,8 @@ class Workers:
         """End the actors."""
         import ray
 
+        for watch in self._watches:
+            watch.cancel()
         for actor in self._actors:
             ray.kill(actor)
         for group in self._groups:

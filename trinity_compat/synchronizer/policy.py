@@ -57,6 +57,20 @@ def looks(sync: SyncSpec, step: int) -> bool:
     return sync.explorer_interval is None or (done > 0 and done % sync.explorer_interval == 0)
 
 
+def last_step(sync: SyncSpec, max_staleness: int | None, in_place: int) -> int:
+    """The last explorer step that may begin on version ``in_place``. ``fixed``: the last whose required
+    version is not a later one. Else, as in AReaL (arXiv 2505.24298): the last that, were steps
+    trained in their order, would be trained ``max_staleness`` steps after it; by default as many as the
+    trainer's interval and the offset make, at least 1."""
+    if sync.style != "fixed":
+        ahead = max(1, trainer_interval(sync) + sync.offset) if max_staleness is None else max_staleness
+        return in_place + 1 + ahead
+    step = in_place + 1
+    while (required_version(sync, step + 1) or 0) <= in_place:
+        step += 1
+    return step
+
+
 def changes_within_a_step(sync: SyncSpec) -> bool:
     """Whether newer weights are put in place while answers are being generated."""
     return sync.style == "fully_async"

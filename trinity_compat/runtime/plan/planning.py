@@ -186,6 +186,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
         replay=replay_of(config),
+        seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )

@@ -1,0 +1,355 @@
+"""The explorer's own code on simulated engines, under a clock that jumps from event to event.
+
+``run(...)`` gives what it returns without waiting for anything: the loop's time moves only when nothing is
+left to do at the present one. Lengths are drawn by task and place in the group, so that every arrangement
+of the same run answers the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import selectors
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest import mock
+
+from trinity_compat.buffer import HistoryChanged
+from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
+from trinity_compat.explorer import loop, plan, report
+from trinity_compat.explorer.rollout import Job, Rollout
+from trinity_compat.explorer.routing import Loads
+from trinity_compat.spec import RunSpec, SyncSpec
+
+T = TypeVar("T")
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Where the loop would sleep, its clock moves on instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("nothing will ever happen")
+        self.now += 0.0 if ready else timeout or 0.0
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose seconds pass at once."""
+
+    def __init__(self) -> None:
+        self._clock = _Jumping()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
+@contextmanager
+def _patched(clock: Callable[[], float]) -> Iterator[None]:
+    with mock.patch.multiple(loop, time=SimpleNamespace(monotonic=clock)):  # noqa: SIM117
+        with mock.patch.multiple(plan, time=SimpleNamespace(monotonic=clock)):
+            with mock.patch.multiple(report, time=SimpleNamespace(monotonic=clock)):
+                yield
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What ``main`` returns, in virtual time that begins at 0."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, _patched(runner.get_loop().time):
+        return runner.run(main())
+
+
+@dataclass(slots=True)
+class _Answering:
+    """A job whose answers are under way."""
+
+    job: Job
+    left: int
+    done: asyncio.Queue[Rollout | Exception]
+
+
+class Engine:
+    """Decodes up to ``slots`` answers at a time; a step with b of them takes ``step_s(b)`` seconds and gives
+    each a token. ``ended`` answers and ``tokens`` ever made."""
+
+    def __init__(self, slots: int, step_s: Callable[[int], float], told: Callable[[int], None]) -> None:
+        self._slots, self._step_s, self._told = slots, step_s, told
+        self._active: list[tuple[float, int, _Answering]] = []
+        self._queue: deque[tuple[int, _Answering]] = deque()
+        self._steps, self._since, self._count = 0.0, 0.0, 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._tokens, self.ended, self.dead = 0.0, 0, False
+
+    def add(self, answering: _Answering, lengths: Sequence[int]) -> None:
+        """Begin them, or queue them."""
+        self._queue.extend((length, answering) for length in lengths)
+        self._turn()
+
+    def die(self, error: Exception) -> None:
+        """Everything under way fails."""
+        self.dead = True
+        waiting = [each for _, _, each in self._active] + [each for _, each in self._queue]
+        for each in {id(one): one for one in waiting}.values():
+            each.done.put_nowait(error)
+        self._active, self._queue = [], deque()
+
+    def tokens(self) -> float:
+        """Tokens made up to now."""
+        self._advance()
+        return self._tokens
+
+    def _advance(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._active:
+            made = (now - self._since) / self._step_s(len(self._active))
+            self._steps += made
+            self._tokens += made * len(self._active)
+        self._since = now
+
+    def _turn(self) -> None:
+        self._advance()
+        while self._active and self._active[0][0] <= self._steps + 1e-6:
+            self._finish(heapq.heappop(self._active)[2])
+        while self._queue and len(self._active) < self._slots:
+            length, answering = self._queue.popleft()
+            self._count += 1
+            heapq.heappush(self._active, (self._steps + length, self._count, answering))
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._active:
+            steps = max(0.0, self._active[0][0] - self._steps)
+            wait_s = steps * self._step_s(len(self._active))
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._turn)
+
+    def _finish(self, answering: _Answering) -> None:
+        self.ended += 1
+        self._told(self.ended)
+        answering.left -= 1
+        if not answering.left:
+            answering.done.put_nowait(Rollout(answering.job.task_no, ()))
+
+
+class Engines:
+    """In the place of ``Workers``: the same routing, over simulated engines. ``pooled``: one engine that has
+    the slots of all and the speed of each, as if any of them could go on with any answer."""
+
+    def __init__(
+        self,
+        count: int,
+        length: Callable[[Job, int], int],
+        *,
+        by_load: bool,
+        slots: int = 256,
+        step_s: Callable[[int], float] = lambda batch: 0.010 + 0.00002 * batch,
+        pooled: bool = False,
+    ) -> None:
+        self._length, self.version, self.begun = length, 0, list[int]()
+        shares, self._full = (count if pooled else 1), count * slots / step_s(slots)
+        engines = 1 if pooled else count
+        self._loads = Loads(engines, slots * shares, by_load=by_load)
+
+        def engine(index: int) -> Engine:
+            return Engine(
+                slots * shares,
+                lambda batch: step_s(-(-batch // shares)),
+                lambda ended: self._loads.ended(index, ended),
+            )
+
+        self.all = [engine(index) for index in range(engines)]
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second with every slot in use."""
+        return self._full
+
+    def tokens(self) -> float:
+        """Tokens made up to now."""
+        return sum(engine.tokens() for engine in self.all)
+
+    def room(self) -> int:
+        """As ``Workers.room``."""
+        return self._loads.room()
+
+    async def load(self, version: WeightVersion) -> None:
+        """As ``Workers.load``, in no time."""
+        self.version = version.version
+
+    async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
+        """As ``Workers.run``."""
+        done: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
+        self.begun += [job.task_no for job in jobs if not job.validate]
+        for engine, share in zip(self.all, self._loads.share(jobs), strict=True):
+            for job in share:
+                lengths = [self._length(job, run) for run in range(job.n)]
+                engine.add(_Answering(job, job.n, done), lengths)
+        for _ in jobs:
+            found = await done.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
+
+
+class Maker:
+    """In the place of ``GroupMaker``: groups without texts. ``score`` is called for each one."""
+
+    def __init__(self, engines: Engines, score: Callable[[Job], None] = lambda job: None) -> None:
+        self._engines, self._score = engines, score
+
+    def room(self) -> int:
+        return self._engines.room()
+
+    async def load(self, version: WeightVersion) -> None:
+        await self._engines.load(version)
+
+    async def groups(self, work: plan.Work, version: int, history: int) -> AsyncIterator[Group]:
+        jobs = {job.task_no: job for job in work.jobs}
+        async for rollout in self._engines.run(work.jobs):
+            number = rollout.task_no
+            self._score(jobs[number])
+            part = SimpleNamespace(min_model_version=version, max_model_version=self._engines.version)
+            key = f"h{history}/{work.kind}/{number}"
+            yield Group(key, number, {}, work.step_of(number), (part,), kind=work.kind)  # type: ignore[arg-type]
+
+
+@dataclass
+class MemoryBuffer:
+    """What of a buffer explorer and trainer need here. ``stored``: live groups of kind train by task;
+    ``commits``: the tasks of each transaction."""
+
+    batch: int
+    stored: dict[int, Group] = field(default_factory=dict)
+    trained: dict[int, int] = field(default_factory=dict)
+    commits: list[list[int]] = field(default_factory=list)
+    versions: list[WeightVersion] = field(default_factory=list)
+    evaluations: list[EvalRequest] = field(default_factory=list)
+    evaluated: dict[int, list[Group]] = field(default_factory=dict)
+    stale: int = 0
+    done: set[int] = field(default_factory=set)
+    state: dict[str, Any] = field(default_factory=dict)
+    generation: int = 1
+    _complete: int = 0
+
+    def history(self) -> int:
+        return self.generation
+
+    def participants(self) -> list[Any]:
+        return [SimpleNamespace(role="trainer")]
+
+    def get_state(self, key: str, default: Any = None) -> Any:
+        return self.state.get(key, default)
+
+    def set_state(self, key: str, value: Any) -> None:
+        self.state[key] = value
+
+    def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
+        while self._complete in self.stored:
+            self._complete += 1
+        found: list[int] = []
+        for number in range(self._complete, upto):
+            if len(found) == limit:
+                break
+            if number not in self.stored:
+                found.append(number)
+        return found
+
+    def put_groups(self, groups: Sequence[Group], *, history: int | None = None) -> int:
+        if history != self.generation:
+            raise HistoryChanged("a resume")
+        if groups[0].kind != "train":
+            self.evaluated[int(groups[0].kind.removeprefix("eval:"))] = list(groups)
+            return len(groups)
+        self.commits.append([group.task_no for group in groups])
+        new = [group for group in groups if group.task_no not in self.stored]
+        self.stored |= {group.task_no: group for group in new}
+        return len(new)
+
+    def claim(self, step: int, limit: int | None) -> list[int] | None:
+        """The earliest tasks that are ready, enough for ``step``; those that are too old are dropped."""
+        if len(self.stored) - len(self.trained) < self.batch:
+            return None
+        ready = sorted(self.stored.keys() - self.trained.keys())
+        if limit is not None:
+            ready = [number for number in ready if not self._drops(number, step - 1 - limit)]
+        if len(ready) < self.batch:
+            return None
+        self.trained |= dict.fromkeys(ready[: self.batch], step)
+        return ready[: self.batch]
+
+    def _drops(self, number: int, oldest: int) -> bool:
+        if self.stored[number].experiences[0].min_model_version >= oldest:
+            return False
+        self.drop(number)
+        return True
+
+    def drop(self, number: int) -> None:
+        """It is too old."""
+        del self.stored[number]
+        self.stale, self._complete = self.stale + 1, min(self._complete, number)
+
+    def publish_version(self, version: WeightVersion) -> None:
+        self.versions.append(version)
+
+    def latest_version(self) -> WeightVersion | None:
+        return self.versions[-1] if self.versions else None
+
+    def get_version(self, version: int) -> WeightVersion | None:
+        return next((each for each in self.versions if each.version == version), None)
+
+    def next_eval(self) -> EvalRequest | None:
+        return next((each for each in self.evaluations if each.request_id not in self.done), None)
+
+    def finish_eval(self, request: EvalRequest) -> None:
+        self.done.add(request.request_id)
+
+
+class Stream:
+    """In the place of ``TaskStream``."""
+
+    def __init__(self, batch: int) -> None:
+        self.order = SimpleNamespace(batch_size=batch, tasks_per_epoch=batch)
+
+    def task(self, number: int) -> dict[str, Any]:
+        return {}
+
+    row = task
+
+    def __len__(self) -> int:
+        return self.order.batch_size
+
+
+def make_spec(batch: int, n: int, steps: int, sync: SyncSpec, **fields: Any) -> RunSpec:
+    """As much of a run as an explorer's plan reads."""
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "n": n}
+    verl = {
+        "actor_rollout_ref": {"rollout": {**sampling, "val_kwargs": {**sampling, "n": 1}}, "model": {}},
+        "algorithm": fields.pop("algorithm", {}),
+        "data": {"seed": 1, "train_batch_size": batch},
+        "trainer": {"total_epochs": 1},
+    }
+    return RunSpec("", "", verl, 1, steps, sync, **fields)
+
+
+def version_of(step: int) -> WeightVersion:
+    """A version that is there without a file."""
+    return replace(plan.INITIAL, version=step)
+
+
+class Silent:
+    """Heart and report of an explorer that nobody watches."""
+
+    def __init__(self) -> None:
+        self.state, self.steps = "", list[int]()
+
+    def check(self) -> None:
+        """All is well."""
+
+    def step(self, step: int, *_: Any) -> None:
+        self.steps.append(step)

@@ -1,0 +1,119 @@
+"""Which engine gets which job, and the seeds that let it not matter."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import simulation as sim
+from omegaconf import OmegaConf
+
+from trinity_compat.explorer.engine import Completion, EngineDied
+from trinity_compat.explorer.jobs import make_job, seeds_requests
+from trinity_compat.explorer.rollout import Job, RolloutWorker, truncate
+from trinity_compat.explorer.routing import Loads
+from trinity_compat.spec import SyncSpec
+
+
+def jobs(*answers):
+    return [Job(number, {}, n, {}) for number, n in enumerate(answers)]
+
+
+def numbers(shares):
+    return [[job.task_no for job in share] for share in shares]
+
+
+def test_dealt_in_turn_whatever_the_load():
+    loads = Loads(2, 8, by_load=False)
+    assert numbers(loads.share(jobs(9, 1, 1, 1))) == [[0, 2], [1, 3]]
+    assert numbers(loads.share(jobs(9, 1, 1))) == [[0, 2], [1]]
+
+
+def test_the_engine_with_the_fewest_answers_under_way_comes_next():
+    loads = Loads(3, 8, by_load=True)
+    assert numbers(loads.share(jobs(8, 2, 4, 1))) == [[0], [1, 3], [2]]
+    assert numbers(loads.share(jobs(2))) == [[], [0], []]
+    loads.ended(0, 7)
+    assert numbers(loads.share(jobs(2, 2))) == [[0, 1], [], []]
+
+
+def test_room_is_what_the_slots_and_a_short_queue_leave():
+    loads = Loads(2, 32, by_load=True)
+    assert loads.room() == 2 * 34
+    loads.share(jobs(30, 40))
+    assert loads.room() == 4  # the full one takes nothing from the other
+    loads.ended(1, 10)
+    assert loads.room() == 8
+
+
+@pytest.mark.parametrize(
+    ("style", "fields", "full", "seeded"),
+    [
+        ("fixed", {}, False, True),
+        ("trainer_driven", {}, False, False),
+        ("explorer_driven", {}, False, False),
+        ("fully_async", {}, False, False),
+        ("fully_async", {}, True, True),
+        ("fully_async", {"seeded_requests": True}, False, True),
+    ],
+)
+def test_seeds_for_each_request_only_where_they_are_asked_for(style, fields, full, seeded):
+    spec = sim.make_spec(4, 2, 1, SyncSpec(style), **fields)
+    rollout = spec.verl["actor_rollout_ref"]["rollout"] | {"full_determinism": full}
+    spec = replace(spec, verl=spec.verl | {"actor_rollout_ref": {"rollout": rollout, "model": {}}})
+    assert seeds_requests(spec) is seeded
+    job = make_job(spec.verl, "train", 3, {}, seeded=seeds_requests(spec))
+    assert ("seed" in job.sampling) is seeded
+
+
+def test_an_evaluation_is_seeded_in_any_case():
+    assert "seed" in make_job(sim.make_spec(4, 2, 1, SyncSpec("fully_async")).verl, "eval", 3, {}).sampling
+
+
+class Engine:
+    """Answers when it is told to."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def submit(self, requests):
+        loop = asyncio.get_running_loop()
+        self.asked += [(request.sampling["n"], loop.create_future()) for request in requests]
+        return [future for _, future in self.asked[-len(requests) :]]
+
+
+def worker(engine):
+    made = object.__new__(RolloutWorker)
+    rollout = {"agent": {"default_agent_loop": "single_turn_agent"}, "response_length": 9}
+    made._config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
+    made._model, made._engine = SimpleNamespace(processor=None), engine
+    made._count = made._version = made._ended = 0
+    made._prompt = lambda messages: [1] if messages else truncate([1, 2], 1, "error")
+    return made
+
+
+def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
+    async def main():
+        engine = Engine()
+        one = worker(engine)
+        jobs = [Job(number, {"raw_prompt": [1]}, 2, {}, apart=number < 1) for number in range(2)]
+        jobs += [Job(2, {"raw_prompt": []}, 3, {}), Job(3, {"raw_prompt": [1]}, 2, {"temperature": 0})]
+        rollouts = asyncio.ensure_future(collect(one.run(jobs)))
+        told = one.ended()
+        assert await anext(told) == 3  # those of a prompt that is too long
+        assert [n for n, _ in engine.asked] == [1, 1, 2, 1]
+        seen = []
+        for n, future in engine.asked[:3]:
+            future.set_result([Completion([5], [0.0], "stop")] * n)
+            seen.append(await anext(told))
+        engine.asked[3][1].set_exception(EngineDied("vLLM"))
+        seen.append(await anext(told))
+        with pytest.raises(EngineDied):
+            await rollouts
+        return seen
+
+    assert asyncio.run(main()) == [4, 5, 7, 9]
+
+
+async def collect(rollouts):
+    return [rollout async for rollout in rollouts]

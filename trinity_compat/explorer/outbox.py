@@ -1,0 +1,182 @@
+"""Finished groups on their way into the buffer: which go now, which wait for others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from trinity_compat.buffer.model import EvalRequest, Group
+from trinity_compat.explorer.filtering import Draw
+from trinity_compat.explorer.report import StepTimes
+from trinity_compat.explorer.rollout import Job
+
+LINGER_S = 0.2  # a group waits so long for others to share its transaction
+BATCH = 64  # groups of one transaction
+
+
+@dataclass(slots=True, eq=False)
+class Making:
+    """A step under way, or an evaluation (``request``). ``tasks`` make a group each; ``version`` began it."""
+
+    step: int
+    version: int
+    tasks: Sequence[int]
+    times: StepTimes
+    draw: Draw | None = None
+    request: EvalRequest | None = None
+    groups: list[Group] = field(default_factory=list)
+    stored: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Of its groups."""
+        return f"eval:{self.request.request_id}" if self.request else "train"
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its groups are there."""
+        return len(self.groups) == len(self.tasks)
+
+
+class Slack:
+    """Which finished groups may be stored, where what is too old is dropped.
+
+    A group that was begun with version v is of use to a step up to v + 1 + ``limit``, its deadline; a claim
+    takes the earliest tasks that are ready. So as long as a group with deadline d is not stored, fewer groups
+    may be than the steps up to d take: else the trainer could pass it. The group with the earliest deadline
+    may always go, so nothing waits for ever.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        batch_size: int,
+        tasks: int,
+        share: Callable[[int], int],
+        others: Callable[[], int] | None = None,
+    ) -> None:
+        """``tasks``: how many the run has. ``share``: how many of those below a number this explorer makes.
+        ``others``: the earliest deadline that another explorer's group may have; None where it is alone."""
+        self._limit, self._batch, self._tasks = limit, batch_size, tasks
+        self._share, self._others = share, others
+        self._deadline: dict[int, int] = {}
+        self._open: Counter[int] = Counter()  # groups that are not stored, by deadline
+        self._below = 0
+
+    def begin(self, tasks: Sequence[int], version: int) -> None:
+        """They are being made, ``version`` being in place."""
+        deadline = version + 1 + self._limit
+        if not self._below:  # a former start may have stored any task that might begin by now
+            self._below = min(deadline * self._batch, self._tasks)
+        self._below = max(self._below, *(task + 1 for task in tasks))
+        self._deadline |= dict.fromkeys(tasks, deadline)
+        self._open[deadline] += len(tasks)
+
+    def began(self, task: int, version: int) -> None:
+        """Not with the version that was in place when its turn had not come yet, but with this one."""
+        self._close(task)
+        self._deadline[task] = version + 1 + self._limit
+        self._open[self._deadline[task]] += 1
+
+    def allowed(self, tasks: Iterable[int]) -> Iterator[int]:
+        """Of these finished ones those that may be stored now, the earliest deadlines first."""
+        finished: dict[int, list[int]] = {}
+        for task in sorted(tasks):
+            finished.setdefault(self._deadline[task], []).append(task)
+        stored, upto = self._share(self._below) - self._open.total(), 0
+        bounds = {*self._open, self._others()} if self._others else {*self._open}
+        left = self._tasks
+        for deadline in sorted(bounds):
+            # What goes counts for the deadlines before; for the others one more is stored and one less open.
+            going = finished.get(deadline, [])[: max(0, left)]
+            yield from going
+            upto += self._open[deadline]
+            left = min(left - len(going), self._share(deadline * self._batch) - stored - upto)
+
+    def stored(self, task: int) -> None:
+        """It is."""
+        self._close(task)
+        del self._deadline[task]
+
+    def _close(self, task: int) -> None:
+        self._open[self._deadline[task]] -= 1
+        self._open += Counter()  # without those that are 0
+
+
+class Outbox:
+    """``whole``: a step is one transaction, and none goes before an earlier one; so neither the trainer's
+    claims nor what a kill leaves to be made depend on which answer was the shortest. Else groups go as they
+    are finished, several together, as ``slack`` allows. An evaluation is one transaction anyway."""
+
+    def __init__(self, *, whole: bool, slack: Slack | None = None) -> None:
+        self._whole, self._slack = whole, slack
+        self._makings: list[Making] = []
+        self._of: dict[tuple[str, int], Making] = {}  # by kind and task
+        self._loose: dict[int, Group] = {}  # finished and not stored, by task
+        self._fresh, self._due = 0, 0.0  # of those, how many came since the last look; when the next one is
+
+    def begin(self, making: Making) -> None:
+        """Its groups will come."""
+        self._makings.append(making)
+        self._of |= {(making.kind, task): making for task in making.tasks}
+        if self._slack and not making.request:
+            self._slack.begin(making.tasks, making.version)
+
+    def began(self, jobs: Sequence[Job], version: int) -> None:
+        """The turn of these training tasks has come, ``version`` being in place."""
+        if slack := self._slack:
+            for job in jobs:
+                slack.began(job.task_no, version)
+
+    def add(self, group: Group, now: float) -> None:
+        """It is finished; ``now`` in seconds."""
+        making = self._of[group.kind, group.task_no]
+        making.groups.append(group)
+        if making.finished:
+            making.times.reach("rollout")
+        if not (self._whole or making.request):
+            self._due = self._due if self._loose else now + LINGER_S
+            self._fresh += 1
+            self._loose[group.task_no] = group
+
+    def take(self, now: float, *, flush: bool) -> Iterator[list[Group]]:
+        """What is to be stored now, a transaction each. ``flush``: there is nobody left to share it with."""
+        for making in self._whole_ones():
+            yield sorted(making.groups, key=lambda group: group.task_no)
+        if self._loose and (flush or self._fresh >= BATCH or now >= self._due):
+            self._fresh, self._due = 0, now + LINGER_S
+            tasks = [*self._slack.allowed(self._loose)] if self._slack else sorted(self._loose)
+            for first in range(0, len(tasks), BATCH):
+                yield [self._go(task) for task in tasks[first : first + BATCH]]
+
+    def _whole_ones(self) -> Iterator[Making]:
+        for making in sorted(self._makings, key=lambda making: (making.kind, making.step)):
+            if self._whole or making.request:
+                if making.finished:
+                    yield making
+                elif not making.request:
+                    return
+
+    def _go(self, task: int) -> Group:
+        if self._slack:
+            self._slack.stored(task)
+        return self._loose.pop(task)
+
+    def draws(self, groups: Sequence[Group]) -> Iterator[Draw]:
+        """The drawings that ``groups`` come from."""
+        makings = dict.fromkeys(self._of[group.kind, group.task_no] for group in groups)
+        return (making.draw for making in makings if making.draw)
+
+    def stored(self, groups: Sequence[Group]) -> Iterator[Making]:
+        """They are; gives the steps and evaluations that have ended with them."""
+        for group in groups:
+            making = self._of.pop((group.kind, group.task_no))
+            making.stored += 1
+            if making.stored == len(making.tasks):
+                self._makings.remove(making)
+                yield making
+
+    def __len__(self) -> int:
+        """Steps and evaluations under way."""
+        return len(self._makings)
