@@ -31,7 +31,7 @@ from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_markdown
-from trinity_compat.compare.verdict import Comparison, MetricVerdict, Options, compare
+from trinity_compat.compare.verdict import Comparison, MetricVerdict, CompareOptions, compare
 
 STOCK = "stock"
 
@@ -188,7 +188,7 @@ def report(args: argparse.Namespace, study: str) -> None:
         levels_table(list(sides.values()), args.out / study / "levels.csv")
     for way in sides:
         if way != STOCK and STOCK in sides:
-            comparison = compare(sides[STOCK], sides[way], Options(paired=args.paired))
+            comparison = compare(sides[STOCK], sides[way], CompareOptions(paired=args.paired))
             (args.out / study / f"{way}.md").write_text(as_markdown(comparison))
             (args.out / study / f"{way}.html").write_text(as_html(comparison))
             verdict_table(comparison)
