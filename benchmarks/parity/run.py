@@ -31,7 +31,7 @@ from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_markdown
-from trinity_compat.compare.verdict import Comparison, MetricVerdict, CompareOptions, compare
+from trinity_compat.compare.verdict import CompareOptions, Comparison, MetricVerdict, compare
 
 STOCK = "stock"
 
