@@ -91,6 +91,12 @@ class RunSpec:
         return cls(**{**data, **secrets, **sections})
 
 
+def has_baseline(verl: Mapping[str, Any]) -> bool:
+    """Whether each group ends with a greedy answer that its others are compared with (veRL 0.9.1,
+    ray_trainer.py: fit)."""
+    return bool(verl["algorithm"].get("adv_estimator") == "remax")
+
+
 def _moved(data: Any, here: str) -> Any:
     """``data`` with its ``job_dir`` replaced by ``here`` wherever a value names the job or lies in it."""
     before = data["job_dir"]

@@ -117,3 +117,14 @@ def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
 
 async def collect(rollouts):
     return [rollout async for rollout in rollouts]
+
+
+def test_a_baseline_is_one_greedy_answer_after_the_sampled_ones():
+    sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "seed": 7, "ignore_eos": False}
+    job = Job(0, {}, 2, sampling, baseline=True)
+    assert job.answers == 3
+    assert [job.sampling_of(run).get("seed") for run in range(3)] == [7, 8, None]
+    assert job.sampling_of(0) == sampling
+    greedy = {"temperature": 0, "top_p": 1.0, "top_k": -1, "ignore_eos": False}
+    assert job.sampling_of(2) == greedy
+    assert Job(0, {}, 2, sampling).answers == 2

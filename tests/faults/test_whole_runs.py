@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from trinity_compat.buffer import open_buffer
@@ -118,6 +119,29 @@ def the_next_step_drew_on_where_the_checkpoint_stood(again, before, url):
     assert [group.key for group in groups[:16]] == [group.key for group in before]
     assert {group.key.split("/")[0] for group in groups[16:]} == {"h2"}
     assert len({bytes(group.experiences[0].prompt_ids) for group in groups}) == 24
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_remax_compares_each_answer_with_its_group_s_greedy_one(run):
+    one = run("trainer.total_training_steps=2", "algorithm.adv_estimator=remax").start().finish(200)
+    assert one.code == 0, one.out + one.err
+    buffer = open_buffer(f"sqlite:///{one.job}/buffer/experiences.db", create=False)
+    groups = buffer.groups("train")
+    buffer.close()
+    told = {
+        step: json.loads(text)["critic/advantages/mean"]
+        for step, text in one.sql("select step, metrics from metrics where role = 'trainer' and step > 0")
+    }
+    assert sorted(told) == [1, 2]
+    for step, mean in told.items():
+        advantages, lengths = [], []
+        for group in groups[(step - 1) * 8 : step * 8]:
+            *sampled, greedy = group.experiences
+            assert len(sampled) == 8
+            advantages += [part.reward - greedy.reward for part in sampled]
+            lengths += [len(part.response_ids) for part in sampled]
+        assert mean == pytest.approx(np.average(advantages, weights=lengths), abs=1e-6)
 
 
 def loggers(folder):

@@ -39,7 +39,6 @@ def planned(tmp_path, word, *options):
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("algorithm.adv_estimator=remax", "a greedy answer beside each group"),
         ("reward.reward_model.enable=True", "no process of the run serves a reward model"),
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("data.gen_batch_size=24", "generates exactly data.train_batch_size prompts"),
@@ -110,6 +109,13 @@ def test_what_asks_for_nothing_or_can_be_done_runs(tmp_path, word):
 def test_what_a_set_asks_for_is_refused_too(tmp_path):
     with pytest.raises(UserError, match=r"rollout\.quantization=fp8 cannot be run decoupled"):
         planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.quantization=fp8")
+
+
+def test_remax_runs_without_a_filter_alone(tmp_path):
+    remax = "algorithm.adv_estimator=remax"
+    assert planned(tmp_path, remax)
+    with pytest.raises(UserError, match="not filtered by what its answers differ in"):
+        planned(tmp_path, f"{remax} algorithm.filter_groups.enable=True")
 
 
 @pytest.mark.parametrize("engine", ["sglang", "trtllm", "hf"])

@@ -155,6 +155,6 @@ def test_task_columns_repeat_each_task_for_its_answers():
     from trinity_compat.trainer.batch import task_columns
 
     second = Group("l", 1, {"data_source": "other"}, 1, ())
-    columns = task_columns([group(0, 0), second], 2)
+    columns = task_columns([group(0, 0), group(0, 0), second, second])
     assert list(columns) == ["data_source"]
     assert list(columns["data_source"]) == ["toy", "toy", "other", "other"]

@@ -69,13 +69,11 @@ class AgentLoops:
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: Job) -> list[Trajectory]:
-        """n trajectories, in order of their seeds. Raises what the loop or a tool raises."""
-        return list(await asyncio.gather(*(self._one(job, run) for run in range(job.n))))
+        """n trajectories by seed, then the baseline. Raises what the loop or a tool raises."""
+        return list(await asyncio.gather(*(self._one(job, run) for run in range(job.answers))))
 
     async def _one(self, job: Job, run: int) -> Trajectory:
-        sampling = {**job.sampling, "logprobs": True}
-        if "seed" in sampling:
-            sampling["seed"] += run
+        sampling = {**job.sampling_of(run), "logprobs": True}
         about = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
         fields = {"agent_name": self._default, **job.task}
         return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))

@@ -7,7 +7,7 @@ from typing import Any
 
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream, sampling_seed
-from trinity_compat.spec import RunSpec
+from trinity_compat.spec import RunSpec, has_baseline
 
 
 def seeds_requests(spec: RunSpec) -> bool:
@@ -30,7 +30,8 @@ def make_job(
         seed = verl["data"].get("seed")
         base = int(rollout.get("seed", 42) if seed is None else seed)
         sampling["seed"] = sampling_seed(base, kind, number)
-    return Job(number, task, int(values["n"]), sampling, validate=kind == "eval")
+    baseline = kind != "eval" and has_baseline(verl)
+    return Job(number, task, int(values["n"]), sampling, validate=kind == "eval", baseline=baseline)
 
 
 def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[Job]:

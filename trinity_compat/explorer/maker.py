@@ -86,8 +86,8 @@ class GroupMaker:
         scores = await self._scorer.group(job.task, rollout.trajectories)
         pairs = zip(rollout.trajectories, scores, strict=True)
         parts = tuple(self._experience(run, part, score, version) for run, (part, score) in enumerate(pairs))
-        if len(parts) != job.n:
-            raise RunError(f"{len(parts)} responses instead of {job.n} for {name_task(job.task)}")
+        if len(parts) != job.answers:
+            raise RunError(f"{len(parts)} responses instead of {job.answers} for {name_task(job.task)}")
         key = f"h{history}/{work.kind}/{job.task_no}"
         priority = float(version) if self._newest_first else 0.0
         step = work.step_of(job.task_no)

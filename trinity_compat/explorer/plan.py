@@ -47,7 +47,7 @@ class Work:
     @property
     def answers(self) -> int:
         """To all of its tasks."""
-        return sum(job.n for job in self.jobs)
+        return sum(job.answers for job in self.jobs)
 
     def step_of(self, task_no: int) -> int:
         """The step that a task belongs to."""

@@ -33,7 +33,8 @@ AGENT_TIMEOUT_S = 1800.0  # for a whole group: a tool that hangs must not hold t
 @dataclass(frozen=True, slots=True)
 class Job:
     """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy.
-    ``apart``: n requests instead of one for n answers, so that each has its own end (and model version)."""
+    ``apart``: n requests instead of one for n answers, so that each has its own end (and model version).
+    ``baseline``: a greedy answer comes after the n (ReMax, arXiv 2310.10505)."""
 
     task_no: int
     task: Mapping[str, Any]
@@ -41,6 +42,20 @@ class Job:
     sampling: Mapping[str, Any]
     validate: bool = False
     apart: bool = False
+    baseline: bool = False
+
+    @property
+    def answers(self) -> int:
+        """All that are made."""
+        return self.n + self.baseline
+
+    def sampling_of(self, run: int) -> Mapping[str, Any]:
+        """What answer ``run`` is sampled with by itself. Greedy as veRL 0.9.1's agent loop has it."""
+        if run == self.n:
+            greedy = {name: value for name, value in self.sampling.items() if name != "seed"}
+            return greedy | {"temperature": 0, "top_p": 1.0, "top_k": -1}
+        seed = self.sampling.get("seed")
+        return {**self.sampling} if seed is None else {**self.sampling, "seed": seed + run}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,52 +171,60 @@ class RolloutWorker:
             try:
                 prompts[job.task_no] = self._prompt(job.task["raw_prompt"])
             except PromptTooLong as error:
-                self._ended += job.n
+                self._ended += job.answers
                 hopeless.append(_now(Rollout(job.task_no, (), str(error), hopeless=True)))
         asked = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
-        answers = iter(await self._engine.submit([request for _, requests in asked for request in requests]))
+        every = [request for _, requests in asked for request, _ in requests]
+        answers = iter(await self._engine.submit(every))
         first = self._version
         return hopeless + [
             asyncio.ensure_future(
-                self._gather(job, prompts[job.task_no], [next(answers) for _ in requests], first)
+                self._gather(
+                    job, prompts[job.task_no], [(next(answers), count) for _, count in requests], first
+                )
             )
             for job, requests in asked
         ]
 
-    def _requests(self, job: Job, prompt: list[int]) -> list[Request]:
-        """One for all n answers; or one for each, with the seed that vLLM would give it."""
-        length = self._config.actor_rollout_ref.rollout.response_length
-        sampling = {**job.sampling, "max_tokens": length}
+    def _requests(self, job: Job, prompt: list[int]) -> list[tuple[Request, int]]:
+        """With the number of the job's answers that each makes: one for all n answers; or one for each, with
+        the seed that vLLM would give it. The baseline's comes last."""
+        asked: list[tuple[Mapping[str, Any], int]]
         if job.sampling.get("temperature") == 0:  # n equal answers: ask once
-            return [self._request(job, prompt, {**sampling, "n": 1})]
-        if not job.apart:
-            return [self._request(job, prompt, {**sampling, "n": job.n})]
-        seed = job.sampling.get("seed")
-        seeds: list[Mapping[str, Any]] = [
-            {} if seed is None else {"seed": seed + run} for run in range(job.n)
-        ]
-        return [self._request(job, prompt, {**sampling, **own, "n": 1}) for own in seeds]
+            asked = [({**job.sampling, "n": 1}, job.n)]
+        elif not job.apart:
+            asked = [({**job.sampling, "n": job.n}, job.n)]
+        else:
+            asked = [({**job.sampling_of(run), "n": 1}, 1) for run in range(job.n)]
+        if job.baseline:
+            asked.append(({**job.sampling_of(job.n), "n": 1}, 1))
+        length = self._config.actor_rollout_ref.rollout.response_length
+        return [(self._request(job, prompt, {**own, "max_tokens": length}), count) for own, count in asked]
 
     def _request(self, job: Job, prompt: list[int], sampling: Mapping[str, Any]) -> Request:
         self._count += 1
         return Request(f"{job.task_no}-{self._count}", prompt, sampling)
 
     async def _gather(
-        self, job: Job, prompt: list[int], answers: Sequence[asyncio.Future[list[Completion]]], first: int
+        self,
+        job: Job,
+        prompt: list[int],
+        answers: Sequence[tuple[asyncio.Future[list[Completion]], int]],
+        first: int,
     ) -> Rollout:
-        share = job.n // len(answers)  # of the job's answers are each request's
-        groups = await asyncio.gather(*(self._answer(prompt, answer, first, share) for answer in answers))
-        parts = [part for group in groups for part in group]
-        return Rollout(job.task_no, tuple(parts * job.n if len(parts) < job.n else parts))
+        groups = await asyncio.gather(*(self._answer(prompt, *answer, first) for answer in answers))
+        return Rollout(job.task_no, tuple(part for group in groups for part in group))
 
     async def _answer(
-        self, prompt: list[int], answer: asyncio.Future[list[Completion]], first: int, count: int
+        self, prompt: list[int], answer: asyncio.Future[list[Completion]], count: int, first: int
     ) -> list[Trajectory]:
+        """``count`` of them; a request that made one stands for as many equal ones."""
         try:
             parts = await answer
         finally:
             self._ended += count
-        return [_trajectory(prompt, part, (first, self._version)) for part in parts]
+        made = [_trajectory(prompt, part, (first, self._version)) for part in parts]
+        return made if len(made) == count else made * count
 
     def _prompt(self, messages: Any) -> list[int]:
         from verl.utils.tokenizer import normalize_token_ids
@@ -231,7 +254,7 @@ class RolloutWorker:
         except Exception as error:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
         finally:
-            self._ended += job.n
+            self._ended += job.answers
 
 
 def _now(rollout: Rollout) -> Future:

@@ -29,7 +29,7 @@ class Loads:
         for place, job in enumerate(jobs):
             engine = self._least() if self._by_load else place % len(shares)
             shares[engine].append(job)
-            self._given[engine] += job.n
+            self._given[engine] += job.answers
         return shares
 
     def _least(self) -> int:

@@ -121,9 +121,9 @@ def _metrics(experience: Experience) -> dict[str, Any]:
     return AgentLoopMetrics(**taken).model_dump()
 
 
-def task_columns(groups: Sequence[Group], repeat: int) -> dict[str, np.ndarray]:
-    """The tasks' own columns, each task ``repeat`` times in a row."""
-    tasks = [dict(group.task) for group in groups for _ in range(repeat)]
+def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:
+    """The tasks' own columns, a row for each of ``groups``."""
+    tasks = [dict(group.task) for group in groups]
     present = [key for key in _TASK_KEYS if any(key in task for task in tasks)]
     return {key: _objects([task.get(key) for task in tasks]) for key in present}
 

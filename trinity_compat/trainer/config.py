@@ -27,12 +27,6 @@ def trainer_config(spec: RunSpec) -> DictConfig:
 
 def refuse(config: DictConfig) -> None:
     """UserError for what needs the rollout inside veRL's trainer."""
-    if config.algorithm.adv_estimator == "remax":
-        raise UserError(
-            "algorithm.adv_estimator=remax needs a greedy answer beside each sampled group, which the "
-            "explorer does not make",
-            hint="write algorithm.adv_estimator=rloo or grpo, or run on stock veRL",
-        )
     if OmegaConf.select(config, "distillation.enabled"):
         raise UserError("distillation.enabled=True needs veRL's teacher servers", hint="run on stock veRL")
 

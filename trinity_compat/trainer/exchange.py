@@ -33,7 +33,8 @@ _EXAMPLE_TOKENS = 512
 
 
 class BufferExchange:
-    """The trainer's side of one run. ``batch_size`` groups of ``group_size`` experiences make a step."""
+    """The trainer's side of one run. ``batch_size`` groups of ``group_size`` experiences, a greedy baseline
+    among them if there is one, make a step."""
 
     def __init__(
         self, buffer: Buffer, spec: RunSpec, heart: Heart, *, batch_size: int, group_size: int, val_size: int

@@ -22,7 +22,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
-from trinity_compat.spec import RunSpec
+from trinity_compat.spec import RunSpec, has_baseline
 from trinity_compat.trainer.adapter import Adapter
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trainer.exchange import BufferExchange
@@ -59,7 +59,7 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
         spec,
         heart,
         batch_size=config.data.train_batch_size,
-        group_size=config.actor_rollout_ref.rollout.n,
+        group_size=config.actor_rollout_ref.rollout.n + has_baseline(spec.verl),
         val_size=len(datasets.val),
     )
     with _ray(spec, config):

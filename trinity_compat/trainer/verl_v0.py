@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +26,7 @@ from verl.trainer.ppo.utils import Role, create_rl_dataset
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from trinity_compat.buffer.model import Experience
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
@@ -134,9 +134,12 @@ class StoredRollouts:
         if batch.meta_info.get("validate"):
             return self._validation(batch)
         groups = self.trainer.exchange.claim(int(batch.meta_info["global_steps"])).groups
-        experiences = [e for group in groups for e in group.experiences]
-        out = to_dataproto(experiences, self.trainer.shape)
-        out.non_tensor_batch |= task_columns(groups, len(groups[0].experiences))
+        n = int(self.trainer.config.actor_rollout_ref.rollout.n)
+        sampled = [e for group in groups for e in group.experiences[:n]]
+        # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
+        greedy = [e for group in groups for e in group.experiences[n:]]
+        out = to_dataproto([*sampled, *greedy], self.trainer.shape)
+        out.non_tensor_batch |= task_columns([*_repeated(groups, n), *(groups if greedy else ())])
         return out
 
     def _validation(self, batch: DataProto) -> DataProto:
@@ -150,6 +153,10 @@ class StoredRollouts:
         out = to_dataproto(chosen, self.trainer.shape)
         out.meta_info.pop("timing")
         return out
+
+
+def _repeated(groups: Sequence[Group], times: int) -> list[Group]:
+    return [group for group in groups for _ in range(times)]
 
 
 class VersionPublisher:

@@ -141,9 +141,9 @@ def why_refused(value: Value, key: str) -> str | None:
 
 
 def _conditional(value: Value, explorers: int) -> Iterator[Refusal]:
-    if value(ESTIMATOR) == "remax":
-        why = "it needs a greedy answer beside each group, which the explorer does not make"
-        yield Refusal(ESTIMATOR, why, "write algorithm.adv_estimator=rloo or grpo, or run on stock veRL")
+    if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
+        why = "a group with a greedy answer in it is not filtered by what its answers differ in"
+        yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or write another estimator")
     if _unknown_manager(value):
         why = f"veRL {VERL}'s reward loop has no reward manager of that name"
         hint = f"it may be {', '.join(REWARD_MANAGERS)}; source=importlib loads one of your own"
