@@ -19,12 +19,12 @@ lint: install
 	mypy
 	lint-imports
 
-# First what is light, on both cores; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, one at a time.
+# First what is light; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by file. On both cores.
 HEAVY := runtime or upstream or postgres
 
 test: lint
 	pytest -n 2 -m "not ($(HEAVY)) and not chaos" $(PYTEST_ARGS)
-	pytest -m "($(HEAVY)) and not chaos" $(PYTEST_ARGS)
+	pytest -n 2 --dist loadfile -m "($(HEAVY)) and not chaos" $(PYTEST_ARGS)
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done

@@ -1,6 +1,7 @@
 """The public corpus: what real bash handed on for every veRL launch script of seven revisions.
 
-Needs ../shared/corpus/public.json and a git clone of volcengine/verl named by TC_VERL_GIT.
+Collected only where TC_VERL_GIT names a git clone of volcengine/verl (conftest.py): the scripts are not ours
+to copy, what bash made of them is in tests/facts.
 """
 
 from __future__ import annotations
@@ -15,25 +16,20 @@ import tarfile
 import textwrap
 from pathlib import Path
 
+import facts
 import pytest
 import yaml
 
 from trinity_compat.launch import read_script, read_text
 
-CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "public.json"
 CLONE = os.environ.get("TC_VERL_GIT", "")
 ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"}
-
-pytestmark = pytest.mark.skipif(
-    not (CORPUS.is_file() and CLONE),
-    reason="needs ../shared/corpus and TC_VERL_GIT, a clone of volcengine/verl",
-)
 
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory):
     root = tmp_path_factory.mktemp("trees")
-    corpus = json.loads(CORPUS.read_text())
+    corpus = facts.load("public")
     for tag in {entry["tag"] for entry in corpus["scripts"]}:
         revision = corpus["head"] if tag == "HEAD" else tag
         archive = subprocess.run(["git", "-C", CLONE, "archive", revision], capture_output=True, check=True)
