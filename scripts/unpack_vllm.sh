@@ -6,6 +6,8 @@ set -eu
 cd "$(dirname "$0")/.."
 version=${1:-0.24.0}
 folder=.vllm-$version
+mkdir -p .vllm-lock; exec 9>.vllm-lock/lock
+flock 9
 if [ ! -d "$folder/vllm" ]; then
   part=$(mktemp -d "$folder.XXXXXX")
   trap 'rm -rf "$part"' EXIT

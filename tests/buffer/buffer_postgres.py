@@ -6,6 +6,7 @@ because it refuses to run as root.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -31,15 +32,17 @@ class Unavailable(Exception):
 
 
 def find_binaries() -> Path:
-    """The folder of initdb and postgres; installs Debian's package as root."""
-    found = _installed()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (
-            ["apt-get", "update"],
-            ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
-        ):
-            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+    """The folder of initdb and postgres; installs Debian's package as root, one test process at a time."""
+    with (Path(tempfile.gettempdir()) / "trinity-compat-tests-apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         found = _installed()
+        if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+            for command in (
+                ["apt-get", "update"],
+                ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
+            ):
+                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+            found = _installed()
     if found is None:
         raise Unavailable("no PostgreSQL server: apt-get install postgresql")
     return found
