@@ -27,13 +27,14 @@ from trinity_compat.synchronizer.waiting import SyncTimeout
 class Run:
     """An explorer with a fake maker, in a thread-free loop that the test steers."""
 
-    def __init__(self, spec, buffer, maker, index=0):
+    def __init__(self, spec, buffer, maker, index=0, test=None):
         config, tokenizer = OmegaConf.create(spec.verl), make_tokenizer()
         train, evaluation = train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
         self.buffer, self.maker, self.steps = buffer, maker, spec.total_steps
         self.heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
         self.plan = Plan(spec, buffer, train, evaluation, index=index)
-        self.explorer = Explorer(buffer, self.plan, maker, Report(buffer, "explorer"), self.heart)
+        report = Report(buffer, "explorer")
+        self.explorer = Explorer(buffer, self.plan, maker, report, self.heart, test=test)
 
     def until(self, condition, limit_s=20):
         async def watch():

@@ -149,12 +149,11 @@ def test_the_loop_tests_what_it_has_loaded(tmp_path, toy):
 
     spec, buffer = job(tmp_path / "loop", toy)
     publish(spec, buffer, toy, 0, 1)
-    run = Run(spec, buffer, FakeMaker())
     tested = []
 
     async def note(version):
         tested.append(version)
 
-    run.explorer._test = SimpleNamespace(check=note)
+    run = Run(spec, buffer, FakeMaker(), test=SimpleNamespace(check=note))
     run.until(ready(buffer, 2 * BATCH))
     assert tested == [0, 1]
