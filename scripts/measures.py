@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import networkx
+
 RUN = 6  # equal lines that make a repetition
 
 
@@ -134,39 +136,12 @@ def imports(text: str, known: set[str]) -> set[str]:
 
 def chain(graph: dict[str, set[str]]) -> tuple[int, list[list[str]]]:
     """(modules on the longest chain of imports, the cycles)."""
-    components = _components(graph)
-    of = {name: number for number, names in enumerate(components) for name in names}
+    knots = networkx.condensation(networkx.DiGraph(graph))  # a module, or a cycle of them, is one
+    members = knots.nodes(data="members")
     depth: dict[int, int] = {}
-    for number, names in enumerate(components):  # Tarjan's order: what is imported comes first
-        below = {of[other] for name in names for other in graph[name]} - {number}
-        depth[number] = len(names) + max((depth[other] for other in below), default=0)
-    return max(depth.values(), default=0), [sorted(names) for names in components if len(names) > 1]
-
-
-def _components(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components (Tarjan 1972), what is imported before what imports it."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    out: list[list[str]] = []
-
-    def visit(name: str) -> None:
-        index[name] = low[name] = len(index)
-        stack.append(name)
-        for other in graph[name]:
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[name] = min(low[name], low[other])
-        if low[name] == index[name]:
-            cut = stack.index(name)
-            out.append(stack[cut:])
-            del stack[cut:]
-
-    for name in graph:
-        if name not in index:
-            visit(name)
-    return out
+    for knot in reversed(list(networkx.topological_sort(knots))):
+        depth[knot] = len(members[knot]) + max((depth[below] for below in knots[knot]), default=0)
+    return max(depth.values(), default=0), [sorted(names) for _, names in members if len(names) > 1]
 
 
 def main() -> None:

@@ -76,6 +76,14 @@ def _copied(value: Any) -> Any:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
+def nested(flat: Mapping[str, object]) -> dict[str, object]:
+    """The tree with each dotted key of ``flat`` set, in its order."""
+    tree: dict[str, object] = {}
+    for key, value in flat.items():
+        put(tree, key, value)
+    return tree
+
+
 def put(tree: dict[str, object], key: str, value: object) -> None:
     """Set a dotted key; positions count in a list that stands there, as far as it reaches. What stands in
     the way and isn't a container gives place to a dict."""

@@ -38,7 +38,6 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
     )
     begun = [psutil.Process(int(pid)) for pid in said_by(study, tmp_path / "pids").split()]
     try:

@@ -48,6 +48,14 @@ def test_steps_are_verl_s_inside_and_shown_in_both_units():
     assert "steps     40 veRL steps = 80 Trinity steps (optimizer updates)" in describe(made)
 
 
+def test_a_yaml_may_ask_for_a_seed_in_each_request():
+    config = json.loads(json.dumps(source()[0].config))
+    for asked in (False, True):
+        config["trainer"]["trainer_config"]["trinity_compat"]["seeded_requests"] = asked
+        made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+        assert made.spec.seeded_requests is asked
+
+
 def test_a_broadcast_without_a_gpu_is_said_to_go_over_gloo():
     asked = ("synchronizer.sync_method=nccl",)
     assert "by nccl's way over gloo" in "\n".join(describe(planned(sets=asked)))

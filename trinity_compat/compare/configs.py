@@ -7,11 +7,12 @@ side by side: a key that moved is one row, a default that flipped between releas
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, read_script
 from trinity_compat.releases import VERL
@@ -69,7 +70,7 @@ def read_in_effect(source: str) -> InEffect:
 def _of_trinity(source: str, config: Mapping[str, object]) -> InEffect:
     # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
     told = {**named(to_verl(config)), "trainer.use_v1": False}
-    values = dict(_leaves(compose_pinned(told, flavour_of(config))))
+    values = dict(leaves(compose_pinned(told, flavour_of(config))))
     return InEffect(
         source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"
     )
@@ -87,7 +88,7 @@ def _of_verl(source: str, config: EffectiveConfig) -> InEffect:
     """Raises UserError for what Hydra would refuse: such a launch has no effect that could be compared."""
     refuse_errors(config)
     upgraded = upgrade(config).config
-    values = dict(_leaves({key: setting.value for key, setting in upgraded.settings.items()}))
+    values = dict(leaves({key: setting.value for key, setting in upgraded.settings.items()}))
     places = {key: _place(setting) for key, setting in upgraded.settings.items()}
     why = f"veRL {config.version.value}: {config.version.why}"
     return InEffect(source, values | _unknown_texts(config), places, why)
@@ -104,16 +105,8 @@ def _unknown_texts(config: EffectiveConfig) -> dict[str, object]:
     has ``${oc.env:HOME}`` there too."""
     symbols = Symbols()
     marked = symbolic_settings(config, symbols, None) or {}
-    values = _leaves({key: setting.value for key, setting in marked.items()})
+    values = leaves({key: setting.value for key, setting in marked.items()})
     return {key: symbols.in_effect(value) for key, value in values if not symbols.is_known(value)}
-
-
-def _leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def difference(a: InEffect, b: InEffect) -> list[KeyDifference]:
@@ -161,7 +154,7 @@ def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object
     verl_a, verl_b = a.get("verl"), b.get("verl")
     if not verl_a or not verl_b:
         return None
-    one, other = (dict(_leaves(tree)) for tree in (verl_a, verl_b))
+    one, other = (dict(leaves(tree)) for tree in (verl_a, verl_b))
     reasons = {**_reasons(a), **_reasons(b)}
     changed = {d.key for d in difference(InEffect("A", one, {}, ""), InEffect("B", other, {}, ""))}
     rows = [

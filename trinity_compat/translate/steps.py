@@ -1,4 +1,4 @@
-"""r: one veRL step is r optimizer updates, which Trinity counts. The one place that divides by it."""
+"""r: one veRL step is r optimizer updates, which Trinity counts. Divided by it here."""
 
 from __future__ import annotations
 

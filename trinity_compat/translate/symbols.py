@@ -60,11 +60,6 @@ class Symbols:
         return all(part.text for part, _ in self.within(value))
 
 
-def has_mark(value: object) -> bool:
-    """Whether ``value`` is or holds a text with a mark."""
-    return _MARK.search(str(value)) is not None
-
-
 def named(value: object) -> Any:
     """``value`` of a YAML with ``${oc.env:NAME}`` for each variable whose default is bash's empty text."""
     return _mapped(value, lambda text: _EMPTY_DEFAULT.sub(r"\1}", text))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from trinity_compat.dotted import copied, nodes, paired_leaves, put
+from trinity_compat.dotted import copied, nested, nodes, paired_leaves
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.releases import VERL
@@ -88,10 +88,7 @@ def version_sensitive(
 
 def as_tree(config: EffectiveConfig) -> dict[str, object]:
     """The configuration as nested plain containers, interpolations resolved."""
-    tree: dict[str, object] = {}
-    for key, setting in config.settings.items():
-        put(tree, key, setting.value)
-    return tree
+    return nested({key: setting.value for key, setting in config.settings.items()})
 
 
 def _read_launch(launch: Launch, root: Path | None) -> ReadLaunch:

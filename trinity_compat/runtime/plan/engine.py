@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from trinity_compat.containers import section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.runtime.plan.verl_view import ROLLOUT, Step, VerlView
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
@@ -22,6 +21,5 @@ def on_vllm(verl: VerlView) -> Step:
 
 
 def _own_arguments(verl: VerlView, name: str) -> list[str]:
-    given = value_at(verl.tree, f"{ROLLOUT}.engine_kwargs.{name}")
-    said = given.items() if isinstance(given, Mapping) else ()
-    return [f"engine_kwargs.{name}.{argument}={value}" for argument, value in said if value is not None]
+    given = section_at(verl.tree, f"{ROLLOUT}.engine_kwargs.{name}")
+    return [f"engine_kwargs.{name}.{key}={value}" for key, value in given.items() if value is not None]

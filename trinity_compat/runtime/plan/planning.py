@@ -11,13 +11,13 @@ The way: ``_ask`` (what was asked, overlays included) → ``_composed`` (veRL's 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity_compat.addresses import outward_address
 from trinity_compat.containers import Tree
-from trinity_compat.dotted import value_at
+from trinity_compat.dotted import copied, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import (
@@ -110,7 +110,7 @@ def _overlays(options: RunOptions, device: str) -> list[Overlay]:
 
 
 def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
-    out = {key: _copy(value) for key, value in config.items()}
+    out = copied(config)
     for overlay in overlays:
         apply(overlay.trinity, out)
     return out
@@ -124,12 +124,6 @@ def _laid_over(values: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
             out.pop(key, None)
             out[key] = value
     return out
-
-
-def _copy(tree: object) -> object:
-    if isinstance(tree, Mapping):
-        return {key: _copy(value) for key, value in tree.items()}
-    return [_copy(item) for item in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _composed(asked: _Asked) -> VerlView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trinity_compat.dotted import put
+from trinity_compat.dotted import nested
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
@@ -26,12 +26,12 @@ def reward_arguments(view: LaunchView) -> dict[str, object]:
     arguments["reward_manager"] = str(view.value(MANAGER, "naive"))
     if path := view.text(f"{FUNCTION}.path"):
         function = {"path": path, "name": view.text(f"{FUNCTION}.name", "compute_score")}
-        if kwargs := _nested(view.below(f"{FUNCTION}.reward_kwargs")):
+        if kwargs := nested(view.below(f"{FUNCTION}.reward_kwargs")):
             function["reward_kwargs"] = kwargs
         arguments["custom_reward_function"] = function
     arguments["max_resp_len"] = view.integer("data.max_response_length", 512)
     # After max_resp_len, which a launch may give among them.
-    arguments |= _nested(view.below("reward.reward_kwargs"))
+    arguments |= nested(view.below("reward.reward_kwargs"))
     if view.value("reward.sandbox_fusion.url"):
         arguments["sandbox_fusion"] = view.below("reward.sandbox_fusion")
     return arguments
@@ -105,10 +105,3 @@ def reward_model_gpus(view: LaunchView) -> int:
 def _tensor_parallel(view: LaunchView) -> int:
     key = f"{MODEL}.rollout.tensor_model_parallel_size"
     return view.size(key) if view.is_set(key) else 1
-
-
-def _nested(flat: dict[str, object]) -> dict[str, object]:
-    tree: dict[str, object] = {}
-    for key, value in flat.items():
-        put(tree, key, value)
-    return tree
