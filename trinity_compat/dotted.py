@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 _Value = TypeVar("_Value")
+_Container: TypeAlias = dict[str, object] | list[object]
 _NOTHING = object()
 
 
@@ -43,7 +44,7 @@ def nodes(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     return out
 
 
-def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """(dotted key, value) of everything that isn't a filled dict; an empty dict is a leaf."""
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
@@ -53,13 +54,15 @@ def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def paired_leaves(
-    raw: Mapping[str, object], resolved: Mapping[str, Any], prefix: str = ""
+    raw: Mapping[str, object], resolved: Mapping[str, object], prefix: str = ""
 ) -> list[tuple[str, object, object]]:
     """(dotted key, value as written, resolved value) of two trees of the same shape, by ``raw``'s leaves."""
     out: list[tuple[str, object, object]] = []
     for name, value in raw.items():
         if value and isinstance(value, dict):
-            out += paired_leaves(value, resolved[name], f"{prefix}{name}.")
+            below = resolved[name]
+            assert isinstance(below, Mapping)
+            out += paired_leaves(value, below, f"{prefix}{name}.")
         else:
             out.append((f"{prefix}{name}", value, resolved[name]))
     return out
@@ -88,7 +91,7 @@ def put(tree: dict[str, object], key: str, value: object) -> None:
     """Set a dotted key; positions count in a list that stands there, as far as it reaches. What stands in
     the way and isn't a container gives place to a dict."""
     *path, last = key.split(".")
-    node: Any = tree
+    node: _Container = tree
     for part in path:
         below = node[int(part)] if isinstance(node, list) else node.get(part)
         if not isinstance(below, dict | list):
@@ -98,5 +101,8 @@ def put(tree: dict[str, object], key: str, value: object) -> None:
     _set(node, last, value)
 
 
-def _set(node: Any, part: str, value: object) -> None:
-    node[int(part) if isinstance(node, list) else part] = value
+def _set(node: _Container, part: str, value: object) -> None:
+    if isinstance(node, list):
+        node[int(part)] = value
+    else:
+        node[part] = value

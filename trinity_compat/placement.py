@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from trinity_compat.spec import RunSpec
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
 
 CPUS_PER_GPU = 3  # max_colocate_count of verl 0.9.1's ResourcePoolManager
 ENGINES = "trinity_compat_engines"
@@ -23,6 +26,15 @@ PENDING_S = 60.0
 _LOOK_S = 5.0
 _SETTLE_S = 10
 _SPARE_CPUS = 8  # for tasks and actors that belong to no group
+
+
+class _Group(TypedDict):
+    """What is read of a row of Ray's placement_group_table."""
+
+    name: str
+    state: str
+    bundles: dict[int, dict[str, float]]
+    bundles_to_node_id: dict[int, str]
 
 
 def cpus_for(spec: RunSpec) -> int:
@@ -77,7 +89,7 @@ def gpus_by_node() -> tuple[dict[str, float], bool]:
     return room, placed
 
 
-def place_engine(width: int, node: str | None) -> Any:
+def place_engine(width: int, node: str | None) -> PlacementGroup:
     """A placement group for one engine, on ``node`` if that is known and still has room."""
     from ray.util import remove_placement_group
 
@@ -88,7 +100,7 @@ def place_engine(width: int, node: str | None) -> Any:
     return group
 
 
-def _engine_group(width: int, node: str | None) -> Any:
+def _engine_group(width: int, node: str | None) -> PlacementGroup:
     from ray.util import placement_group
 
     where = {"bundle_label_selector": [{"ray.io/node-id": node}]} if node else {}
@@ -105,10 +117,10 @@ def waiting(name: str) -> str:
     return f"waits for Ray to place {len(pending)} × ({wanted}); free: {'; '.join(_free())}"
 
 
-def _groups(name: str, *states: str) -> list[Mapping[str, Any]]:
+def _groups(name: str, *states: str) -> list[_Group]:
     from ray.util import placement_group_table
 
-    groups = placement_group_table().values()
+    groups: Iterable[_Group] = placement_group_table().values()
     return [group for group in groups if name in group["name"] and group["state"] in states]
 
 

@@ -8,8 +8,7 @@ Trinity-RFT and this runtime resolve (``referred``, ``resolved``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Whole words between underscores: TOKENIZERS_PARALLELISM, MAX_TOKENS and AUTHOR name no secret.
 _WORDS = frozenset(
@@ -84,12 +83,14 @@ def shown(text: str) -> str:
     return _masked(text)
 
 
-def hidden(key: str, value: Any) -> Any:
+def hidden(key: str, value: object) -> object:
     """``value`` of the dotted ``key`` with ``***`` for every secret in it; a reference is none."""
     return _mapped(key, value, lambda _, text: text if _REFERENCE.fullmatch(text) else _HIDDEN, shown)
 
 
-def referred(tree: Any, *, named: str = "natural") -> tuple[Any, dict[str, str]]:
+def referred(
+    tree: Mapping[str, object], *, named: str = "natural"
+) -> tuple[dict[str, object], dict[str, str]]:
     """``tree`` (plain containers) with a reference for each secret, and the variables that hold them.
 
     Names: ``natural`` takes the key's own last name, as people export it (WANDB_API_KEY, API_KEY); ``path``
@@ -105,20 +106,28 @@ def referred(tree: Any, *, named: str = "natural") -> tuple[Any, dict[str, str]]
         found[name] = text
         return f"${{oc.env:{name}}}"
 
-    return _mapped("", tree, refer, lambda text: text), found
+    return _of_section(tree, refer, lambda text: text), found
 
 
-def resolved(tree: Any, environ: Mapping[str, str]) -> Any:
+def resolved(tree: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
     """``tree`` with each reference replaced whose variable ``environ`` has."""
 
     def resolve(text: str) -> str:
         match = _REFERENCE.fullmatch(text)
         return environ.get(match[1], text) if match else text
 
-    return _mapped("", tree, lambda _, text: resolve(text), resolve)
+    return _of_section(tree, lambda _, text: resolve(text), resolve)
 
 
-def _mapped(path: str, value: Any, secret: Any, other: Any) -> Any:
+def _of_section(
+    tree: Mapping[str, object], secret: Callable[[str, str], str], other: Callable[[str], str]
+) -> dict[str, object]:
+    return {name: _mapped(name, value, secret, other) for name, value in tree.items()}
+
+
+def _mapped(
+    path: str, value: object, secret: Callable[[str, str], str], other: Callable[[str], str]
+) -> object:
     """``value`` with ``secret(path, text)`` for texts under a secret's name, ``other(text)`` for others."""
     if isinstance(value, Mapping):
         return {

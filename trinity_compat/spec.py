@@ -60,7 +60,7 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
 
-    def as_saved(self) -> tuple[dict[str, Any], dict[str, str]]:
+    def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
         """As JSON, with references to the environment for what looks like a secret; and the variables that a
         process needs to resolve them."""
         plain = json.loads(json.dumps(asdict(self)))
@@ -97,11 +97,11 @@ def has_baseline(verl: Mapping[str, Any]) -> bool:
     return bool(verl["algorithm"].get("adv_estimator") == "remax")
 
 
-def _moved(data: Any, here: str) -> Any:
+def _moved(data: Mapping[str, Any], here: str) -> Mapping[str, Any]:
     """``data`` with its ``job_dir`` replaced by ``here`` wherever a value names the job or lies in it."""
     before = data["job_dir"]
 
-    def follow(value: Any) -> Any:
+    def follow(value: object) -> object:
         if isinstance(value, dict):
             return {key: follow(part) for key, part in value.items()}
         if isinstance(value, list):
@@ -113,4 +113,4 @@ def _moved(data: Any, here: str) -> Any:
         inside = place == before or place.startswith(f"{before}/")
         return f"{scheme}{here}{place.removeprefix(before)}" if inside else value
 
-    return data if before == here else follow(data)
+    return data if before == here else {name: follow(value) for name, value in data.items()}

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
@@ -22,6 +22,23 @@ from trinity_compat.releases import VLLM_ON_CPU as CPU
 from trinity_compat.releases import VLLM_ON_GPU as GPU
 
 SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+
+
+class _Arguments(TypedDict):
+    """arguments.json: ``arguments`` has the first and the last release that takes each."""
+
+    releases: list[str]
+    arguments: dict[str, list[str]]
+
+
+class _Row(TypedDict):
+    """A line of upgrade.jsonl."""
+
+    old: str
+    new: str | None
+    why: str
+    values: NotRequired[dict[str, object]]
+    write: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +85,14 @@ def fate(name: str, value: object, release: str) -> Fate:
     row = _rows().get(name)
     if row is None:
         return Fate(refused=_unknown(name, release))
-    values = row.get("values")
+    values, new = row.get("values"), row["new"]
     if values is None:
-        return Fate({row["new"]: value} if row["new"] else {}, row["why"])
+        return Fate({new: value} if new else {}, row["why"])
     text = json.dumps(value)
     if text not in values:
-        return Fate(why=row["why"], refused=f"write {row.get('write') or row['new']}")
+        return Fate(why=row["why"], refused=f"write {row.get('write') or new}")
     said = values[text]
-    return Fate({} if said is None else {row["new"]: said}, row["why"])
+    return Fate({new: said} if new and said is not None else {}, row["why"])
 
 
 def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
@@ -96,16 +113,18 @@ def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
     return out
 
 
-def section_of(name: str, value: Any) -> dict[str, object]:
+def section_of(name: str, value: object) -> dict[str, object]:
     """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null. Raises
     UserError for another value."""
     try:
         found = json.loads(value) if isinstance(value, str) and value else value
     except json.JSONDecodeError as error:
         raise UserError(f"{SECTION}.{name}={value}: is not JSON ({error})") from error
-    if found and not isinstance(found, Mapping):
+    if not found:
+        return {}
+    if not isinstance(found, Mapping):
         raise UserError(f"{SECTION}.{name}={value}: is not a dictionary")
-    return dict(found or {})
+    return dict(found)
 
 
 def refusal(name: str, value: object, release: str, found: Fate, where: Where | None = None) -> UserError:
@@ -133,15 +152,13 @@ def _unknown(name: str, release: str) -> str:
 
 
 @cache
-def _arguments() -> Mapping[str, Any]:
-    found: Mapping[str, object] = json.loads(
-        data_path("translators/vllm/arguments.json").read_text(encoding="utf-8")
-    )
+def _arguments() -> _Arguments:
+    found: _Arguments = json.loads(data_path("translators/vllm/arguments.json").read_text(encoding="utf-8"))
     return found
 
 
 @cache
-def _rows() -> Mapping[str, Mapping[str, Any]]:
+def _rows() -> Mapping[str, _Row]:
     text = data_path("translators/vllm/upgrade.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
     return {row["old"]: row for row in rows}

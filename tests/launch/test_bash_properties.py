@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trinity_compat.launch import read_text
@@ -181,6 +181,10 @@ def combine(children):
 
 @LIMITS
 @given(st.recursive(numbers, combine, max_leaves=6))
+@example("0 && (q = 5)")
+@example("1 && (q = 5)")
+@example("0 || (q = 5)")
+@example("1 || (q = 5)")
 def test_arithmetic(folder, expression):
     agree(f"python3 -m verl.trainer.main_ppo r=$(({expression})) n=$n m=$m q=$q", folder)
 
@@ -301,6 +305,35 @@ def test_splitting_and_read(folder, separators, text, line):
 def test_printf(folder, form, args):
     quoted = " ".join(f"'{arg}'" for arg in args)
     agree(f"python3 -m verl.trainer.main_ppo \"r=$(printf '{form}' {quoted} 2>/dev/null)\"", folder)
+
+
+LETTERS = "aAbBcCdDeFgGhHIjklmMnNpPqrRsStTuUVwWxXyYzZ%"
+PADDED = "CdegGHIjklmMqSuUVwWyY"
+
+
+@LIMITS
+@given(st.integers(0, 4_000_000_000), st.sampled_from(["UTC", "Asia/Kolkata", "America/New_York"]))
+@example(1767323045, "America/New_York")  # January: letters with leading zeros
+@example(1783036800, "UTC")  # midnight: %l is 12
+def test_every_letter_of_date(folder, epoch, zone):
+    forms = [f"%{letter}" for letter in LETTERS] + ["%:z", "%3N", "%^a", "%#p"]
+    forms += [f"%{flag}{letter}" for flag in "-_" for letter in PADDED]
+    words = " ".join(f'"$(date -d @{epoch} "+[{form}]")"' for form in forms)
+    agree(f"export TZ={zone}\npython3 -m verl.trainer.main_ppo {words}", folder)
+
+
+@pytest.mark.parametrize(
+    "said", ["yesterday", "tomorrow", "2 days ago", "-1 week", "3 hours", "90 min", "+5 sec", "1 minute ago"]
+)
+def test_days_from_now(folder, said):
+    # both are asked for the day of the same moment: the reading by its SOURCE_DATE_EPOCH, date by its -d
+    moment = 1767323045
+    script = f"python3 -m verl.trainer.main_ppo \"$(date -u -d '{said}' +%s)\"\n"
+    reading = read_text(script, name="bash", cwd=folder, env={"SOURCE_DATE_EPOCH": str(moment)})
+    asked = ["date", "-u", "-d", f"@{moment} {said}", "+%s"]
+    asked[3] = f"2026-01-02 03:04:05 UTC {said}"
+    truth = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    assert reading.launches[0].arguments[0].text == truth
 
 
 def test_the_comparison_sees_a_difference(folder):

@@ -367,6 +367,7 @@ def test_other_programs_are_no_launches(tmp_path):
         (f"{MAIN} a=1\nif x; then\n", "TP001", 2),
         (f'if [ "$(hostname)" = x ]; then a=1; fi\n{MAIN} a=$a\n', "TP101", 1),
         (f'if [ "$DEVICE" = npu ]; then a=1; fi\n{MAIN} a=$a\n', "TP102", 1),
+        (f"if [ $DEVICE = npu ]; then a=1; fi\n{MAIN} a=$a\n", "TP102", 1),
         (f"while true; do {MAIN} a=1; done\n", "TP103", 1),
         (f"set -u\n{MAIN} a=$NOPE\n", "TP104", 2),
         (f": ${{NOPE:?needed}}\n{MAIN} a=1\n", "TP104", 1),

@@ -39,6 +39,7 @@ def zone(sh: Shell) -> tzinfo:
         return UTC
 
 
+_NUMBERS = "CdegGHIjklmMqSuUVwWyY"  # what a padding flag changes
 # GNU date's padding flags: %-d, %_d, %0d, %^a.
 FORMAT = re.compile(r"%([-_0^#]?)(\d*)(:{0,3}[A-Za-z%+])")
 
@@ -51,11 +52,13 @@ def strftime(form: str, when: datetime) -> str:
 def _one(match: re.Match[str], when: datetime) -> str:
     flag, kind = match[1], match[3]
     text = _field(kind, when)
-    if flag in ("-", "_") and text[:1] == "0" and kind not in ("F", "T", "D", "R", "N", "s"):
-        stripped = text.lstrip("0") or "0"
+    if flag in ("-", "_") and kind in _NUMBERS:
+        stripped = text.lstrip("0 ") or "0"
         return stripped if flag == "-" else stripped.rjust(len(text))
     if kind == "N" and match[2]:
         return text[: int(match[2][:1])]
+    if flag == "#" and kind == "p":
+        return text.lower()
     return text.upper() if flag in ("^", "#") else text
 
 

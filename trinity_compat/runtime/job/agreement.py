@@ -43,5 +43,6 @@ def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
         yield "explorer.env_vars"
 
 
-def _without_path(env: Mapping[str, str]) -> dict[str, str]:
+def _without_path(env: object) -> dict[str, object]:
+    assert isinstance(env, Mapping)
     return {name: value for name, value in env.items() if name != "PYTHONPATH"}
