@@ -14,6 +14,7 @@ from typing import Any
 
 import jobs
 import models
+import replay
 from jobs import Failed, GpuMemory, Job
 
 STEPS = "trainer.total_training_steps"
@@ -220,6 +221,17 @@ def against_stock(setting: Setting) -> Figures:
     }
 
 
+def replayed(setting: Setting) -> Figures:
+    """Two steps of stock veRL recorded, the same answers through our buffer into our trainer, in the device's
+    own number type (bfloat16 on a GPU)."""
+    steps = 2
+    kept = setting.job("stock", f"{STEPS}={steps}")
+    theirs = replay.record(kept, setting.limit_s / 2, device=setting.device)
+    job = setting.job("ours", f"{STEPS}={steps}", options=("--mode", "train"))
+    ours = replay.train(job, kept.folder, steps, setting.limit_s / 2)
+    return replay.apart(theirs, ours, steps)
+
+
 def sized(shape: str) -> Callable[[Setting], Figures]:
     """A model of real size, made at random: handover, step times, throughput."""
 
@@ -265,6 +277,7 @@ ROWS = (
     Row("critic", "PPO with a value head", critic, 200),
     Row("lora", "LoRA, merged on the way", lora, 200),
     Row("stock", "the same seeds on stock veRL", against_stock, 300),
+    Row("replay", "stock's rollouts into our trainer", replayed, 600),
     Row("split", "two commands share the GPU", split, 300, devices=GPU),
     Row("killed", "kill -9 of each side, continued", killed, 400),
     Row("throughput", "vLLM alone, with seeds and without", throughput, 240, devices=GPU),

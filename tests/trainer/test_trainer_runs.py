@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,11 @@ from toy_job import CPU, HERE, TASK, PlainExplorer, job, toy
 from transformers import AutoModelForCausalLM
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.synchronizer.store import read_version
+
+PARITY = HERE.parents[1] / "benchmarks" / "parity"
+sys.path.append(str(PARITY))
+from recorded import recorded  # noqa: E402
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(900)]
 
@@ -189,7 +191,7 @@ def run_stock(toy_dir, tmp_path, *options):
         f"trainer.default_local_dir={tmp_path}/stock",
     ]
     extra = {"RECORD_DIR": str(tmp_path), "VERL_FILE_LOGGER_PATH": str(tmp_path / "stock.jsonl")}
-    extra |= {"PYTHONPATH": str(HERE), "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    extra |= {"PYTHONPATH": str(PARITY), "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     with (tmp_path / "stock.log").open("w") as log:
         done = subprocess.run(
             [
@@ -211,35 +213,3 @@ def run_stock(toy_dir, tmp_path, *options):
     assert done.returncode == 0, (tmp_path / "stock.log").read_text()[-4000:]
     lines = map(json.loads, (tmp_path / "stock.jsonl").read_text().splitlines())
     return {line["step"]: line["data"] for line in lines}
-
-
-def recorded(path: Path, step: int, *, runs: int) -> list[Group]:
-    batch = torch.load(path, weights_only=True)
-    prompt = batch["prompts"].shape[1]
-    rows = [
-        experience({k: v[i] for k, v in batch.items()}, prompt, i % runs, step)
-        for i in range(len(batch["prompts"]))
-    ]
-    return [
-        Group(
-            f"{step}-{i}", (step - 1) * 8 + i // runs, {"data_source": "toy"}, step, tuple(rows[i : i + runs])
-        )
-        for i in range(0, len(rows), runs)
-    ]
-
-
-def experience(row: dict, prompt: int, run: int, step: int) -> Experience:
-    said = row["attention_mask"][prompt:].bool()
-    asked = row["attention_mask"][:prompt].bool()
-    reward = float(row["rm_scores"].sum())
-    return Experience(
-        run=run,
-        prompt_ids=row["prompts"][asked].numpy().astype(np.int32),
-        response_ids=row["responses"][said].numpy().astype(np.int32),
-        response_mask=row["response_mask"][said].numpy().astype(np.uint8),
-        logprobs=row["rollout_log_probs"][said].float().numpy(),
-        reward=reward,
-        min_model_version=step - 1,
-        max_model_version=step - 1,
-        info={"acc": reward},
-    )
