@@ -77,11 +77,12 @@ class _Emitter:
         yield f"{head}{self._note(path)}"
         yield from self._block(value, kind, path=path, indent=indent + "  ")
 
-    def _block(self, value: Any, kind: Type, *, path: str, indent: str) -> Iterator[str]:
+    def _block(self, value: object, kind: Type, *, path: str, indent: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             for key, inner, inner_kind in self.ordered(value, kind):
                 yield from self.entry(key, inner, inner_kind, path=f"{path}.{key}", indent=indent)
             return
+        assert isinstance(value, list | tuple)  # what _flow leaves
         for position, item in enumerate(value):
             yield from self._item(item, kind.item or Type("any"), path=f"{path}.{position}", indent=indent)
 

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError
@@ -91,6 +91,25 @@ class Schema:
         return field.default
 
 
+# A type in the schema's file. Written this way because `class` cannot be the name of a field.
+_TypeForm = TypedDict(
+    "_TypeForm",
+    {
+        "type": str,
+        "optional": NotRequired[bool],
+        "item": NotRequired["_TypeForm"],
+        "class": NotRequired[str],
+        "values": NotRequired[list[str]],
+    },
+)
+
+
+class _FieldForm(_TypeForm):
+    default: NotRequired[object]
+    required: NotRequired[bool]
+    deprecated: NotRequired[str]
+
+
 @functools.cache
 def schema(target: str) -> Schema:
     """Return the schema of a trinity-rft release.
@@ -107,7 +126,7 @@ def schema(target: str) -> Schema:
     return Schema(version=data["version"], classes=classes, root=data["root"])
 
 
-def _field(name: str, form: Mapping[str, Any]) -> Field:
+def _field(name: str, form: _FieldForm) -> Field:
     return Field(
         name=name,
         type=_type(form),
@@ -117,7 +136,7 @@ def _field(name: str, form: Mapping[str, Any]) -> Field:
     )
 
 
-def _type(form: Mapping[str, Any]) -> Type:
+def _type(form: _TypeForm) -> Type:
     return Type(
         kind=form["type"],
         optional=form.get("optional", False),

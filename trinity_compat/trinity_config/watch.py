@@ -31,17 +31,21 @@ class _Watched(dict[str, object]):
         return [self[key] for key in self]
 
 
-def watched(config: Mapping[str, object]) -> tuple[dict[str, Any], set[str]]:
+def watched(config: Mapping[str, object]) -> tuple[dict[str, object], set[str]]:
     """A copy of ``config``, and the dotted paths that are read from it, growing as that happens."""
     read: set[str] = set()
     return _Watched(config, "", read), read
 
 
-def plain(value: object) -> Any:
+def plain(section: Mapping[str, object]) -> dict[str, object]:
     """Watched values as plain containers; all that they hold counts as read."""
+    return {key: _plain(item) for key, item in section.items()}
+
+
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list) else value
+        return plain(value)
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def values_of(config: Mapping[str, object]) -> dict[str, object]:
@@ -49,11 +53,11 @@ def values_of(config: Mapping[str, object]) -> dict[str, object]:
     return dict(_values(config, ""))
 
 
-def _values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _values(node: object, path: str) -> Iterator[tuple[str, object]]:
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
             yield from _values(value, _join(path, key))
-    elif _has_sections(node):
+    elif isinstance(node, list) and _has_sections(node):
         for position, value in enumerate(node):
             yield from _values(value, _join(path, position))
     else:
@@ -68,8 +72,8 @@ def _watch(value: object, path: str, read: set[str]) -> object:
     return value
 
 
-def _has_sections(node: object) -> bool:
-    return isinstance(node, list) and any(isinstance(item, Mapping) for item in node)
+def _has_sections(node: list[object]) -> bool:
+    return any(isinstance(item, Mapping) for item in node)
 
 
 def _join(path: str, key: object) -> str:
