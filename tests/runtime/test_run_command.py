@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -126,6 +127,7 @@ def test_a_dry_run_executes_nothing_of_the_script(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "executed").exists()
     assert yaml.safe_load(done.stdout)["synchronizer"]["sync_interval"] == 2
+    assert re.search(r"# \d+ keys: \d+ mapped, .*`trinity-compat audit`", done.stdout)
 
 
 WHOLE = (

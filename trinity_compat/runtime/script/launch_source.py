@@ -112,7 +112,8 @@ def _notes(translation: Translation) -> tuple[str, ...]:
     counts = Counter(str(finding.status) for finding in translation.findings)
     told = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
     return (
-        f"{len(translation.findings)} keys: {told}; each one with its reason: config/audit.json",
+        f"{len(translation.findings)} keys: {told}; each one with its reason: `trinity-compat audit`, or"
+        " config/audit.json of the job",
         *(
             f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
             for finding in translation.findings
