@@ -68,6 +68,8 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
             return builtin(sh, fields[1:])
     if mains.OVERRIDE.match(name):  # `actor.lr=1e-6` as a command: the line above was to continue
         return _lost_override(sh, name)
+    if name.startswith("-"):
+        return _not_a_command(sh, name)
     return external.run(sh, fields, prefix)
 
 
@@ -102,6 +104,13 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
         sh.calls -= 1
         sh.frames.pop()
         sh.positional, sh.unit, sh.loops = saved
+
+
+def _not_a_command(sh: Shell, name: str) -> int:
+    """``-- python3 -m …``, an option on a line of its own: nothing that follows it is started."""
+    sh.warn("TP115", f"bash takes {name!r} for a command and finds none: nothing on this line is started")
+    sh.doubt = None
+    return 127
 
 
 def _lost_override(sh: Shell, name: str) -> int:
