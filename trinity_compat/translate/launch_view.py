@@ -10,10 +10,10 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open
-from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.releases import TRINITY_OLD, VERL_RELEASES
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
-from trinity_compat.translate.steps import BATCH, MINI, mini_batches
+from trinity_compat.translate.steps import BATCH, MINI, Updates, mini_batches, uneven
 from trinity_compat.translate.symbols import Symbols
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
@@ -21,6 +21,8 @@ ARR = "actor_rollout_ref"
 NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 _GPUS_OF_A_NODE = 8  # veRL's default
 _MOST_GPUS = 2**16
+_LAST_UNEVEN = "0.7.0"  # the last release that takes a train batch which its mini-batches don't divide
+_LAST_WITHOUT_CHECK = "0.2.0"  # the last that takes a mini-batch larger than the train batch as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +224,11 @@ class LaunchView:
         return nodes, per_node
 
     @cached_property
-    def r(self) -> int:
-        """Optimizer updates per veRL step and epoch: train_batch_size ÷ ppo_mini_batch_size.
+    def updates(self) -> Updates:
+        """How one veRL step is cut into optimizer updates.
 
-        Raises UserError when it doesn't divide: there is no Trinity configuration that means the same.
+        Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a rest and the launch's veRL takes
+        none, or where no cut into equal parts comes near.
         """
         batch, mini = self.integer(BATCH), self.integer(MINI)
         if batch < 1 or mini < 1:
@@ -233,7 +236,36 @@ class LaunchView:
             raise UserError(
                 f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key)
             )
-        return mini_batches(batch, mini, self.where(BATCH) or self.where(MINI))
+        cut = uneven(batch, mini) if batch % mini and self._cuts_unevenly(batch, mini) else None
+        return cut or Updates(mini_batches(batch, mini, self.where(BATCH) or self.where(MINI)), mini)
+
+    def _cuts_unevenly(self, batch: int, mini: int) -> bool:
+        """Whether the launch's veRL takes a train batch that its mini-batches don't divide.
+
+        Up to 0.7 no release checks that it divides (Megatron's workers do); from 0.3 on a mini-batch larger
+        than the train batch is refused without use_dynamic_bsz (``_validate_config`` in ray_trainer.py, later
+        ``ActorConfig.validate``). What a fork's trainer takes isn't known: it may multiply its samples.
+        """
+        if self.origin.unknown:
+            return True
+        if self.megatron:
+            return False
+        version = self.origin.version
+        last = _LAST_WITHOUT_CHECK if mini > batch else _LAST_UNEVEN
+        # Where the releases that fit equally well differ, it is one of those under which the launch can start.
+        able = (version.value, *(version.candidates if mini > batch else ()))
+        unchecked = any(VERL_RELEASES.index(name) <= VERL_RELEASES.index(last) for name in able)
+        return unchecked or self.flag(f"{ARR}.actor.use_dynamic_bsz")
+
+    @property
+    def r(self) -> int:
+        """Optimizer updates per veRL step and epoch. Raises UserError as ``updates`` does."""
+        return self.updates.count
+
+    @property
+    def mini(self) -> int:
+        """Prompts of one optimizer update. Raises UserError as ``updates`` does."""
+        return self.updates.prompts
 
     @property
     def step(self) -> int:

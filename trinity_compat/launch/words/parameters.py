@@ -357,7 +357,7 @@ def _default_word(sh: Shell, unit: Unit, word: list[Node], quoted: bool) -> Segs
 
 
 def _is_null(value: Value | None) -> bool:
-    """Empty as far as is known, with variables that nobody sets. What a command would print counts as text."""
+    """Empty as far as is known, unset variables included. What a command would print counts as text."""
     return not value or not (text_of(value) or any(isinstance(open_source(bit), Open) for bit in value))
 
 
