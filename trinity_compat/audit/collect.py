@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
@@ -18,6 +19,7 @@ from trinity_compat.translate import translate
 from trinity_compat.translate.model import Finding, Status, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import Rows, load_rows
+from trinity_compat.translate.taught import taught_launch
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
 from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments
@@ -122,9 +124,14 @@ def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:
     """The launches of a script and its text."""
     if source == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
-        return read_text(text, name="-", cwd=request.cwd, env=request.env, args=request.arguments), text
-    reading = read_script(source, cwd=request.cwd, env=request.env, args=request.arguments)
+        return read_text(text, name="-", **_how_to_read(request)), text
+    reading = read_script(source, **_how_to_read(request))
     return reading, Path(source).read_text(errors="replace")
+
+
+def _how_to_read(request: AuditOptions) -> dict[str, Any]:
+    mains = request.options.mains
+    return {"cwd": request.cwd, "env": request.env, "args": request.arguments, "mains": mains}
 
 
 def _with_silence(result: LaunchAudit, keys: frozenset[str]) -> LaunchAudit:
@@ -135,6 +142,7 @@ def audit_launch(
     launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
     """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
+    launch = taught_launch(launch, request.options.rules)
     try:
         config = effective_config(launch, version=request.options.verl_version, root=request.cwd)
     except UserError as error:
@@ -152,7 +160,7 @@ def audit_config(
     reading: Reading | None = None,
 ) -> LaunchAudit:
     """Audit a launch that is composed already. Never raises UserError."""
-    if not is_translated(config.launch.module):
+    if not is_translated(config.launch.taken_for):
         return _other_main(config, source, reading)
     try:
         translation = translate(config, request.options, root=request.cwd)

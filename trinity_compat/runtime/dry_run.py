@@ -76,8 +76,8 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
         return
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
-    catchable.check(path, arguments, call.environ)
-    launches = read_script(path, args=arguments, env=call.environ).launches
+    catchable.check(path, arguments, call.environ, options.mains)
+    launches = read_script(path, args=arguments, env=call.environ, mains=options.mains).launches
     if not launches:
         raise UserError(f"{path} starts no veRL training main that can be read without running it")
     for launch in launches:
@@ -90,4 +90,4 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
                 hint="give the variable that holds it in the environment, or run without --dry-run",
             )
         words = tuple(word.text for word in launch.arguments)
-        yield launch_source.source_of(Invocation(launch.module, words), call)
+        yield launch_source.source_of(Invocation(launch.module, words, main=launch.main), call)

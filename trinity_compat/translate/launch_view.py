@@ -227,8 +227,8 @@ class LaunchView:
     def updates(self) -> Updates:
         """How one veRL step is cut into optimizer updates.
 
-        Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a rest and the launch's veRL takes
-        none, or where no cut into equal parts comes near.
+        Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a rest that the launch's veRL
+        refuses, or where no cut into equal parts comes near.
         """
         batch, mini = self.integer(BATCH), self.integer(MINI)
         if batch < 1 or mini < 1:
@@ -252,7 +252,7 @@ class LaunchView:
             return False
         version = self.origin.version
         last = _LAST_WITHOUT_CHECK if mini > batch else _LAST_UNEVEN
-        # Where the releases that fit equally well differ, it is one of those under which the launch can start.
+        # Where releases fit equally well, it is one of those under which the launch can start.
         able = (version.value, *(version.candidates if mini > batch else ()))
         unchecked = any(VERL_RELEASES.index(name) <= VERL_RELEASES.index(last) for name in able)
         return unchecked or self.flag(f"{ARR}.actor.use_dynamic_bsz")

@@ -10,6 +10,7 @@ from trinity_compat.secret import referred, shown
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import resolved_launch
+from trinity_compat.translate.taught import taught_launch
 from trinity_compat.translate.translator import refuse_other_mains, translate
 from trinity_compat.trinity_config import dump
 from trinity_compat.verl_config import effective_config
@@ -37,6 +38,7 @@ def translate_launch(
     _refuse_idle(launch)
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
+    launch = taught_launch(launch, options.rules)
     effective = effective_config(launch, version=options.verl_version, root=root)
     return translate_config(effective, options, root=root)
 

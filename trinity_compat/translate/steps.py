@@ -26,15 +26,15 @@ class Updates:
 
 
 def uneven(batch: int, mini: int) -> Updates | None:
-    """The even cut nearest to veRL's uneven one of ``batch`` prompts in mini-batches of ``mini``, both positive.
+    """The even cut nearest to veRL's uneven one: ``batch`` prompts in mini-batches of ``mini``, both ≥ 1.
 
-    Source: the FSDP workers of veRL 0.2 to 0.7 (workers/actor/dp_actor.py, ``batch.split(ppo_mini_batch_size)``).
+    Source: ``update_policy`` in workers/actor/dp_actor.py of veRL 0.2 to 0.7.
     None where no cut is near.
     """
     if mini > batch:
         why = (
-            f"{MINI}={mini} is more than {BATCH}={batch}: one update a step, of all {batch} prompts; veRL also "
-            f"scales the loss of that update by {batch}/{mini}"
+            f"{MINI}={mini} is more than {BATCH}={batch}: one update a step, of all {batch} prompts; veRL "
+            f"also scales the loss of that update by {batch}/{mini}"
         )
         return Updates(1, batch, why)
     near = min(_divisors(batch), key=lambda size: abs(math.log(size / mini)))

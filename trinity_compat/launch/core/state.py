@@ -121,6 +121,7 @@ class Log:
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
     given: dict[str, Given] = field(default_factory=dict)
     guesses: Guesses = field(default_factory=Guesses)
+    mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""

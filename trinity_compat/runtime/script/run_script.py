@@ -36,12 +36,14 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     check_script(Path(script))
     # A script that runs `trinity-compat run` itself must not find the outer one's programs.
     environ = shim.without(os.environ)
-    programs = catchable.check(script, arguments, environ)
+    programs = catchable.check(script, arguments, environ, options.mains)
     with handover.folder_of(
         ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ)
     ) as folder:
         text = Path(script).read_text(errors="replace")
-        env = shim.install(folder / "bin", script_text=text, env=environ, programs=programs)
+        env = shim.install(
+            folder / "bin", script_text=text, env=environ, programs=programs, taught=options.mains
+        )
         env[shim.SESSION] = str(folder)
         # Without this process nobody would know of the run any more: it ends with it, however that ends.
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)

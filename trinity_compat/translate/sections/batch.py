@@ -54,10 +54,8 @@ def _uneven(view: LaunchView) -> Iterator[Verdict]:
 
 
 def _multiplied(view: LaunchView) -> str:
-    """What is not known of a fork whose own keys may make more of a train batch."""
-    if not view.origin.unknown:
-        return ""
-    return f"; a fork that multiplies its samples (as {view.origin.unknown[0]} may do) makes more updates"
+    """What is not known of a fork, whose trainer may make more of a train batch."""
+    return "; a fork that multiplies its samples makes more of them" if view.origin.unknown else ""
 
 
 @way_back
