@@ -174,10 +174,15 @@ def stand_in(module: str, arguments: Sequence[str]) -> str:
         return ""
     if _NOT_TRAINING.fullmatch(last) or _READS_KEYS.fullmatch(last):
         return ""
-    if not any(map(_VERL_KEY.match, arguments)):
+    if not has_verl_keys(arguments):
         return ""
     dapo = last == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
     return DAPO if dapo else PPO
+
+
+def has_verl_keys(arguments: Sequence[str]) -> bool:
+    """Whether arguments show a configuration such as that of veRL's mains."""
+    return any(map(_VERL_KEY.match, arguments))
 
 
 def is_translated(module: str) -> bool:

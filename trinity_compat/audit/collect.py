@@ -14,9 +14,9 @@ from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
-from trinity_compat.mains import is_translated, refusal
-from trinity_compat.translate import translate
-from trinity_compat.translate.model import Finding, Status, Translation
+from trinity_compat.mains import refusal
+from trinity_compat.translate.judged import Judged, as_ppo, judged
+from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import Rows, load_rows
 from trinity_compat.translate.taught import taught_launch
@@ -160,33 +160,51 @@ def audit_config(
     reading: Reading | None = None,
 ) -> LaunchAudit:
     """Audit a launch that is composed already. Never raises UserError."""
-    if not is_translated(config.launch.taken_for):
-        return _other_main(config, source, reading)
+    why = refusal(config.launch.module, config.launch.main)
     try:
-        translation = translate(config, request.options, root=request.cwd)
+        known = as_ppo(config, root=request.cwd) if why else config
+        if known is None:
+            return _other_main(config, source, reading)
+        found = judged(known, request.options, root=request.cwd)
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
         unknown = _unknown_reasons(config, load_rows(request.options.rules))
         return _refused(config.launch, source, settings, _one_line(error), reading, unknown, config.version)
-    return _audited(config, translation, source, reading)
+    return _audited(known, found, source, reading, why)
 
 
 def _audited(
-    config: EffectiveConfig, translation: Translation, source: str | None, reading: Reading | None
+    config: EffectiveConfig, found: Judged, source: str | None, reading: Reading | None, why: str
 ) -> LaunchAudit:
-    launch = config.launch
-    _assert_accounted(config, {finding.key for finding in translation.findings})
-    broken = [d for d in config.diagnostics if d.severity == "error"]
+    """``config``: of the whole launch. ``why``: why its main isn't translated, empty for one that is."""
+    launch, translation = config.launch, found.translation
+    findings = _with_left_out(config, found)
+    _assert_accounted(config, {finding.key for finding in findings})
+    broken = [f"{d.where}: {d.message}" for d in config.diagnostics if d.severity == "error"]
+    refused = [why, *broken[:1], "; ".join(map(_one_line, found.refused))]
     return LaunchAudit(
         source=source or launch.where.file,
         where=launch.where,
         module=launch.module,
         version=config.version,
-        findings=translation.findings,
-        refused=f"{broken[0].where}: {broken[0].message}" if broken else None,
+        findings=findings,
+        refused=next(filter(None, refused), None),
         warnings=translation.warnings,
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
     )
+
+
+def _with_left_out(config: EffectiveConfig, found: Judged) -> tuple[Finding, ...]:
+    """The findings, those of keys whose value cannot be translated among them."""
+    why = {(error.where, error.spelling): f"not translated: {_one_line(error)}" for error in found.refused}
+    left_out = [
+        Finding(REFUSED, Status.UNSUPPORTED, key, given.value, given.where, reason=reason)
+        for key, given in _given(config).items()
+        if (reason := why.get((given.where, given.spelling)))
+    ]
+    keys = {finding.key for finding in left_out}
+    # Without its argument a key has its default, which isn't what the launch says.
+    return (*left_out, *(finding for finding in found.translation.findings if finding.key not in keys))
 
 
 def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.dotted import put, value_at
-from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status
@@ -168,7 +167,7 @@ def _refuse_wrong_kind(view: LaunchView, path: str, value: object, keys: Iterabl
         return
     key = next((key for key in keys if view.is_set(key)), next(iter(keys), path))
     said = problems[0].message if problems else f"{value!r} where a finite number is expected"
-    raise UserError(f"{view.written(key)}: {said} ({path})", where=view.where(key))
+    raise view.refused(key, f"{view.written(key)}: {said} ({path})")
 
 
 def _texts(value: object) -> bool:

@@ -50,6 +50,19 @@ class Verdict:
     target: str | None = None
 
 
+class KeyRefused(UserError):
+    """The value of one key keeps a launch from being translated: without that argument the rest could be.
+
+    ``key`` is the pinned veRL's, ``spelling`` the user's.
+    """
+
+    def __init__(
+        self, key: str, spelling: str, message: str, *, where: Where | None, hint: str | None
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.key, self.spelling = key, spelling
+
+
 @dataclass(frozen=True)
 class LaunchView:
     """The launch in the vocabulary of the pinned veRL.
@@ -82,6 +95,10 @@ class LaunchView:
             return real
         return setting.value
 
+    def refused(self, key: str, message: str, hint: str | None = None) -> KeyRefused:
+        """The error for the value of ``key``, at its place in the launch."""
+        return KeyRefused(key, self.spelling(key), message, where=self.where(key), hint=hint)
+
     def demand_known(self, key: str) -> None:
         """Raise UserError when ``key`` depends on something that is not known here."""
         setting = self.config.settings.get(key)
@@ -91,10 +108,10 @@ class LaunchView:
                 continue  # what a command would print is a guess even where it has a text
             name = source.name if isinstance(source, EnvRef) else None
             shown = source.expression if isinstance(source, Open) else ""
-            raise UserError(
+            raise self.refused(
+                key,
                 f"{self.spelling(key)} depends on {'$' + name if name else shown}, which is not known",
-                where=self.where(key),
-                hint=f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
+                f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
             )
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -104,14 +121,14 @@ class LaunchView:
         if value is False:  # veRL compares it with numbers: test_freq=False is off
             return 0
         if not is_finite(value) or value != int(value):
-            raise UserError(f"{self.written(key)} should be a whole number", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be a whole number")
         return int(value)
 
     def size(self, key: str) -> int:
         """How many there are of something, 1 where veRL has no such key. Raises UserError below 1."""
         size = self.integer(key, 1)
         if size < 1:
-            raise UserError(f"{self.written(key)} should be 1 or more", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be 1 or more")
         return size
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -119,7 +136,7 @@ class LaunchView:
         self.demand_known(key)
         value = self.value(key, default)
         if not is_finite(value):
-            raise UserError(f"{self.written(key)} should be a number", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be a number")
         return float(value) if isinstance(value, float) else int(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -129,7 +146,7 @@ class LaunchView:
         if isinstance(value, str) and value.lower() in ("true", "false", ""):
             return value.lower() == "true"  # an empty text is false to Python
         if not isinstance(value, (bool, int)):
-            raise UserError(f"{self.written(key)} should be true or false", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be true or false")
         return bool(value)
 
     def choice(self, key: str, among: Sequence[str]) -> str:
@@ -140,7 +157,7 @@ class LaunchView:
         self.demand_known(key)
         value = str(self.value(key, among[0]))
         if value not in among:
-            raise UserError(f"{self.written(key)}: veRL takes {', '.join(among)}", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)}: veRL takes {', '.join(among)}")
         return value
 
     def texts(self, key: str) -> list[str]:
@@ -153,10 +170,7 @@ class LaunchView:
         items = [item for item in items if item not in (None, "")]
         for item in items:
             if not isinstance(item, str):
-                raise UserError(
-                    f"{self.written(key)} should be a text or a list of texts",
-                    where=self.where(key),
-                )
+                raise self.refused(key, f"{self.written(key)} should be a text or a list of texts")
         return items
 
     def has(self, key: str) -> bool:
@@ -217,10 +231,8 @@ class LaunchView:
         if self.value(PER_NODE) is not None:
             per_node = self.size(PER_NODE)
         if nodes * per_node > _MOST_GPUS:
-            raise UserError(
-                f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs",
-                where=self.where(NODES) or self.where(PER_NODE),
-            )
+            key = NODES if self.where(NODES) else PER_NODE
+            raise self.refused(key, f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs")
         return nodes, per_node
 
     @cached_property
@@ -233,10 +245,9 @@ class LaunchView:
         batch, mini = self.integer(BATCH), self.integer(MINI)
         if batch < 1 or mini < 1:
             key = BATCH if batch < 1 else MINI
-            raise UserError(
-                f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key)
-            )
+            raise self.refused(key, f"{self.spelling(key)}={min(batch, mini)} must be positive")
         cut = uneven(batch, mini) if batch % mini and self._cuts_unevenly(batch, mini) else None
+        # r is in every count of steps: without it no other key can be judged.
         return cut or Updates(mini_batches(batch, mini, self.where(BATCH) or self.where(MINI)), mini)
 
     def _cuts_unevenly(self, batch: int, mini: int) -> bool:
