@@ -92,8 +92,10 @@ def _copy(view: LaunchView, draft: Draft, row: Row, key: str) -> None:
         steps = view.integer(key)
         value = steps * view.step if steps > 0 else steps
         note = f"{_short(key)}={steps} × r={view.step}" if steps > 0 and view.step > 1 else note
-    if not row.free:
+    symbol = view.variable(key) if row.how == "copy" and not row.free else None
+    if not row.free and symbol is None:
         _refuse_open_numbers(view, (key,))
+    value = value if symbol is None else symbol
     for path in row.paths(view.options.trinity):
         if schema(view.options.trinity).find(path) is None:
             _no_such_field(view, draft, path, (key,))

@@ -43,7 +43,7 @@ def _untold(view: LaunchView, told: Mapping[str, object]) -> tuple[dict[str, obj
         if key == MINI and view.updates.why:
             continue  # the pinned veRL refuses what the launch says: a run takes what the YAML says
         if key in told:
-            if not same(told[key], setting.value):
+            if not same(told[key], setting.value) and told[key] != view.variable(key):
                 approximated[key] = [told[key], view.text(key)]
         elif not _default(
             setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)

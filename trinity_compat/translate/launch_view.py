@@ -95,6 +95,18 @@ class LaunchView:
             return real
         return setting.value
 
+    def variable(self, key: str) -> str | None:
+        """``${oc.env:NAME}`` where the launch gives ``key`` as one variable that nobody sets, nothing else.
+
+        OmegaConf makes of its text whatever the field is.
+        """
+        setting = self.config.settings.get(key)
+        parts = setting.word.parts if setting is not None and setting.word is not None else ()
+        sources = [part.source for part in parts if part.source is not None or part.text]
+        if len(sources) == 1 and isinstance(sources[0], EnvRef) and sources[0].default is None:
+            return None if parts[0].text else f"${{oc.env:{sources[0].name}}}"
+        return None
+
     def refused(self, key: str, message: str, hint: str | None = None) -> KeyRefused:
         """The error for the value of ``key``, at its place in the launch."""
         return KeyRefused(key, self.spelling(key), message, where=self.where(key), hint=hint)
