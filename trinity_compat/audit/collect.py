@@ -14,6 +14,7 @@ from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
+from trinity_compat.launch.sources import is_job
 from trinity_compat.mains import refusal
 from trinity_compat.translate.judged import Judged, as_ppo, judged
 from trinity_compat.translate.model import Finding, Status
@@ -100,7 +101,7 @@ def _scripts_below(folder: Path) -> list[Path]:
 def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit], str]:
     """The launches of one source, and what reading it told that belongs to none of them."""
     told = ""
-    if source.endswith(CONFIGURATIONS):
+    if source.endswith(CONFIGURATIONS) and not is_job(source):
         config = config_from_yaml(source, request.options.verl_version)
         text = Path(source).read_text(errors="replace")
         results = [audit_config(config, request, source=source)]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import sources
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.core.files import Files
@@ -34,7 +35,7 @@ def read_script(
     given: Collection[str] | None = None,
     mains: Mapping[str, str] = NOTHING_TAUGHT,
 ) -> Reading:
-    """Read a shell script without running any of it.
+    """Read a shell script, or another file that starts training mains, without running any of it.
 
     ``cwd`` is the directory that bash would start in (default: the current one), ``env`` the known
     environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``),
@@ -61,7 +62,27 @@ def read_script(
         shell.scripts = [shell.name]
         return shell
 
-    return _read(start, data.decode(errors="surrogateescape"))
+    text = data.decode(errors="surrogateescape")
+    contents = sources.contents_of(name or os.fspath(path), text, args)
+    return _read(start, text) if contents is None else _read_contents(start, contents)
+
+
+def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Reading:
+    """Everything that a file of another kind starts, each command in a shell of its own."""
+    shell = start()
+    shell.positional = []
+    with _bounded(shell):
+        for command in contents.commands:
+            child = shell.copy()
+            child.where = command.where
+            for name, value in command.env.items():
+                child.put(name, Variable(value=literal(value, command.where), exported=True))
+            if command.words:
+                external.run(child, list(command.words), {})
+            else:
+                code.run_script_unit(child, code.unit_of(command.code, command.where))
+    shell.warn("TP116", contents.note, Where(shell.unit.name, 1))
+    return _reading(shell.unit.name, shell)
 
 
 def read_text(

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity_compat.errors import UserError
+from trinity_compat.launch.sources import is_job
 from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.processes import children
@@ -59,6 +60,11 @@ def check_script(path: Path) -> None:
     if path.is_dir():
         raise UserError(
             f"{path} is a folder", hint="name a veRL shell script or a Trinity YAML (x.yaml) in it"
+        )
+    if path.suffix in (".py", ".ipynb") or is_job(str(path)):
+        raise UserError(
+            f"{path} is not a shell script",
+            hint=f"put the command that it starts into one; trinity-compat parse {path} shows it",
         )
     if not path.is_file():
         raise UserError(f"no such script: {path}", hint="name a veRL shell script or a Trinity YAML (x.yaml)")
