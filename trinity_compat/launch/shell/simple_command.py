@@ -91,8 +91,8 @@ def _temporary(sh: Shell, prefix: dict[str, Value]) -> Iterator[None]:
 
 def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -> int:
     """A shell function: its own parameters and locals, its own text."""
-    saved = sh.positional, sh.unit, sh.loops
-    sh.positional, sh.unit, sh.loops = args, function.unit, 0
+    saved = sh.positional, sh.unit, sh.loops, sh.waits
+    sh.positional, sh.unit, sh.loops, sh.waits = args, function.unit, 0, False
     sh.calls += 1
     sh.frames.append(name)
     try:
@@ -103,7 +103,7 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
     finally:
         sh.calls -= 1
         sh.frames.pop()
-        sh.positional, sh.unit, sh.loops = saved
+        sh.positional, sh.unit, sh.loops, sh.waits = saved
 
 
 def _not_a_command(sh: Shell, name: str) -> int:
