@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from trinity_compat.errors import UserError, Where
 
@@ -28,9 +29,19 @@ _EASY_R1 = "verl.trainer.main"
 _OF_VERL = ("verl.", "recipe.", "verl_recipe.")
 _PACKAGE = re.compile(r"(?:^|/)((?:verl|recipe|verl_recipe)/.+)$")
 _NESTED = 8  # launchers in each other
-MARKS = ("main", "trainer")  # every command line that starts a training main has one of these in it
+# Every command line that starts a training main has one of these in it, unless the user taught us the main.
+MARKS = ("main", "trainer", "actor_rollout_ref")
 
-TRANSLATED = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+PPO, DAPO = TRANSLATED = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+# By these keys a main of somebody's own shows that its configuration is that of veRL's mains.
+_VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estimator=)")
+_DAPO_KEY = re.compile(
+    r"(\+\+)?(algorithm\.filter_groups|reward_model\.overlong_buffer|data\.gen_batch_size)"
+)
+# Modules that take veRL's keys and train nothing with them.
+_READS_KEYS = re.compile(
+    r"(.*_)?(eval|evaluate|evaluation|generate|generation|infer|inference|serve|server|merge|convert)(_.*)?"
+)
 _OTHERS = {
     "sft_trainer": "supervised fine-tuning has no rollout to decouple",
     "main_sft": "supervised fine-tuning has no rollout to decouple",
@@ -38,7 +49,18 @@ _OTHERS = {
     "one_step_off": "this recipe is decoupled already, by its own trainer",
     "transfer_queue": "this recipe replaces veRL's trainer by one on TransferQueue",
     "main_ppo_sync": "it is veRL 0.8's trainer on TransferQueue, which 0.9 has in main_ppo",
+    "main_prime": "this recipe trains its reward model as it goes",
+    "main_spin": "this recipe trains on pairs of answers, by its own trainer",
+    "main_sppo": "this recipe computes a loss of its own",
+    "main_flowrl": "this recipe computes a loss of its own",
+    "recipe.specRL": "this recipe has a rollout of its own",
+    "recipe.vla": "this recipe drives a simulator, by its own trainer",
+    "experimental.vla": "this recipe drives a simulator, by its own trainer",
 }
+
+
+VARIABLE = "TRINITY_COMPAT_MAINS"  # what a run teaches the processes that its script starts, as JSON
+NOTHING_TAUGHT: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +127,62 @@ _MODULES: dict[str, Launcher] = {
 class Found:
     """A training main: its module, the index of its first argument, the launchers before it.
 
-    ``isolated``: its Python takes no code from the environment (``-I``, ``-E``, ``-S``).
+    ``isolated``: its Python takes no code from the environment (``-I``, ``-E``, ``-S``). ``main``: the
+    translated main that it is taken for, where it is another one.
     """
 
     module: str
     arguments: int
     wrapper: tuple[str, ...] = ()
     isolated: bool = False
+    main: str = ""
 
 
-def find(words: Sequence[str], cwd: str) -> Found | None:
+def find(words: Sequence[str], cwd: str, taught: Mapping[str, str] = NOTHING_TAUGHT) -> Found | None:
     """The training main that a command line starts in ``cwd``, None when it starts something else.
 
+    ``taught``: modules that the user named, each with the translated main that it is to be taken for.
     Pure, and never raises: ``words`` are those of any program.
     """
-    return _Line(words, cwd).program(0)
+    return _Line(words, cwd, taught).program(0)
+
+
+def teachings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """``MODULE=MAIN`` pairs as `find` takes them; a module may be spelled as its file.
+
+    Raises UserError for a main that isn't translated.
+    """
+    for module, main in given:
+        if main not in TRANSLATED:
+            raise UserError(
+                f"--main {module}={main}: {main or 'nothing'} is no main that is translated",
+                hint=f"one of {', '.join(TRANSLATED)}",
+            )
+    return {as_module(module): main for module, main in given}
+
+
+def as_module(spelled: str) -> str:
+    """``src/train.py`` as ``src.train``."""
+    plain = os.path.normpath(spelled) if "/" in spelled else spelled
+    return plain.removesuffix(".py").strip("/").replace("/", ".")
+
+
+def stand_in(module: str, arguments: Sequence[str]) -> str:
+    """The translated main that another one is taken for because its arguments are veRL's keys, or empty."""
+    last = module.rpartition(".")[2]
+    if is_translated(module) or module == _EASY_R1 or any(part in module for part in _OTHERS):
+        return ""
+    if _NOT_TRAINING.fullmatch(last) or _READS_KEYS.fullmatch(last):
+        return ""
+    if not has_verl_keys(arguments):
+        return ""
+    dapo = last == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
+    return DAPO if dapo else PPO
+
+
+def has_verl_keys(arguments: Sequence[str]) -> bool:
+    """Whether arguments show a configuration such as that of veRL's mains."""
+    return any(map(_VERL_KEY.match, arguments))
 
 
 def is_translated(module: str) -> bool:
@@ -127,9 +190,9 @@ def is_translated(module: str) -> bool:
     return module in TRANSLATED
 
 
-def refusal(module: str) -> str:
-    """That and why a training main isn't translated; empty for one that is."""
-    if is_translated(module):
+def refusal(module: str, main: str = "") -> str:
+    """That and why a training main isn't translated; empty for one that is. ``main``: what it's taken for."""
+    if is_translated(main or module):
         return ""
     reason = next((why for part, why in _OTHERS.items() if part in module), "its trainer is one of its own")
     same_name = (main for main in TRANSLATED if main.rpartition(".")[2] == module.rpartition(".")[2])
@@ -140,10 +203,13 @@ def refusal(module: str) -> str:
     return f"{module} is not translated: {reason}"
 
 
-def refuse(module: str, where: Where | None = None) -> None:
-    """Raise UserError unless ``module`` is a training main that is translated."""
-    if why := refusal(module):
-        hint = f"translated are {' and '.join(TRANSLATED)}; audit lists this launch's keys"
+def refuse(module: str, where: Where | None = None, main: str = "") -> None:
+    """Raise UserError unless ``module``, or the ``main`` that it is taken for, is one that is translated."""
+    if why := refusal(module, main):
+        hint = (
+            f"translated are {' and '.join(TRANSLATED)}; audit lists this launch's keys; "
+            f"--main {module}={PPO} takes it for that one"
+        )
         raise UserError(why, where=where, hint=hint)
 
 
@@ -216,6 +282,7 @@ class _Line:
 
     words: Sequence[str]
     cwd: str
+    taught: Mapping[str, str] = field(default_factory=dict)
     nested: int = 0
 
     def program(self, at: int) -> Found | None:
@@ -226,7 +293,10 @@ class _Line:
         return self._launched(at + 1, launcher) if launcher else None
 
     def _main(self, arguments: int, module: str) -> Found | None:
-        """A module that is started, where it trains: veRL's by its name, another's by its overrides too."""
+        """A module that is started, where it trains: one that the user named, veRL's by its name, another's
+        by its overrides."""
+        if main := self.taught.get(module) or stand_in(module, self.words[arguments:]):
+            return Found(module, arguments, main=main)
         if not is_training(module):
             return None
         known = module.startswith(_OF_VERL) or _NAMED.fullmatch(module.rpartition(".")[2])

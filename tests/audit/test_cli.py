@@ -263,3 +263,32 @@ def test_a_syntax_error_and_no_launch_is_no_clean_bill(folder):
 def test_a_syntax_error_behind_a_launch_leaves_the_launch(tmp_path):
     (tmp_path / "run.sh").write_text(GRPO + "if true; then\n")
     assert len(launches(tmp_path / "run.sh")["launches"]) == 1
+
+
+def test_one_open_number_leaves_every_other_key_judged(folder):
+    script = folder / "open.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d/b.parquet \\\n"
+        "  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\\n"
+        "  trainer.n_gpus_per_node=$N_GPUS trainer.total_epochs=3 data.shufle=False\n"
+    )
+    (launch,) = launches(script)["launches"]
+    found = {finding["key"]: finding for finding in launch["findings"]}
+    assert launch["outcome"] == "refused"
+    assert found["trainer.n_gpus_per_node"]["status"] == "unsupported"
+    assert "depends on $N_GPUS" in found["trainer.n_gpus_per_node"]["reason"]
+    assert found["trainer.total_epochs"]["status"] == "mapped"
+    assert found["data.shufle"]["status"] == "unknown"
+
+
+def test_the_keys_of_a_main_that_is_not_translated_are_judged_where_they_are_main_ppo_s(folder):
+    script = folder / "own.sh"
+    script.write_text(
+        "python3 -m recipe.one_step_off_policy.main_ppo data.train_files=/d/a.parquet \\\n"
+        "  data.val_files=/d/b.parquet \\\n"
+        "  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\\n"
+        "  trainer.total_epochs=3\n"
+    )
+    (launch,) = launches(script)["launches"]
+    found = {finding["key"]: finding["status"] for finding in launch["findings"]}
+    assert launch["outcome"] == "refused" and found["trainer.total_epochs"] == "mapped"

@@ -1,5 +1,6 @@
 import pytest
 
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_text
 from trinity_compat.translate.options import Options
@@ -19,3 +20,46 @@ def test_the_count_of_what_is_not_known_is_no_number():
     ) as error:
         translate_launch(launch, Options())
     assert error.value.hint == "append trainer.n_gpus_per_node=VALUE after --"
+
+
+OPEN = """\
+python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d/b.parquet \\
+  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
+  trainer.n_gpus_per_node=$N_GPUS \\
+  actor_rollout_ref.rollout.tensor_model_parallel_size=$TP trainer.nnodes=two
+"""
+
+
+def test_everything_that_stands_in_the_way_is_told_at_once():
+    with pytest.raises(UserError) as error:
+        translate_launch(read_text(OPEN, name="run.sh").launches[0], Options())
+    told = str(error.value)
+    for line in (
+        "run.sh:3: trainer.n_gpus_per_node depends on $N_GPUS, which is not known",
+        "run.sh:4: actor_rollout_ref.rollout.tensor_model_parallel_size depends on $TP, which is not known",
+        "run.sh:4: trainer.nnodes=two should be a whole number",
+        "give them: --env N_GPUS=… --env TP=…",
+    ):
+        assert line in told
+
+
+def test_what_was_told_suffices():
+    text = OPEN.replace("trainer.nnodes=two", "trainer.nnodes=1")
+    launch = read_text(text, env={"N_GPUS": "4", "TP": "2"}).launches[0]
+    assert translate_launch(launch, Options())[0].config["cluster"]["gpu_per_node"] == 4
+
+
+@pytest.mark.parametrize("argument", ["trainer.total_epochs", "actor_rollout_ref.actor.optim.lr"])
+def test_a_number_that_is_copied_stays_the_variable_that_it_is(argument):
+    """OmegaConf makes a number of the variable's text, as the field asks."""
+    text = OPEN.partition("  trainer.n_gpus")[0] + f"  {argument}=$GIVEN\n"
+    translation, yaml_text = translate_launch(read_text(text).launches[0], Options())
+    target = next(finding.target for finding in translation.findings if finding.key == argument)
+    assert value_at(translation.config, target) == "${oc.env:GIVEN}"
+    assert "stands_for" not in yaml_text or argument not in yaml_text.partition("stands_for")[2]
+
+
+def test_what_is_counted_with_must_be_given():
+    text = OPEN.partition("  trainer.n_gpus")[0] + "  data.train_batch_size=$GIVEN\n"
+    with pytest.raises(UserError, match=r"data\.train_batch_size depends on \$GIVEN"):
+        translate_launch(read_text(text).launches[0], Options())

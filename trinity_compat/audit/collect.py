@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
@@ -13,11 +14,13 @@ from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
-from trinity_compat.mains import is_translated, refusal
-from trinity_compat.translate import translate
-from trinity_compat.translate.model import Finding, Status, Translation
+from trinity_compat.launch.sources import is_job
+from trinity_compat.mains import refusal
+from trinity_compat.translate.judged import Judged, as_ppo, judged
+from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import Rows, load_rows
+from trinity_compat.translate.taught import taught_launch
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
 from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments
@@ -98,7 +101,7 @@ def _scripts_below(folder: Path) -> list[Path]:
 def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit], str]:
     """The launches of one source, and what reading it told that belongs to none of them."""
     told = ""
-    if source.endswith(CONFIGURATIONS):
+    if source.endswith(CONFIGURATIONS) and not is_job(source):
         config = config_from_yaml(source, request.options.verl_version)
         text = Path(source).read_text(errors="replace")
         results = [audit_config(config, request, source=source)]
@@ -122,9 +125,14 @@ def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:
     """The launches of a script and its text."""
     if source == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
-        return read_text(text, name="-", cwd=request.cwd, env=request.env, args=request.arguments), text
-    reading = read_script(source, cwd=request.cwd, env=request.env, args=request.arguments)
+        return read_text(text, name="-", **_how_to_read(request)), text
+    reading = read_script(source, **_how_to_read(request))
     return reading, Path(source).read_text(errors="replace")
+
+
+def _how_to_read(request: AuditOptions) -> dict[str, Any]:
+    mains = request.options.mains
+    return {"cwd": request.cwd, "env": request.env, "args": request.arguments, "mains": mains}
 
 
 def _with_silence(result: LaunchAudit, keys: frozenset[str]) -> LaunchAudit:
@@ -135,6 +143,7 @@ def audit_launch(
     launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
     """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
+    launch = taught_launch(launch, request.options.rules)
     try:
         config = effective_config(launch, version=request.options.verl_version, root=request.cwd)
     except UserError as error:
@@ -152,33 +161,51 @@ def audit_config(
     reading: Reading | None = None,
 ) -> LaunchAudit:
     """Audit a launch that is composed already. Never raises UserError."""
-    if not is_translated(config.launch.module):
-        return _other_main(config, source, reading)
+    why = refusal(config.launch.module, config.launch.main)
     try:
-        translation = translate(config, request.options, root=request.cwd)
+        known = as_ppo(config, root=request.cwd) if why else config
+        if known is None:
+            return _other_main(config, source, reading)
+        found = judged(known, request.options, root=request.cwd)
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
         unknown = _unknown_reasons(config, load_rows(request.options.rules))
         return _refused(config.launch, source, settings, _one_line(error), reading, unknown, config.version)
-    return _audited(config, translation, source, reading)
+    return _audited(known, found, source, reading, why)
 
 
 def _audited(
-    config: EffectiveConfig, translation: Translation, source: str | None, reading: Reading | None
+    config: EffectiveConfig, found: Judged, source: str | None, reading: Reading | None, why: str
 ) -> LaunchAudit:
-    launch = config.launch
-    _assert_accounted(config, {finding.key for finding in translation.findings})
-    broken = [d for d in config.diagnostics if d.severity == "error"]
+    """``config``: of the whole launch. ``why``: why its main isn't translated, empty for one that is."""
+    launch, translation = config.launch, found.translation
+    findings = _with_left_out(config, found)
+    _assert_accounted(config, {finding.key for finding in findings})
+    broken = [f"{d.where}: {d.message}" for d in config.diagnostics if d.severity == "error"]
+    refused = [why, *broken[:1], "; ".join(map(_one_line, found.refused))]
     return LaunchAudit(
         source=source or launch.where.file,
         where=launch.where,
         module=launch.module,
         version=config.version,
-        findings=translation.findings,
-        refused=f"{broken[0].where}: {broken[0].message}" if broken else None,
+        findings=findings,
+        refused=next(filter(None, refused), None),
         warnings=translation.warnings,
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
     )
+
+
+def _with_left_out(config: EffectiveConfig, found: Judged) -> tuple[Finding, ...]:
+    """The findings, those of keys whose value cannot be translated among them."""
+    why = {(error.where, error.spelling): f"not translated: {_one_line(error)}" for error in found.refused}
+    left_out = [
+        Finding(REFUSED, Status.UNSUPPORTED, key, given.value, given.where, reason=reason)
+        for key, given in _given(config).items()
+        if (reason := why.get((given.where, given.spelling)))
+    ]
+    keys = {finding.key for finding in left_out}
+    # Without its argument a key has its default, which isn't what the launch says.
+    return (*left_out, *(finding for finding in found.translation.findings if finding.key not in keys))
 
 
 def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import click
 
 from trinity_compat.errors import UserError, Where
+from trinity_compat.mains import TRANSLATED, teachings
 from trinity_compat.writing import replacing
 
 _STDOUT = Path("-")
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def main_option(command: _Command) -> _Command:
+    """``--main MODULE=MAIN``, as many as wanted."""
+    return click.option(
+        "--main",
+        "mains",
+        multiple=True,
+        metavar="MODULE=MAIN",
+        help=f"Take MODULE, a training main of one's own, for MAIN: {' or '.join(TRANSLATED)}.",
+    )(command)
+
+
+def taught_mains(given: Sequence[str], rules: str | None = None) -> dict[str, str]:
+    """What ``--main`` and the rules say of mains, the former first. Raises UserError for a wrong one."""
+    from trinity_compat.translate.rows import rules_of  # parse needs it only with rules
+
+    told = rules_of(rules).mains if rules else {}
+    return {**told, **teachings([name_and_value("--main", text) for text in given])}
 
 
 class WithScriptArguments(click.Command):

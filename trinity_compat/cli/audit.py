@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trinity_compat.audit import FORMATS, AuditOptions, audit_sources, render
-from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
+from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
@@ -27,8 +27,11 @@ from trinity_compat.trinity_config import TARGETS
 @click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERL_RELEASES)}.")
 @click.option("--target", type=click.Choice(TARGETS), default=TARGETS[0], show_default=True)
 @click.option(
-    "--rules", type=click.Path(dir_okay=False), help="Rows of your own, laid over the shipped ones."
+    "--rules",
+    metavar="FILE|FAMILY",
+    help="Rules of your own over the shipped ones: a file, or a family of forks (docs/rules.md).",
 )
+@main_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here.")
 @click.pass_obj
 def command(
@@ -41,6 +44,7 @@ def command(
     verl_version: str | None,
     target: str,
     rules: str | None,
+    mains: tuple[str, ...],
     output: Path | None,
 ) -> int:
     """Audit veRL launch scripts: one finding per key, what changes, and why.
@@ -52,7 +56,8 @@ def command(
     folder without scripts, or has a syntax error and no launch before it.
     """
     known = dict(name_and_value("--env", text) for text in env)
-    options = Options(target=target, verl_version=verl_version, env=known, rules=rules)
+    taught = taught_mains(mains, rules)
+    options = Options(target=target, verl_version=verl_version, env=known, rules=rules, mains=taught)
     audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
     write(render(audit, form), output)
     return int(fail_on is not None and audit.at_least(Status(fail_on)))

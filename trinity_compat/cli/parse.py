@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trinity_compat.cli._shared import name_and_value
+from trinity_compat.cli._shared import main_option, name_and_value, taught_mains
 from trinity_compat.errors import UserError
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, read_argv, read_script, read_text
 from trinity_compat.launch.core.values import Bit, open_source
@@ -20,24 +20,34 @@ from trinity_compat.launch.core.values import Bit, open_source
 @click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where bash would start.")
 @click.option("--env", multiple=True, metavar="K=V", help="A variable of the script's environment.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@main_option
+@click.option("--rules", metavar="FILE|FAMILY", help="Rules that name mains (docs/rules.md).")
 @click.option("--argv", is_flag=True, help="What follows -- is a command line, not a script's arguments.")
 def command(
-    script: str | None, args: tuple[str, ...], cwd: str | None, env: tuple[str, ...], form: str, argv: bool
+    script: str | None,
+    args: tuple[str, ...],
+    cwd: str | None,
+    env: tuple[str, ...],
+    form: str,
+    mains: tuple[str, ...],
+    rules: str | None,
+    argv: bool,
 ) -> None:
     """Read SCRIPT (- is stdin) statically and show every training main that it launches.
 
     ARGS after -- are the script's own arguments.
     """
     environment = dict(name_and_value("--env", pair) for pair in env)
+    taught = taught_mains(mains, rules)
     if argv:
-        reading = read_argv([*([script] if script else []), *args], env=environment)
+        reading = read_argv([*([script] if script else []), *args], env=environment, mains=taught)
     elif script is None:
         raise UserError("no script is given", hint="trinity-compat parse run.sh, or - for stdin")
     elif script == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
-        reading = read_text(text, name="<stdin>", cwd=cwd, env=environment, args=args)
+        reading = read_text(text, name="<stdin>", cwd=cwd, env=environment, args=args, mains=taught)
     else:
-        reading = read_script(script, cwd=cwd, env=environment, args=args)
+        reading = read_script(script, cwd=cwd, env=environment, args=args, mains=taught)
     if form == "json":
         click.echo(json.dumps(as_json(reading)))
     else:  # a script may hold bytes that are no UTF-8
@@ -64,6 +74,7 @@ def as_json(reading: Reading) -> dict[str, Any]:
 def _launch(launch: Launch) -> dict[str, Any]:
     return {
         "module": launch.module,
+        **({"taken_for": launch.main} if launch.main else {}),
         "args": [word.text for word in launch.arguments],
         "line": launch.where.line,
         "env": {name: word.text for name, word in launch.env.items()},
@@ -90,7 +101,8 @@ def as_text(reading: Reading) -> str:
     lines: list[str] = []
     for launch in reading.launches:
         wrapped = f" (through {', '.join(launch.wrapper)})" if launch.wrapper else ""
-        lines.append(f"{launch.where}: {launch.module}{wrapped}, {len(launch.arguments)} arguments")
+        taken = f", taken for {launch.main}" if launch.main else ""
+        lines.append(f"{launch.where}: {launch.module}{taken}{wrapped}, {len(launch.arguments)} arguments")
         lines += [f"  {name}={_visible(word.text)}" for name, word in launch.env.items()]
         for word in launch.arguments:
             still = unresolved(word)

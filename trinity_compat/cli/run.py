@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from trinity_compat import extras
+from trinity_compat.cli._shared import main_option, taught_mains
 from trinity_compat.errors import UserError
+from trinity_compat.launch.sources import is_job
 from trinity_compat.runtime.plan.options import RunOptions
 
 if TYPE_CHECKING:
@@ -75,18 +77,22 @@ if TYPE_CHECKING:
     help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"
     " --job DIR, write what a run would use to DIR/config.",
 )
+@click.option("--rules", metavar="FILE|FAMILY", help="Rules over the shipped ones (docs/rules.md).")
+@main_option
 @click.option(
     "--gpus",
     type=click.IntRange(0),
     metavar="N",
     help="With --dry-run --device cuda: how many GPUs the cluster has.",
 )
-def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
+def command(
+    source: str, arguments: tuple[str, ...], mains: tuple[str, ...], rules: str | None, **given: object
+) -> int:
     """Run SOURCE: a veRL shell script, unchanged, or a Trinity YAML (x.yaml).
 
     Words after -- go to the script as its arguments.
     """
-    options = RunOptions(**given)  # type: ignore[arg-type]
+    options = RunOptions(mains=taught_mains(mains, rules), rules=rules, **given)  # type: ignore[arg-type]
     if options.gpus is not None and not options.dry_run:
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
@@ -108,7 +114,7 @@ def command(source: str, arguments: tuple[str, ...], **given: object) -> int:
 
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
     extras.need_for_a_run()  # before the script's own downloads
-    if source.endswith((".yaml", ".yml")):
+    if source.endswith((".yaml", ".yml")) and not is_job(source):
         from trinity_compat.runtime.plan.source import from_yaml
         from trinity_compat.runtime.run import run_source
 

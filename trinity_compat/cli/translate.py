@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
-from trinity_compat.cli._shared import WithScriptArguments, name_and_value, write
+from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
+from trinity_compat.launch.sources import is_job
 from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
@@ -51,8 +52,11 @@ _STATUSES = [status.value for status in Status]
     "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Set a path of the Trinity YAML."
 )
 @click.option(
-    "--rules", type=click.Path(exists=True, dir_okay=False), help="Rows of your own over the shipped ones."
+    "--rules",
+    metavar="FILE|FAMILY",
+    help="Rules of your own over the shipped ones: a file, or a family of forks (docs/rules.md).",
 )
+@main_option
 @click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where bash would start.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
 @click.option("--argv", is_flag=True, help="What follows -- is a command line, not a script's arguments.")
@@ -90,6 +94,7 @@ def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
         environ=dict(os.environ) if given["resolve"] else {},
         assignments=dict(name_and_value("--set", text) for text in given["assignments"]),
         rules=given["rules"],
+        mains=taught_mains(given["mains"], given["rules"]),
         comments=not given["no_comments"],
         command=shlex.join(["trinity-compat", *masked(_shown(sys.argv[1:]))]),
     )
@@ -112,7 +117,7 @@ def _translate(
     source: str | None, arguments: tuple[str, ...], which: str, given: dict[str, Any], options: Options
 ) -> list[tuple[Translation, str]]:
     root = Path(given["cwd"]) if given["cwd"] else None
-    if source is not None and source.endswith((".yaml", ".yml")) and not given["argv"]:
+    if _is_configuration(source) and not given["argv"]:
         return [translate_config(config_from_yaml(source, options.verl_version), options)]
     reading = _read(source, arguments, given, options)
     for diagnostic in reading.diagnostics:
@@ -122,16 +127,20 @@ def _translate(
     return [translate_launch(launch, options, root=root) for launch in _chosen(reading, which)]
 
 
+def _is_configuration(source: str | None) -> TypeGuard[str]:
+    return source is not None and source.endswith((".yaml", ".yml")) and not is_job(source)
+
+
 def _read(source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options) -> Reading:
     if given["argv"]:
-        return read_argv([*([source] if source else []), *arguments], env=options.env)
+        return read_argv([*([source] if source else []), *arguments], env=options.env, mains=options.mains)
     if source is None:
         raise UserError("no script is given", hint="trinity-compat translate run.sh, or - for stdin")
     if source == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
-        read = partial(read_text, text, name="<stdin>", cwd=given["cwd"], args=arguments)
+        read = partial(read_text, text, name="<stdin>", cwd=given["cwd"], args=arguments, mains=options.mains)
     else:
-        read = partial(read_script, source, cwd=given["cwd"], args=arguments)
+        read = partial(read_script, source, cwd=given["cwd"], args=arguments, mains=options.mains)
     return _under_environment(read, options)
 
 

@@ -97,7 +97,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One call of a training main. ``arguments`` are everything after ``-m module``."""
+    """One call of a training main. ``arguments`` are everything after ``-m module``.
+
+    ``main``: the translated main that ``module`` is taken for, empty where it is that itself, or none.
+    """
 
     module: str
     arguments: tuple[Word, ...]
@@ -106,6 +109,12 @@ class Launch:
     wrapper: tuple[str, ...] = ()  # e.g. ("ray job submit",): what stands before python
     cwd: str = "."
     start: Start | None = None  # None: made otherwise than by reading
+    main: str = ""
+
+    @property
+    def taken_for(self) -> str:
+        """The main whose configuration and trainer count."""
+        return self.main or self.module
 
 
 @dataclass(frozen=True, slots=True)

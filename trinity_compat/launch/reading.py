@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
+from trinity_compat.launch import sources
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.core.files import Files
@@ -19,6 +20,7 @@ from trinity_compat.launch.core.values import Bit, Value, lines_of, literal, tex
 from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Reading
 from trinity_compat.launch.shell import code, statements
+from trinity_compat.mains import NOTHING_TAUGHT
 
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
@@ -31,13 +33,14 @@ def read_script(
     args: Sequence[str] = (),
     name: str | None = None,
     given: Collection[str] | None = None,
+    mains: Mapping[str, str] = NOTHING_TAUGHT,
 ) -> Reading:
-    """Read a shell script without running any of it.
+    """Read a shell script, or another file that starts training mains, without running any of it.
 
     ``cwd`` is the directory that bash would start in (default: the current one), ``env`` the known
     environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``),
     ``given`` the names of ``env`` that the user gave: one that the script never reads and sets itself is a
-    diagnostic (default: all of them).
+    diagnostic (default: all of them), ``mains`` the modules that the user taught (see `mains.find`).
     Raises `UserError` when the file can't be read.
     """
     file = Path(path)
@@ -54,12 +57,32 @@ def read_script(
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
 
     def start() -> Shell:
-        shell = _shell(name or os.fspath(path), cwd, env or {}, args, given)
+        shell = _shell(name or os.fspath(path), cwd, env or {}, args, given, mains)
         shell.name = literal(os.fspath(path), shell.where)
         shell.scripts = [shell.name]
         return shell
 
-    return _read(start, data.decode(errors="surrogateescape"))
+    text = data.decode(errors="surrogateescape")
+    contents = sources.contents_of(name or os.fspath(path), text, args)
+    return _read(start, text) if contents is None else _read_contents(start, contents)
+
+
+def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Reading:
+    """Everything that a file of another kind starts, each command in a shell of its own."""
+    shell = start()
+    shell.positional = []
+    with _bounded(shell):
+        for command in contents.commands:
+            child = shell.copy()
+            child.where = command.where
+            for name, value in command.env.items():
+                child.put(name, Variable(value=literal(value, command.where), exported=True))
+            if command.words:
+                external.run(child, list(command.words), {})
+            else:
+                code.run_script_unit(child, code.unit_of(command.code, command.where))
+    shell.warn("TP116", contents.note, Where(shell.unit.name, 1))
+    return _reading(shell.unit.name, shell)
 
 
 def read_text(
@@ -70,9 +93,10 @@ def read_text(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     given: Collection[str] | None = None,
+    mains: Mapping[str, str] = NOTHING_TAUGHT,
 ) -> Reading:
     """Read the text of a shell script; parameters as for `read_script`."""
-    return _read(lambda: _shell(name, cwd, env or {}, args, given), text)
+    return _read(lambda: _shell(name, cwd, env or {}, args, given, mains), text)
 
 
 def _read(start: Callable[[], Shell], text: str) -> Reading:
@@ -101,7 +125,12 @@ def _run(shell: Shell, text: str) -> None:
         code.run_script_unit(shell, Unit(name, source, holes=holes))
 
 
-def read_argv(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Reading:
+def read_argv(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    mains: Mapping[str, str] = NOTHING_TAUGHT,
+) -> Reading:
     """Read a command line that is already split into words: ``python3 -m verl.trainer.main_ppo k=v``.
 
     The place of word i is ``argv:i``, counting from 0.
@@ -110,7 +139,7 @@ def read_argv(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> R
         raise UserError(
             "no command line is given", hint="--argv -- python3 -m verl.trainer.main_ppo key=value …"
         )
-    shell = _shell("argv", None, env or {}, ())
+    shell = _shell("argv", None, env or {}, (), mains=mains)
     fields: list[Value] = [_argument(word, index) for index, word in enumerate(argv)]
     with _bounded(shell):
         external.run(shell, fields, {})
@@ -127,13 +156,14 @@ def _shell(
     env: Mapping[str, str],
     args: Sequence[str],
     given: Collection[str] | None = None,
+    mains: Mapping[str, str] = NOTHING_TAUGHT,
 ) -> Shell:
     start = Where(name, 0)
     root = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())  # noqa: PTH100, PTH109
     shell = Shell(
         unit=Unit(name, b""),
         budget=Budget(),
-        log=Log(),
+        log=Log(mains=mains),
         files=Files(root),
         name=literal(name, start),
         run=statements.run_isolated,

@@ -10,6 +10,7 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
 from trinity_compat.launch import read_script
+from trinity_compat.launch.sources import is_job
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
 from trinity_compat.runtime.checks.report import Report
@@ -71,13 +72,13 @@ def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -
 
 def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
     """What a YAML or a script would run, without executing any of it. Raises UserError."""
-    if path.endswith((".yaml", ".yml")):
+    if path.endswith((".yaml", ".yml")) and not is_job(path):
         yield from_yaml(Path(path)), options
         return
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
-    catchable.check(path, arguments, call.environ)
-    launches = read_script(path, args=arguments, env=call.environ).launches
+    catchable.check(path, arguments, call.environ, options.mains)
+    launches = read_script(path, args=arguments, env=call.environ, mains=options.mains).launches
     if not launches:
         raise UserError(f"{path} starts no veRL training main that can be read without running it")
     for launch in launches:
@@ -90,4 +91,4 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
                 hint="give the variable that holds it in the environment, or run without --dry-run",
             )
         words = tuple(word.text for word in launch.arguments)
-        yield launch_source.source_of(Invocation(launch.module, words), call)
+        yield launch_source.source_of(Invocation(launch.module, words, main=launch.main), call)

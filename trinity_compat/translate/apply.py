@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.dotted import put, value_at
-from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status
@@ -93,8 +92,10 @@ def _copy(view: LaunchView, draft: Draft, row: Row, key: str) -> None:
         steps = view.integer(key)
         value = steps * view.step if steps > 0 else steps
         note = f"{_short(key)}={steps} × r={view.step}" if steps > 0 and view.step > 1 else note
-    if not row.free:
+    symbol = view.variable(key) if row.how == "copy" and not row.free else None
+    if not row.free and symbol is None:
         _refuse_open_numbers(view, (key,))
+    value = value if symbol is None else symbol
     for path in row.paths(view.options.trinity):
         if schema(view.options.trinity).find(path) is None:
             _no_such_field(view, draft, path, (key,))
@@ -168,7 +169,7 @@ def _refuse_wrong_kind(view: LaunchView, path: str, value: object, keys: Iterabl
         return
     key = next((key for key in keys if view.is_set(key)), next(iter(keys), path))
     said = problems[0].message if problems else f"{value!r} where a finite number is expected"
-    raise UserError(f"{view.written(key)}: {said} ({path})", where=view.where(key))
+    raise view.refused(key, f"{view.written(key)}: {said} ({path})")
 
 
 def _texts(value: object) -> bool:

@@ -15,6 +15,7 @@ from trinity_compat.translate.inverse import compat_path, to_verl
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.pinned import pinned_defaults, same
+from trinity_compat.translate.steps import MINI
 
 
 def carry(view: LaunchView, draft: Draft) -> None:
@@ -39,8 +40,10 @@ def _untold(view: LaunchView, told: Mapping[str, object]) -> tuple[dict[str, obj
     for key, setting in view.config.settings.items():
         if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
             continue  # ??? is Hydra's "not given", which OmegaConf refuses to read back
+        if key == MINI and view.updates.why:
+            continue  # the pinned veRL refuses what the launch says: a run takes what the YAML says
         if key in told:
-            if not same(told[key], setting.value):
+            if not same(told[key], setting.value) and told[key] != view.variable(key):
                 approximated[key] = [told[key], view.text(key)]
         elif not _default(
             setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)

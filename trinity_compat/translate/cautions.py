@@ -13,9 +13,22 @@ from trinity_compat.translate.trainer_config import trainer_config
 
 def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     """Cautions that no single derivation can give."""
+    yield from _main_of_ones_own(view)
     yield from _ignored(view)
     yield from _open(view)
     yield from release_caution(view)
+
+
+def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:
+    launch = view.launch
+    if launch.main:
+        why = "--main or a rule says so" if launch.module in view.options.mains else "its keys are veRL's"
+        yield Caution(
+            "TW019",
+            f"{launch.module} is not veRL's own main; it is taken for {launch.main}: {why}. What its trainer "
+            "does otherwise is not in the YAML",
+            launch.where,
+        )
 
 
 def _ignored(view: LaunchView) -> Iterator[Caution]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open
-from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.releases import TRINITY_OLD, VERL_RELEASES
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
-from trinity_compat.translate.steps import BATCH, MINI, mini_batches
+from trinity_compat.translate.steps import BATCH, MINI, Updates, mini_batches, uneven
 from trinity_compat.translate.symbols import Symbols
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
@@ -21,6 +21,8 @@ ARR = "actor_rollout_ref"
 NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 _GPUS_OF_A_NODE = 8  # veRL's default
 _MOST_GPUS = 2**16
+_LAST_UNEVEN = "0.7.0"  # the last release that takes a train batch which its mini-batches don't divide
+_LAST_WITHOUT_CHECK = "0.2.0"  # the last that takes a mini-batch larger than the train batch as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,19 @@ class Verdict:
     reason: str
     code: str | None = None
     target: str | None = None
+
+
+class KeyRefused(UserError):
+    """The value of one key keeps a launch from being translated: without that argument the rest could be.
+
+    ``key`` is the pinned veRL's, ``spelling`` the user's.
+    """
+
+    def __init__(
+        self, key: str, spelling: str, message: str, *, where: Where | None, hint: str | None
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.key, self.spelling = key, spelling
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,22 @@ class LaunchView:
             return real
         return setting.value
 
+    def variable(self, key: str) -> str | None:
+        """``${oc.env:NAME}`` where the launch gives ``key`` as one variable that nobody sets, nothing else.
+
+        OmegaConf makes of its text whatever the field is.
+        """
+        setting = self.config.settings.get(key)
+        parts = setting.word.parts if setting is not None and setting.word is not None else ()
+        sources = [part.source for part in parts if part.source is not None or part.text]
+        if len(sources) == 1 and isinstance(sources[0], EnvRef) and sources[0].default is None:
+            return None if parts[0].text else f"${{oc.env:{sources[0].name}}}"
+        return None
+
+    def refused(self, key: str, message: str, hint: str | None = None) -> KeyRefused:
+        """The error for the value of ``key``, at its place in the launch."""
+        return KeyRefused(key, self.spelling(key), message, where=self.where(key), hint=hint)
+
     def demand_known(self, key: str) -> None:
         """Raise UserError when ``key`` depends on something that is not known here."""
         setting = self.config.settings.get(key)
@@ -89,10 +120,10 @@ class LaunchView:
                 continue  # what a command would print is a guess even where it has a text
             name = source.name if isinstance(source, EnvRef) else None
             shown = source.expression if isinstance(source, Open) else ""
-            raise UserError(
+            raise self.refused(
+                key,
                 f"{self.spelling(key)} depends on {'$' + name if name else shown}, which is not known",
-                where=self.where(key),
-                hint=f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
+                f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
             )
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -102,14 +133,14 @@ class LaunchView:
         if value is False:  # veRL compares it with numbers: test_freq=False is off
             return 0
         if not is_finite(value) or value != int(value):
-            raise UserError(f"{self.written(key)} should be a whole number", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be a whole number")
         return int(value)
 
     def size(self, key: str) -> int:
         """How many there are of something, 1 where veRL has no such key. Raises UserError below 1."""
         size = self.integer(key, 1)
         if size < 1:
-            raise UserError(f"{self.written(key)} should be 1 or more", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be 1 or more")
         return size
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -117,7 +148,7 @@ class LaunchView:
         self.demand_known(key)
         value = self.value(key, default)
         if not is_finite(value):
-            raise UserError(f"{self.written(key)} should be a number", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be a number")
         return float(value) if isinstance(value, float) else int(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -127,7 +158,7 @@ class LaunchView:
         if isinstance(value, str) and value.lower() in ("true", "false", ""):
             return value.lower() == "true"  # an empty text is false to Python
         if not isinstance(value, (bool, int)):
-            raise UserError(f"{self.written(key)} should be true or false", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)} should be true or false")
         return bool(value)
 
     def choice(self, key: str, among: Sequence[str]) -> str:
@@ -138,7 +169,7 @@ class LaunchView:
         self.demand_known(key)
         value = str(self.value(key, among[0]))
         if value not in among:
-            raise UserError(f"{self.written(key)}: veRL takes {', '.join(among)}", where=self.where(key))
+            raise self.refused(key, f"{self.written(key)}: veRL takes {', '.join(among)}")
         return value
 
     def texts(self, key: str) -> list[str]:
@@ -151,10 +182,7 @@ class LaunchView:
         items = [item for item in items if item not in (None, "")]
         for item in items:
             if not isinstance(item, str):
-                raise UserError(
-                    f"{self.written(key)} should be a text or a list of texts",
-                    where=self.where(key),
-                )
+                raise self.refused(key, f"{self.written(key)} should be a text or a list of texts")
         return items
 
     def has(self, key: str) -> bool:
@@ -215,25 +243,52 @@ class LaunchView:
         if self.value(PER_NODE) is not None:
             per_node = self.size(PER_NODE)
         if nodes * per_node > _MOST_GPUS:
-            raise UserError(
-                f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs",
-                where=self.where(NODES) or self.where(PER_NODE),
-            )
+            key = NODES if self.where(NODES) else PER_NODE
+            raise self.refused(key, f"{nodes} nodes of {per_node} GPUs are more than {_MOST_GPUS} GPUs")
         return nodes, per_node
 
     @cached_property
-    def r(self) -> int:
-        """Optimizer updates per veRL step and epoch: train_batch_size ÷ ppo_mini_batch_size.
+    def updates(self) -> Updates:
+        """How one veRL step is cut into optimizer updates.
 
-        Raises UserError when it doesn't divide: there is no Trinity configuration that means the same.
+        Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a rest that the launch's veRL
+        refuses, or where no cut into equal parts comes near.
         """
         batch, mini = self.integer(BATCH), self.integer(MINI)
         if batch < 1 or mini < 1:
             key = BATCH if batch < 1 else MINI
-            raise UserError(
-                f"{self.spelling(key)}={min(batch, mini)} must be positive", where=self.where(key)
-            )
-        return mini_batches(batch, mini, self.where(BATCH) or self.where(MINI))
+            raise self.refused(key, f"{self.spelling(key)}={min(batch, mini)} must be positive")
+        cut = uneven(batch, mini) if batch % mini and self._cuts_unevenly(batch, mini) else None
+        # r is in every count of steps: without it no other key can be judged.
+        return cut or Updates(mini_batches(batch, mini, self.where(BATCH) or self.where(MINI)), mini)
+
+    def _cuts_unevenly(self, batch: int, mini: int) -> bool:
+        """Whether the launch's veRL takes a train batch that its mini-batches don't divide.
+
+        Up to 0.7 no release checks that it divides (Megatron's workers do); from 0.3 on a mini-batch larger
+        than the train batch is refused without use_dynamic_bsz (``_validate_config`` in ray_trainer.py, later
+        ``ActorConfig.validate``). What a fork's trainer takes isn't known: it may multiply its samples.
+        """
+        if self.origin.unknown:
+            return True
+        if self.megatron:
+            return False
+        version = self.origin.version
+        last = _LAST_WITHOUT_CHECK if mini > batch else _LAST_UNEVEN
+        # Where releases fit equally well, it is one of those under which the launch can start.
+        able = (version.value, *(version.candidates if mini > batch else ()))
+        unchecked = any(VERL_RELEASES.index(name) <= VERL_RELEASES.index(last) for name in able)
+        return unchecked or self.flag(f"{ARR}.actor.use_dynamic_bsz")
+
+    @property
+    def r(self) -> int:
+        """Optimizer updates per veRL step and epoch. Raises UserError as ``updates`` does."""
+        return self.updates.count
+
+    @property
+    def mini(self) -> int:
+        """Prompts of one optimizer update. Raises UserError as ``updates`` does."""
+        return self.updates.prompts
 
     @property
     def step(self) -> int:

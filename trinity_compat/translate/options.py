@@ -27,7 +27,8 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     assignments: Mapping[str, object] = field(default_factory=dict)
-    rules: str | None = None
+    rules: str | None = None  # a file of rules, or a family of forks whose rules are shipped
+    mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
     comments: bool = True
     command: str = ""  # what the header says wrote the file
 

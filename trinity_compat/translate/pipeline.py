@@ -7,10 +7,12 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.launch.model import Launch
 from trinity_compat.secret import referred, shown
+from trinity_compat.translate.judged import judged, refusal_of_all
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import resolved_launch
-from trinity_compat.translate.translator import refuse_other_mains, translate
+from trinity_compat.translate.taught import taught_launch
+from trinity_compat.translate.translator import refuse_other_mains
 from trinity_compat.trinity_config import dump
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.arguments import hydra_flags
@@ -37,6 +39,7 @@ def translate_launch(
     _refuse_idle(launch)
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
+    launch = taught_launch(launch, options.rules)
     effective = effective_config(launch, version=options.verl_version, root=root)
     return translate_config(effective, options, root=root)
 
@@ -61,7 +64,10 @@ def translate_config(
     """As ``translate_launch`` for a configuration that is composed already (a veRL YAML)."""
     refuse_other_mains(effective)
     refuse_errors(effective)
-    translation = translate(effective, options, root=root)
+    found = judged(effective, options, root=root)
+    if found.refused:
+        raise refusal_of_all(found.refused)
+    translation = found.translation
     header = header_lines(translation, options)
     comments = {path: shown(note) for path, note in translation.provenance.items()}
     written, _ = referred(translation.config)

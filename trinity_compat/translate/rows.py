@@ -11,14 +11,13 @@ import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from trinity_compat.data import data_path
 from trinity_compat.dotted import sections_above
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.user_rules import paths_of
-from trinity_compat.translate.user_rules import read as user_rules_of
+from trinity_compat.translate.user_rules import Rules, paths_of
+from trinity_compat.translate.user_rules import read as read_rules
 
 HOWS: Mapping[str, Status] = {
     "copy": Status.MAPPED,  # the value as it is
@@ -120,8 +119,13 @@ def load_rows(user_rules: str | None = None) -> Rows:
     shipped = _shipped()
     if user_rules is None:
         return shipped
-    own = user_rules_of(Path(user_rules), HOWS)
+    own = rules_of(user_rules).rows
     return Rows.of([*shipped.all(), *(_row(key, form) for key, form in own.items())])
+
+
+def rules_of(name: str | None) -> Rules:
+    """What the user's rule file (or a shipped family of that name) says. Raises UserError for a bad one."""
+    return read_rules(name, HOWS)
 
 
 @functools.cache

@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from trinity_compat.errors import UserError, Where
 
 BATCH = "data.train_batch_size"
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 _SEARCHED = 100_000  # larger divisors are found as what the smaller ones leave
+
+
+_STRETCHED = 2  # a mini-batch is made at most so many times as large, or as small
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """How one veRL step is cut: ``count`` optimizer updates of ``prompts`` prompts each. ``why`` says what
+    veRL does otherwise, empty where that is what it does."""
+
+    count: int
+    prompts: int
+    why: str = ""
+
+
+def uneven(batch: int, mini: int) -> Updates | None:
+    """The even cut nearest to veRL's uneven one: ``batch`` prompts in mini-batches of ``mini``, both ≥ 1.
+
+    Source: ``update_policy`` in workers/actor/dp_actor.py of veRL 0.2 to 0.7.
+    None where no cut is near.
+    """
+    if mini > batch:
+        why = (
+            f"{MINI}={mini} is more than {BATCH}={batch}: one update a step, of all {batch} prompts; veRL "
+            f"also scales the loss of that update by {batch}/{mini}"
+        )
+        return Updates(1, batch, why)
+    near = min(_divisors(batch), key=lambda size: abs(math.log(size / mini)))
+    if not mini / _STRETCHED <= near <= mini * _STRETCHED:
+        return None
+    made = -(-batch // mini)
+    why = (
+        f"{BATCH}={batch} is not divisible by {MINI}={mini}: veRL makes {made} updates a step, the last of "
+        f"{batch % mini} prompts; here they are {batch // near} of {near} each"
+    )
+    return Updates(batch // near, near, why)
 
 
 def mini_batches(batch: int, mini: int, where: Where | None = None) -> int:

@@ -54,7 +54,8 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
 
 def refuse_other_mains(effective: EffectiveConfig) -> None:
     """Raise UserError unless the launch's main is one that is translated."""
-    mains.refuse(effective.launch.module, effective.launch.where)
+    launch = effective.launch
+    mains.refuse(launch.module, launch.where, launch.main)
 
 
 def symbolic_settings(

@@ -1,23 +1,75 @@
-"""A user's own rows (``--rules FILE``): a YAML mapping of veRL keys to rows, checked before it counts."""
+"""A user's own rules (``--rules FILE``), checked before they count.
+
+A YAML mapping of keys to rows. Five names are not keys: ``mains`` (module: the translated main that it is
+taken for), ``sections`` (a fork's section: veRL's), ``metrics`` (a fork's metric: veRL's), ``include``
+(families of forks whose rules are shipped under ``translators/forks/``, or files beside this one),
+``description``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
+from trinity_compat.mains import TRANSLATED, as_module
 from trinity_compat.translate.model import Status
 from trinity_compat.verl_config.yaml_files import key_lines
 
 CODE = "TC002"
 
 
-def read(path: Path, hows: Mapping[str, Status]) -> dict[str, dict[str, object]]:
-    """key → the row's fields, ``why`` and ``code`` filled in. ``hows``: what a row's ``how`` may be.
+FAMILIES = "translators/forks"
+_INCLUDED = 8  # files in each other
+_TABLES = ("mains", "sections", "metrics")
+_RESERVED = (*_TABLES, "include", "description")
 
-    Raises UserError with file and line for what can't be read or is no row.
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What rule files say. ``rows``: key → the row's fields, ``why`` and ``code`` filled in. ``renamed``: a
+    fork's key → veRL's, of the same meaning. The others are as in the file."""
+
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    mains: Mapping[str, str] = field(default_factory=dict)
+    sections: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, below: Rules) -> Rules:
+        """These rules laid over others: of two that name the same, these count."""
+        return Rules(
+            {**below.rows, **self.rows},
+            {**below.renamed, **self.renamed},
+            {**below.mains, **self.mains},
+            {**below.sections, **self.sections},
+            {**below.metrics, **self.metrics},
+        )
+
+
+def read(name: str | None, hows: Mapping[str, Status]) -> Rules:
+    """The rules of a file, or of a shipped family; none for None. ``hows``: what a row's ``how`` may be.
+
+    Raises UserError with file and line for what can't be read or is no rule.
     """
+    return _read(_place_of(name, Path()), hows, 0) if name is not None else Rules()
+
+
+def families() -> dict[str, Path]:
+    """The families of forks whose rules are shipped, by name."""
+    return {path.stem: path for path in sorted(data_path(FAMILIES).glob("*.yaml"))}
+
+
+def _place_of(name: str, beside: Path) -> Path:
+    """A file of the user's, else a family's. A bare word that is neither stays what it is, to be refused."""
+    path = beside / name
+    return path if path.exists() else families().get(name, path)
+
+
+def _read(path: Path, hows: Mapping[str, Status], depth: int) -> Rules:
     import yaml  # only here: the shipped rows are JSON because it loads forty times faster
 
     try:
@@ -25,17 +77,55 @@ def read(path: Path, hows: Mapping[str, Status]) -> dict[str, dict[str, object]]
         lines = key_lines(text)
         forms = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"cannot read the rules: {_told(error)}", where=Where(str(path))) from None
+        hint = f"a file, or one of {', '.join(families())}" if isinstance(error, OSError) else None
+        raise UserError(f"cannot read the rules: {_told(error)}", where=Where(str(path)), hint=hint) from None
     if not isinstance(forms, Mapping):
         raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
+    _refuse_problems(forms, lines, path, hows)
+    rules = _rules_of(forms, path.name)
+    if depth >= _INCLUDED:
+        raise UserError("the rules include each other", where=Where(str(path), lines.get("include", 0)))
+    for name in reversed(paths_of(forms.get("include", ()))):
+        rules = rules.over(_read(_place_of(name, path.parent), hows, depth + 1))
+    return rules
+
+
+def _refuse_problems(
+    forms: Mapping[object, object], lines: Mapping[str, int], path: Path, hows: Mapping[str, Status]
+) -> None:
     for key, form in forms.items():
-        problem = _problem(form, hows)
+        problem = _problem_of_table(str(key), form) if key in _RESERVED else _problem(form, hows)
         if problem:
             message, hint = problem
             where = Where(str(path), lines.get(str(key), 0))
-            raise UserError(f"rule for {str(key)!r} {message}", where=where, hint=hint)
-    defaults = {"why": f"a rule of {path.name}", "code": CODE}
-    return {str(key): {**defaults, **form} for key, form in forms.items()}
+            what = f"{key}" if key in _RESERVED else f"rule for {str(key)!r}"
+            raise UserError(f"{what} {message}", where=where, hint=hint)
+
+
+def _problem_of_table(name: str, form: object) -> Problem | None:
+    """What is wrong with what stands under a name that is no key."""
+    if name == "description":
+        return None if isinstance(form, str) else ("is no text", None)
+    if name == "include":
+        return None if _is_paths(form) else ("is no list of names", f"{name}: [verl-agent]")
+    names = [item for pair in form.items() for item in pair] if isinstance(form, Mapping) else [form]
+    if not isinstance(form, Mapping) or not all(map(_is_text, names)):
+        return "is no mapping of names to names", f"{name}: {{theirs: veRL's}}"
+    wrong = [main for main in form.values() if name == "mains" and main not in TRANSLATED]
+    return (f"names {wrong[0]}, which isn't translated", f"one of {', '.join(TRANSLATED)}") if wrong else None
+
+
+def _rules_of(forms: Mapping[object, Any], file: str) -> Rules:
+    defaults = {"why": f"a rule of {file}", "code": CODE}
+    rows = {str(key): {**defaults, **form} for key, form in forms.items() if key not in _RESERVED}
+    mains, sections, metrics = (dict(forms.get(name) or {}) for name in _TABLES)
+    return Rules(
+        rows={key: form for key, form in rows.items() if "as" not in form},
+        renamed={key: form["as"] for key, form in rows.items() if "as" in form},
+        mains={as_module(module): main for module, main in mains.items()},
+        sections=sections,
+        metrics=metrics,
+    )
 
 
 def _told(error: Exception) -> str:
@@ -59,6 +149,8 @@ def _problem(form: object, hows: Mapping[str, Status]) -> Problem | None:
         accepts, asked = _FIELDS[name]
         if not accepts(value):
             return f"has {name}: {value!r}", f"{name} is {asked}"
+    if "as" in form:
+        return ("has 'as' and 'how'", "'as' alone: its row is that of veRL's key") if "how" in form else None
     how = form.get("how")
     if how not in hows:
         return "lacks a valid 'how'", f"one of {', '.join(hows)}"
@@ -103,6 +195,7 @@ def _is_text(value: object) -> bool:
 # field → whether a value fits, and what is asked for
 _FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "how": (_is_text, "a word"),
+    "as": (_is_text, "the key of veRL's that means the same"),
     "why": (_is_text, "a text"),
     "code": (_is_text, "a code such as TC002"),
     "to": (_is_paths, "a path, or a list of paths, of the Trinity configuration"),

@@ -48,7 +48,7 @@ def effective_config(
     file or folder that isn't there, a config group without that choice.
     """
     read = _read_launch(launch, root)
-    if not known_main(launch.module):
+    if not known_main(launch.taken_for):
         return _keys_only(read, version)
     if version is not None:
         choice = VersionChoice(check_version(version), f"asked for ({version})")
@@ -74,7 +74,7 @@ def version_sensitive(
     some of the releases have are left out unless their value isn't null.
     """
     read = _read_launch(launch, root)
-    best = fit_releases(read).best if known_main(launch.module) else ()
+    best = fit_releases(read).best if known_main(launch.taken_for) else ()
     if chosen not in best or len(best) < 2:
         return []
     values = {version: compose_as(read, VersionChoice(version, "")).settings for version in best}
@@ -97,7 +97,7 @@ def _read_launch(launch: Launch, root: Path | None) -> ReadLaunch:
 
 def fit_releases(read: ReadLaunch) -> Fit:
     """How well each release takes the launch's overrides."""
-    candidates = releases_of(read.launch.module)
+    candidates = releases_of(read.launch.taken_for)
     flavour, content = user_keys(read.path(candidates[-1]))
     overrides = [given.override for given in read.arguments.overrides]
     known = nodes(content)

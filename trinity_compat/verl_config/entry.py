@@ -85,7 +85,7 @@ def search_path(launch: Launch, version: str, flags: Flags, root: Path) -> Searc
     Raises UserError when --config-path or --config-dir names a folder that cannot be read.
     """
     tree, module = release_tree(version), launch.module
-    folder, primary = _main_config(module, version)
+    folder, primary = _main_config(launch.taken_for, version)
     name = flags.get("config_name")
     where = flags.words["config_name"].where if name else launch.where
     path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)

@@ -121,6 +121,7 @@ class Log:
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
     given: dict[str, Given] = field(default_factory=dict)
     guesses: Guesses = field(default_factory=Guesses)
+    mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""
@@ -163,6 +164,7 @@ class Shell:
     where: Where = field(default_factory=lambda: Where(""))
     depth: int = 0
     loops: int = 0
+    waits: bool = False  # the innermost loop ends by what is in it only: ``while true``
     calls: int = 0  # functions and sourced files in each other
     guarded: int = 0  # inside a condition: set -e doesn't count
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
@@ -356,6 +358,7 @@ class Shell:
         shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
         shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
         shell.loops = shell.calls = shell.guarded = 0
+        shell.waits = False
         shell.frames = []
         shell.reach = replace(self.reach, hooked=False, through=False)
         return shell

@@ -25,7 +25,7 @@ def run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...]
 def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...]) -> int:
     texts = [text_of(field) for field in fields]
     name = texts[0].rsplit("/", 1)[-1]
-    found = mains.find(texts, text_of(sh.cwd))
+    found = mains.find(texts, text_of(sh.cwd), sh.log.mains)
     # first: a training main counts whatever its program is called otherwise
     if found is not None:
         start = sh.reach.start or _start(sh, fields[0], prefix, isolated=found.isolated)
@@ -148,7 +148,8 @@ def _launch(
     values.update(prefix)
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
-    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, text_of(sh.cwd) or ".", start))
+    cwd = text_of(sh.cwd) or "."
+    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main))
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0

@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from trinity_compat import mains, ray_jobs
 from trinity_compat.launch.core.options import Options
 from trinity_compat.launch.core.state import Shell
-from trinity_compat.launch.core.values import Prefix, Value, doubt_in, from_character, literal, text_of
+from trinity_compat.launch.core.values import (
+    Prefix,
+    Value,
+    doubt_in,
+    from_character,
+    literal,
+    open_source,
+    text_of,
+)
 from trinity_compat.launch.launchers import shells
+from trinity_compat.launch.model import Open
 from trinity_compat.launch.shell.assignments import NAME
 from trinity_compat.launch.words import parameters
 
@@ -210,10 +219,19 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
             return Wrapped(name, [literal("bash", sh.where), *fields[script:]], prefix=own)
     if name in STRINGS:
         for value, text in zip(fields[1:], texts[1:], strict=True):
-            if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text) and not doubt_in([value]):
+            if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
+                _note_open_code(sh, name, value)
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
                 return Wrapped(shown, code=body, prefix=own, remote=away)
     return None
+
+
+def _note_open_code(sh: Shell, name: str, value: Value) -> None:
+    """Say that code with an open piece (``tmux send-keys "… $(hostname)"``) is read without it."""
+    doubts = (open_source(bit) for bit in value)
+    if doubt := next((doubt for doubt in doubts if isinstance(doubt, Open)), None):
+        message = f"{name} is given code that depends on {doubt.expression}, which cannot be known here"
+        sh.warn("TP101", f"{message}; the rest of it is read", sh.where)
 
 
 def _container_env(fields: list[Value], texts: list[str]) -> Prefix:

@@ -68,6 +68,8 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
             return builtin(sh, fields[1:])
     if mains.OVERRIDE.match(name):  # `actor.lr=1e-6` as a command: the line above was to continue
         return _lost_override(sh, name)
+    if name.startswith("-"):
+        return _not_a_command(sh, name)
     return external.run(sh, fields, prefix)
 
 
@@ -89,8 +91,8 @@ def _temporary(sh: Shell, prefix: dict[str, Value]) -> Iterator[None]:
 
 def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -> int:
     """A shell function: its own parameters and locals, its own text."""
-    saved = sh.positional, sh.unit, sh.loops
-    sh.positional, sh.unit, sh.loops = args, function.unit, 0
+    saved = sh.positional, sh.unit, sh.loops, sh.waits
+    sh.positional, sh.unit, sh.loops, sh.waits = args, function.unit, 0, False
     sh.calls += 1
     sh.frames.append(name)
     try:
@@ -101,7 +103,14 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
     finally:
         sh.calls -= 1
         sh.frames.pop()
-        sh.positional, sh.unit, sh.loops = saved
+        sh.positional, sh.unit, sh.loops, sh.waits = saved
+
+
+def _not_a_command(sh: Shell, name: str) -> int:
+    """``-- python3 -m …``, an option on a line of its own: nothing that follows it is started."""
+    sh.warn("TP115", f"bash takes {name!r} for a command and finds none: nothing on this line is started")
+    sh.doubt = None
+    return 127
 
 
 def _lost_override(sh: Shell, name: str) -> int:

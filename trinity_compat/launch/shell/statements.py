@@ -6,6 +6,7 @@ is taken and noted (TP101); the rules are in docs/parse.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from trinity_compat.launch.core import bounds
@@ -19,6 +20,9 @@ from trinity_compat.launch.words.arithmetic import BadArithmetic
 from trinity_compat.launch.words.matching import Matcher, glob
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
+# What never changes as the condition of a loop.
+ALWAYS = re.compile(r"true|/bin/true|:|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
+WAITED = "what the loop waits for is taken to come"
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
 
 
@@ -105,7 +109,10 @@ def _binary(sh: Shell, node: Node) -> int:
         sh.guarded -= 1
     wanted = (status == 0) == (node["Op"] == "&&")
     if sh.doubt is not None:
-        goes_on = leaves(sh, [node["Y"]])  # `check || exit 1`: the check is taken to hold
+        ends_wait = sh.waits and _ends_loop([node["Y"]])  # `while true; do check && break; …`
+        goes_on = not ends_wait and leaves(sh, [node["Y"]])  # `check || exit 1`: the check is taken to hold
+        if ends_wait:
+            wanted, status = True, int(node["Op"] == "||")
         if _turned(sh, node):
             wanted = goes_on or not wanted
             status = int(wanted != (node["Op"] == "&&"))
@@ -115,6 +122,9 @@ def _binary(sh: Shell, node: Node) -> int:
             _note_guess(sh, "the script is taken to go on")
             sh.doubt = None
             return 0
+        elif ends_wait:
+            _note_guess(sh, WAITED)
+            sh.doubt = None
     if not wanted:
         return status
     return run_statement(sh, node["Y"])
@@ -139,6 +149,22 @@ def _leaves(sh: Shell, command: Node, depth: int) -> bool:
         return True
     function = sh.functions.get(name)
     return function is not None and _leaves(sh, function.body.get("Cmd") or {}, depth + 1)
+
+
+def _ends_loop(statements: list[Node]) -> bool:
+    """Whether statements leave the loop around them as done: ``break``, ``return`` without a failure."""
+    return any(_is_done(statement.get("Cmd") or {}) for statement in statements)
+
+
+def _is_done(command: Node) -> bool:
+    if command.get("Type") == "Block":
+        return _ends_loop(command.get("Stmts") or [])
+    if command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
+        return _ends_loop([command["X"], command["Y"]])
+    if command.get("Type") != "CallExpr":
+        return False
+    words = [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command.get("Args") or []]
+    return words[:1] == ["break"] or words in (["return"], ["return", "0"])
 
 
 def _turned(sh: Shell, node: Node) -> bool:
@@ -196,13 +222,16 @@ def _if(sh: Shell, node: Node) -> int:
         body, rest = node.get("Then") or [], other.get("Then") or []
         away, stays = (body, rest) if taken else (rest, body)
         # a script is written to reach its launch: the way that ends it is taken to be the exception
-        if leaves(sh, away) and not leaves(sh, stays) and not other.get("Cond"):
+        waited = sh.waits and _ends_loop(body) != _ends_loop(rest)
+        if waited:
+            taken = _ends_loop(body)
+        elif leaves(sh, away) and not leaves(sh, stays) and not other.get("Cond"):
             taken = not taken
         if _turned(sh, node):
             taken = not taken
             _note_turned(sh, node, f"the condition is {'true' if taken else 'false'}")
         else:
-            _note_guess(sh, f"taken as {'true' if taken else 'false'}")
+            _note_guess(sh, WAITED if waited else f"taken as {'true' if taken else 'false'}")
     sh.doubt = None
     if taken:
         return run_list(sh, node.get("Then") or [])
@@ -232,12 +261,22 @@ def _while(sh: Shell, node: Node) -> int:
             return False
         return going
 
-    return _loop(sh, more, node.get("Do") or [], endless=True)
+    waits = _never_ends(sh, node.get("Cond") or [], until)
+    return _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
 
 
-def _loop(sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: bool) -> int:
+def _never_ends(sh: Shell, condition: list[Node], until: bool) -> bool:
+    """Whether a loop's condition is written out as one that never changes: ``while true``."""
+    text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
+    return text == "false" if until else bool(ALWAYS.fullmatch(text))
+
+
+def _loop(
+    sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: bool, waits: bool = False
+) -> int:
     """Rounds of a loop until it ends; one without an end is read as a single round."""
     before, first, status, rounds, where = len(sh.log.launches), None, 0, 0, sh.where
+    around, sh.waits = sh.waits, waits
     sh.loops += 1
     try:
         while more():
@@ -259,6 +298,7 @@ def _loop(sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: boo
             first = len(sh.log.launches) if first is None else first
     finally:
         sh.loops -= 1
+        sh.waits = around
     return status
 
 
@@ -309,7 +349,7 @@ def _c_style(sh: Shell, node: Node, loop: Node) -> int:
             sh.warn("TP108", f"for ((…)): {error}", severity="error")
             return False
 
-    return _loop(sh, more, node.get("Do") or [], endless=True)
+    return _loop(sh, more, node.get("Do") or [], endless=True, waits=not loop.get("Cond"))
 
 
 def _case(sh: Shell, node: Node) -> int:

@@ -15,6 +15,7 @@ from trinity_compat.launch.core.values import (
     derived,
     doubt_in,
     literal,
+    open_source,
     parts_of,
     text_of,
 )
@@ -332,8 +333,7 @@ def _required(bit: Bit) -> Bit:
 def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, value: Value | None) -> Segs:
     where, operator = unit.where(part), part["Exp"]["Op"]
     word = (part["Exp"].get("Word") or {}).get("Parts") or []
-    surrounding = value is not None and _unset(value)
-    missing = value is None or surrounding or (operator[0] == ":" and _is_null(value))
+    missing = _is_null(value) if operator[0] == ":" else _is_missing(sh, name, value)
     if operator in (":+", "+"):
         return [] if missing else _default_word(sh, unit, word, quoted)
     if not missing:
@@ -342,7 +342,7 @@ def _scalar_default(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, 
         sh.warn("TP104", f"${name} must be set; without it bash ends the script here", where)
         return [Seg("", where, EnvRef(name, required=True), quoted)]
     segs = _default_word(sh, unit, word, quoted)
-    if surrounding and value is not None and isinstance(value[0].source, EnvRef):
+    if value is not None and len(value) == 1 and isinstance(value[0].source, EnvRef):
         segs = _with_reference(segs, value[0].source.name, where, quoted)
     if operator in (":=", "="):
         _assign_default(sh, unit, part, name, value_of(segs))
@@ -357,8 +357,16 @@ def _default_word(sh: Shell, unit: Unit, word: list[Node], quoted: bool) -> Segs
 
 
 def _is_null(value: Value | None) -> bool:
-    """Empty as far as is known. An open value counts as set."""
-    return not value or (not text_of(value) and all(bit.source is None for bit in value))
+    """Empty as far as is known, unset variables included. What a command would print counts as text."""
+    return not value or not (text_of(value) or any(isinstance(open_source(bit), Open) for bit in value))
+
+
+def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
+    """Unset, which a variable that the script sets to an unset one's value (``X=$Y``) is not."""
+    if value is None or not _unset(value):
+        return value is None
+    declared = sh.variables.get(name)
+    return declared is None or declared.value is None
 
 
 def _assign_default(sh: Shell, unit: Unit, part: Node, name: str, value: Value) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trinity_compat.spec import Mode
 
@@ -23,3 +24,5 @@ class RunOptions:
     dry_run: bool = False
     device: str | None = None  # cpu or cuda; None: what this machine has
     gpus: int | None = None  # of a dry run: how many the cluster has
+    mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
+    rules: str | None = None

@@ -19,25 +19,35 @@ from trinity_compat.runtime.script import shim
 _ANYWHERE = Path("/trinity-compat-run")  # stands for the folder that a run will have
 
 
-def check(script: str, arguments: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
+def check(
+    script: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    taught: Mapping[str, str] = mains.NOTHING_TAUGHT,
+) -> frozenset[str]:
     """The programs, as the script spells them, that start its launches.
 
-    ``environ`` is the environment that the script will find. Raises UserError with the line of a launch that
-    cannot be caught, or whose main is not translated.
+    ``environ`` is the environment that the script will find, ``taught`` the mains that the user named. Raises
+    UserError with the line of a launch that cannot be caught, or whose main is not translated.
     """
-    launches = launches_of(script, arguments, environ)
+    launches = launches_of(script, arguments, environ, taught)
     for launch in launches:
-        _refuse_untranslated(launch)
+        _refuse_untranslated(launch, taught)
         _refuse_unreachable(launch, environ.get("PATH"))
     return programs_of(launches)
 
 
-def launches_of(script: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Sequence[Launch]:
+def launches_of(
+    script: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    taught: Mapping[str, str] = mains.NOTHING_TAUGHT,
+) -> Sequence[Launch]:
     """What the script launches, read as it will run: with folders of ours in front of PATH and PYTHONPATH."""
     text = Path(script).read_text(errors="replace")
     env = shim.variables(_ANYWHERE, script_text=text, env=environ)
     try:
-        return read_script(script, args=arguments, env=env, given=()).launches
+        return read_script(script, args=arguments, env=env, given=(), mains=taught).launches
     except UserError:  # too large to be read: bash takes it all the same
         return ()
 
@@ -47,8 +57,15 @@ def programs_of(launches: Sequence[Launch]) -> frozenset[str]:
     return frozenset(launch.start.program for launch in launches if launch.start and launch.start.program)
 
 
-def _refuse_untranslated(launch: Launch) -> None:
-    if why := mains.refusal(launch.module):
+def _refuse_untranslated(launch: Launch, taught: Mapping[str, str]) -> None:
+    if launch.main and launch.module not in taught:
+        raise UserError(
+            f"{launch.module} is not veRL's own main: a run would train by {launch.main} of veRL's instead; "
+            "nothing of the script was executed",
+            where=launch.where,
+            hint=f"where that is meant, add --main {launch.module}={launch.main}; audit says what differs",
+        )
+    if why := mains.refusal(launch.module, launch.main):
         raise UserError(
             f"{why}; nothing of the script was executed",
             where=launch.where,

@@ -23,6 +23,7 @@ class Invocation:
     wrapper: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # from ray's runtime environment
     cwd: str | None = None
+    main: str = ""  # the translated main that the module is taken for, where it is another
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,10 @@ def find_main(words: Sequence[str]) -> Invocation | None:
         here = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:  # the folder is gone
         here = "/"
-    found = mains.find(words, here)
-    return Invocation(found.module, tuple(words[found.arguments :]), found.wrapper) if found else None
+    found = mains.find(words, here, json.loads(os.environ.get(mains.VARIABLE, "{}")))
+    if found is None:
+        return None
+    return Invocation(found.module, tuple(words[found.arguments :]), found.wrapper, main=found.main)
 
 
 def read_submission(words: Sequence[str], env: Mapping[str, str]) -> Submission:

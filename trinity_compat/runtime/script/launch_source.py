@@ -36,11 +36,14 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     everything derived from it follows; the options that come back hold the rest."""
     words = [text for text in call.options.sets if not is_trinity_only(text)]
     launch, environ = launch_of(found, call)
-    mains.refuse(launch.module, launch.where)
+    mains.refuse(launch.module, launch.where, launch.main)
     added = [Word((Part(text),), Where("--set")) for text in words]
     # Last, as Hydra lets the last word win.
     launch = replace(launch, arguments=(*launch.arguments, *added))
-    asked = TranslateOptions(resolve=True, environ=environ, command=_command(call))
+    taught = call.options.mains
+    asked = TranslateOptions(
+        resolve=True, environ=environ, command=_command(call), rules=call.options.rules, mains=taught
+    )
     translation, text = translate_launch(launch, asked)
     length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))
     rest = tuple(item for item in call.options.sets if item not in words)
@@ -48,7 +51,7 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
         translation.config,
         text,
         _record(launch, call),
-        _audit(launch, environ, call.script),
+        _audit(launch, environ, call),
         (*_notes(translation), *_left_out(found)),
     )
     return source, replace(call.options, sets=rest)
@@ -66,7 +69,8 @@ def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str,
         for launch in _static_launches(call, environ):
             if _same(launch, found, call.environ):
                 return launch, call.environ
-    launch = read_argv(["python3", "-m", found.module, *found.arguments]).launches[0]
+    words = ["python3", "-m", found.module, *found.arguments]
+    launch = read_argv(words, mains=call.options.mains).launches[0]
     return replace(launch, env=_exported(call, found), wrapper=found.wrapper), dict(os.environ)
 
 
@@ -88,7 +92,8 @@ def _same(launch: Launch, found: Invocation, environ: Mapping[str, str]) -> bool
 
 def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[Launch]:
     try:
-        return read_script(call.script, cwd=call.cwd, env=environ, args=call.arguments).launches
+        taught = call.options.mains
+        return read_script(call.script, cwd=call.cwd, env=environ, args=call.arguments, mains=taught).launches
     except UserError:
         return ()
 
@@ -128,7 +133,9 @@ def _left_out(found: Invocation) -> list[str]:
     return [f"note: {', '.join(left)} is left out: the run starts processes of its own"] if left else []
 
 
-def _audit(launch: Launch, environ: Mapping[str, str], script: str) -> str:
+def _audit(launch: Launch, environ: Mapping[str, str], call: ScriptCall) -> str:
     """What ``trinity-compat audit --format json`` says of the launch."""
-    found = audit_launch(resolved_launch(launch, environ), AuditRequest(), source=script)
+    taught = TranslateOptions(rules=call.options.rules, mains=call.options.mains)
+    request = AuditRequest(options=taught)
+    found = audit_launch(resolved_launch(launch, environ), request, source=call.script)
     return render(Audit((found,)), "json")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity_compat.errors import UserError
+from trinity_compat.launch.sources import is_job
 from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.processes import children
@@ -36,12 +37,14 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     check_script(Path(script))
     # A script that runs `trinity-compat run` itself must not find the outer one's programs.
     environ = shim.without(os.environ)
-    programs = catchable.check(script, arguments, environ)
+    programs = catchable.check(script, arguments, environ, options.mains)
     with handover.folder_of(
         ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ)
     ) as folder:
         text = Path(script).read_text(errors="replace")
-        env = shim.install(folder / "bin", script_text=text, env=environ, programs=programs)
+        env = shim.install(
+            folder / "bin", script_text=text, env=environ, programs=programs, taught=options.mains
+        )
         env[shim.SESSION] = str(folder)
         # Without this process nobody would know of the run any more: it ends with it, however that ends.
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
@@ -57,6 +60,11 @@ def check_script(path: Path) -> None:
     if path.is_dir():
         raise UserError(
             f"{path} is a folder", hint="name a veRL shell script or a Trinity YAML (x.yaml) in it"
+        )
+    if path.suffix in (".py", ".ipynb") or is_job(str(path)):
+        raise UserError(
+            f"{path} is not a shell script",
+            hint=f"put the command that it starts into one; trinity-compat parse {path} shows it",
         )
     if not path.is_file():
         raise UserError(f"no such script: {path}", hint="name a veRL shell script or a Trinity YAML (x.yaml)")

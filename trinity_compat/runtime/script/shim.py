@@ -10,6 +10,7 @@ main to ``trinity_compat.runtime.script.intercept``, all else to the real progra
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -28,7 +29,8 @@ FOLDER = "TRINITY_COMPAT_SHIM"
 USER_BASH_ENV = "TRINITY_COMPAT_USER_BASH_ENV"
 REAL = "TRINITY_COMPAT_REAL"
 ASKED = "TRINITY_COMPAT_ASKED"
-_OURS = (SESSION, FOLDER, USER_BASH_ENV, REAL, ASKED)
+MAINS = mains.VARIABLE
+_OURS = (SESSION, FOLDER, USER_BASH_ENV, REAL, ASKED, MAINS)
 _MARKS = (*mains.MARKS, "job submit")
 
 _PROGRAM = """#!/bin/sh
@@ -126,31 +128,35 @@ def install(
     script_text: str,
     env: Mapping[str, str],
     programs: Iterable[str] = (),
+    taught: Mapping[str, str] = mains.NOTHING_TAUGHT,
     interceptor: Sequence[str] = (sys.executable, "-P", "-m", "trinity_compat.runtime.script.intercept"),
 ) -> dict[str, str]:
     """Write the programs into ``folder``, which lies in the session's, and return ``env`` with them in front.
 
-    ``programs`` are those that start the script's launches, as it spells them. ``interceptor`` is called as
-    ``… REAL NAME WORDS…`` for words that may start a training main.
+    ``programs`` are those that start the script's launches, as it spells them, ``taught`` the mains that the
+    user named. ``interceptor`` is called as ``… REAL NAME WORDS…`` for words that may start a training main.
     """
     python_folder(folder).mkdir(parents=True, exist_ok=True)
     by_path = _called_by_path(script_text, env)
     by_path |= {name for name in programs if "/" in name and can_be_function(name)}
     there = {name for name in NAMES if shutil.which(name, path=env.get("PATH", os.defpath))}
+    # A module is also called as its file: what both spellings have is the last part of the name.
+    marks = (*_MARKS, *(module.rpartition(".")[2] for module in taught))
     names = sorted({*ALWAYS, *there, *(name for name in programs if "/" not in name)})
     for name in {*names, *(Path(path).name for path in by_path)}:
-        _write_program(folder / name, shlex.join(interceptor))
+        _write_program(folder / name, shlex.join(interceptor), marks)
     (folder / "bash_env").write_text(_bash_env(folder, names, sorted(by_path)))
     (python_folder(folder) / "sitecustomize.py").write_text(
         _SITE.format(
-            marks=_MARKS,
+            marks=marks,
             asked=ASKED,
             folder_name=FOLDER,
             session_name=SESSION,
             interceptor=list(interceptor),
         )
     )
-    return variables(folder, script_text=script_text, env=env)
+    known = {MAINS: json.dumps(dict(taught))} if taught else {}
+    return {**variables(folder, script_text=script_text, env=env), **known}
 
 
 def without(env: Mapping[str, str]) -> dict[str, str]:
@@ -173,12 +179,12 @@ def _without_folder(path: str, folder: str) -> str:
     return ":".join(part for part in path.split(":") if part != folder)
 
 
-def _write_program(path: Path, interceptor: str) -> None:
+def _write_program(path: Path, interceptor: str, marks: Sequence[str]) -> None:
     path.write_text(
         _PROGRAM.format(
             interceptor=interceptor,
             name=path.name,
-            patterns="|".join(f'*"{mark}"*' for mark in _MARKS),
+            patterns="|".join(f'*"{mark}"*' for mark in marks),
             folder_name=FOLDER,
             session_name=SESSION,
             real=REAL,

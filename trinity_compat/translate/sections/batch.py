@@ -29,9 +29,9 @@ FILES = "data.train_files"
 @derivation
 def batch(view: LaunchView) -> Said:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
-    mini, n, r = view.integer(MINI), view.size(N), view.r
+    mini, n, r = view.mini, view.size(N), view.r
     yield REPEATS.put(n)
-    yield Put(GROUPS, mini, (MINI,))
+    yield Put(GROUPS, mini, (MINI, BATCH) if view.updates.why else (MINI,))
     yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
     yield Put(
         "synchronizer.sync_method", _sync_method(view), note="how weights travel; nccl, checkpoint or memory"
@@ -41,8 +41,21 @@ def batch(view: LaunchView) -> Said:
     yield Put("synchronizer.sync_offset", *_offset(view))
     if view.published:
         yield Put("synchronizer.sync_timeout", 1200, note="as in the published guide")
+    if view.updates.why:
+        yield from _uneven(view)
     if r > 1:
         yield from _step_cautions(view)
+
+
+def _uneven(view: LaunchView) -> Iterator[Verdict]:
+    """Said of the mini-batch, and of the train batch where only that is the launch's own."""
+    for key in (MINI,) if view.is_set(MINI) else (MINI, BATCH):
+        yield Verdict(key, Status.APPROXIMATED, view.updates.why + _multiplied(view))
+
+
+def _multiplied(view: LaunchView) -> str:
+    """What is not known of a fork, whose trainer may make more of a train batch."""
+    return "; a fork that multiplies its samples makes more of them" if view.origin.unknown else ""
 
 
 @way_back

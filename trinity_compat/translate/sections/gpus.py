@@ -14,7 +14,6 @@ from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
 from trinity_compat.translate.sections.reward import reward_model_gpus
 from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.steps import MINI
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 ROLLOUT = f"{ARR}.rollout"
@@ -148,7 +147,7 @@ def _sequence_parallel(view: LaunchView, size: int) -> Said:
 def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
     old = view.old_trinity
     engine = tp if old else tp * view.size(DP) * view.size(PP)
-    experiences = view.integer(MINI) * view.size(N)
+    experiences = view.mini * view.size(N)
     return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
 
 

@@ -1,0 +1,73 @@
+"""Mains of one's own: which are taken for veRL's, by what they are given or by what the user says."""
+
+import pytest
+
+from trinity_compat import mains
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_argv, read_text
+
+PPO, DAPO = mains.TRANSLATED
+KEY = "actor_rollout_ref.actor.optim.lr=1e-6"
+
+
+def taken(line, **taught):
+    launches = read_text(f"{line}\n", mains=mains.teachings(list(taught.get("teach", {}).items()))).launches
+    return [(launch.module, launch.main) for launch in launches]
+
+
+@pytest.mark.parametrize(
+    ("line", "module", "main"),
+    [
+        (f"python3 -m agent.trainer.main_ppo {KEY}", "agent.trainer.main_ppo", PPO),
+        (f"python3 -m verl.trainer.main_ppo_of_a_fork {KEY}", "verl.trainer.main_ppo_of_a_fork", PPO),
+        (f"python3 train.py {KEY}", "train", PPO),
+        (f"python3 -m absolute.main +{KEY}", "absolute.main", PPO),
+        (f"torchrun --nproc_per_node 2 -m rl.start {KEY}", "rl.start", PPO),
+        (f"python3 -m mine.main_dapo {KEY}", "mine.main_dapo", DAPO),
+        (f"python3 -m mine.start {KEY} algorithm.filter_groups.enable=True", "mine.start", DAPO),
+        (f"python3 -m mine.start {KEY} +algorithm.filter_groups.enable=True", "mine.start", PPO),
+        (f"python3 -m verl.trainer.main_ppo {KEY}", PPO, ""),
+        (f"python3 -m recipe.dapo.main_dapo {KEY}", DAPO, ""),
+        (f"python3 -m recipe.prime.main_prime {KEY}", "recipe.prime.main_prime", ""),
+        (f"python3 -m recipe.one_step_off_policy.main_ppo {KEY}", "recipe.one_step_off_policy.main_ppo", ""),
+        ("python3 -m agent.trainer.main_ppo optim.lr=1", "agent.trainer.main_ppo", ""),
+        ("python3 -m verl.trainer.main config=x.yaml algorithm.adv_estimator=grpo", "verl.trainer.main", ""),
+    ],
+)
+def test_a_main_is_taken_for_verl_s_by_the_keys_that_it_is_given(line, module, main):
+    assert taken(line) == [(module, main)]
+
+
+@pytest.mark.parametrize("name", ["main_generation", "merge_weights", "eval_math"])
+def test_what_takes_verl_s_keys_and_trains_nothing_is_no_launch(name):
+    assert taken(f"python3 -m tools.{name} {KEY}") == []
+
+
+@pytest.mark.parametrize("spelled", ["agent.start", "agent/start.py", "./agent/start.py"])
+def test_the_user_names_a_main_by_its_module_or_file(spelled):
+    assert taken("python3 agent/start.py --config-name x", teach={spelled: PPO}) == [("agent.start", PPO)]
+    assert taken("python3 -m agent.start --config-name x") == []
+
+
+def test_what_the_user_says_goes_before_what_the_module_is():
+    assert taken("python3 -m recipe.prime.main_prime a=1", teach={"recipe.prime.main_prime": PPO}) == [
+        ("recipe.prime.main_prime", PPO)
+    ]
+
+
+def test_a_command_line_is_read_with_the_same_mains():
+    launch = read_argv(["python3", "-m", "agent.start"], mains={"agent.start": PPO}).launches[0]
+    assert launch.taken_for == PPO
+
+
+def test_only_a_translated_main_can_be_stood_for():
+    with pytest.raises(
+        UserError, match=r"--main a\.b=verl\.trainer\.main_sft: .* is no main that is translated"
+    ):
+        mains.teachings([("a.b", "verl.trainer.main_sft")])
+
+
+def test_the_refusal_of_another_main_names_the_option():
+    with pytest.raises(UserError) as error:
+        mains.refuse("skyrl.train.main_base")
+    assert "--main skyrl.train.main_base=verl.trainer.main_ppo" in str(error.value)

@@ -1,0 +1,27 @@
+"""What a file that is not a shell script starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trinity_compat.errors import Where
+from trinity_compat.launch.core.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Shell ``code``, or the ``words`` of one program; ``env`` are variables that it is given."""
+
+    where: Where
+    code: Value = ()
+    words: tuple[Value, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """``note``: in one sentence, what the file is and how it is read."""
+
+    commands: tuple[Command, ...]
+    note: str

@@ -1,0 +1,34 @@
+"""Which kind of file a source is: by its ending, and a YAML by its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity_compat.launch.sources import job_spec, notebook, python_file
+from trinity_compat.launch.sources.model import Contents
+
+_YAML = (".yaml", ".yml")
+_LARGEST = 1 << 20  # bytes
+
+
+def contents_of(name: str, text: str, args: Sequence[str] = ()) -> Contents | None:
+    """What the file ``name`` starts, where it isn't a shell script. ``args``: its own arguments.
+
+    Raises UserError for a file that isn't what its ending says.
+    """
+    if name.endswith(".py"):
+        return python_file.read(name, text, args)
+    if name.endswith(".ipynb"):
+        return notebook.read(name, text)
+    return job_spec.read(name, text) if name.endswith(_YAML) else None
+
+
+def is_job(path: str) -> bool:
+    """Whether a YAML file is the specification of a job, not a configuration of veRL's."""
+    try:
+        if not path.endswith(_YAML) or Path(path).stat().st_size > _LARGEST:
+            return False
+        return job_spec.kind_of(Path(path).read_text(encoding="utf-8")) is not None
+    except (OSError, UnicodeDecodeError):
+        return False

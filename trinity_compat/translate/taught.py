@@ -1,0 +1,55 @@
+"""A launch as the user's rules (``--rules``) teach us to read it.
+
+Before it is composed, so that they count for what Hydra would refuse as well as for what becomes of a key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trinity_compat.launch.model import Launch, Part, Word
+from trinity_compat.translate.rows import Rows, load_rows, rules_of
+from trinity_compat.translate.unknown import USER_RULE
+from trinity_compat.translate.user_rules import Rules
+from trinity_compat.verl_config import FLAVOURS
+from trinity_compat.verl_config.releases import key_index
+
+_OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)(?==)")
+
+
+def taught_launch(launch: Launch, rules: str | None) -> Launch:
+    """``launch`` with the keys that rules rename under veRL's names, and with ``++`` before those that only a
+    rule knows: Hydra's configuration has no place for them, the rule says what becomes of them."""
+    if rules is None:
+        return launch
+    said, rows = rules_of(rules), load_rows(rules)
+    return replace(launch, arguments=tuple(_word(word, said, rows) for word in launch.arguments))
+
+
+def _word(word: Word, said: Rules, rows: Rows) -> Word:
+    first = word.parts[0] if word.parts else Part("")
+    match = _OVERRIDE.match(first.text) if first.source is None else None
+    if match is None:
+        return word
+    mark, spelled = match[1] or "", match[2]
+    key = _renamed(spelled, said.renamed, said.sections)
+    if key == spelled and mark in ("", "+") and _only_a_rule_knows(key, rows):
+        mark = "++"
+    text = f"{mark}{key}{first.text[match.end() :]}"
+    return replace(word, parts=(replace(first, text=text), *word.parts[1:]))
+
+
+def _renamed(key: str, keys: Mapping[str, str], sections: Mapping[str, str]) -> str:
+    """``key`` under veRL's name; of sections in each other the innermost that a rule names."""
+    if key in keys:
+        return keys[key]
+    above = max((name for name in sections if key.startswith(f"{name}.")), key=len, default=None)
+    return key if above is None else sections[above] + key[len(above) :]
+
+
+def _only_a_rule_knows(key: str, rows: Rows) -> bool:
+    row, index = rows.find(key), key_index()
+    known = any(key in index[flavour] for flavour in (*FLAVOURS, "groups"))
+    return row is not None and row.code == USER_RULE and not known
