@@ -10,10 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import write_file
+from trinity_compat.synchronizer.files import write_share
+from trinity_compat.synchronizer.parts import PartWriter
 
 FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
@@ -53,23 +55,51 @@ class RankZeroEngine(CheckpointEngine):
 
 @CheckpointEngineRegistry.register(FILE)
 class FileCheckpointEngine(RankZeroEngine):
-    """Writes each version into ``directory``."""
+    """Writes its share of each version into ``directory``: rank 0 all of it, or every rank some (``shared``);
+    ``recycle`` as ``write_share``'s."""
 
-    def __init__(self, bucket_size: int, is_master: bool = False, *, directory: str, **more: Any) -> None:
+    def __init__(
+        self,
+        bucket_size: int,
+        is_master: bool = False,
+        *,
+        directory: str,
+        shared: bool = False,
+        recycle: bool = False,
+        **more: Any,
+    ) -> None:
         super().__init__(bucket_size, is_master, **more)
-        self.directory = directory
+        self.directory, self.shared, self.recycle = directory, shared, recycle
+        self._writer = PartWriter()
 
     async def send_weights(
         self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, Any]:
-        """Write ``weights`` as version ``global_steps``. Every rank must walk through them: each item
-        is an all-gather. Returns WeightFile's fields on rank 0, {} elsewhere."""
-        if not self.is_master:
-            for _ in weights:
+        """Write ``weights`` of version ``global_steps``. Every rank must walk through them: each item is an
+        all-gather. Returns {"share": Share}; {} where nothing is written. Raises as ``write_share``."""
+        cast = ((name, self._cast(tensor)) for name, tensor in weights)
+        try:
+            if not (self.shared or self.is_master):
+                return {}
+            writer, writers = _place() if self.shared else (0, 1)
+            share = write_share(
+                self.directory,
+                int(global_steps or 0),
+                cast,
+                writer=writer,
+                writers=writers,
+                recycle=self.recycle,
+                by=self._writer,
+            )
+            return {"share": share}
+        finally:  # or the others would wait for this rank in the all-gather of what it has not drawn
+            for _ in cast:
                 pass
-            return {}
-        on_cpu = ((name, self._cast(tensor).cpu()) for name, tensor in weights)
-        return asdict(write_file(self.directory, int(global_steps or 0), on_cpu))
+
+
+def _place() -> tuple[int, int]:
+    """This rank, and how many there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 @CheckpointEngineRegistry.register(BROADCAST)

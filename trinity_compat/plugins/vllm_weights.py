@@ -8,8 +8,7 @@ merged into what they adapt (trainer/config.py), so veRL's adapter branch has no
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 from unittest.mock import patch
@@ -19,11 +18,9 @@ from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
 from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 
 from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, read_file
+from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.parts import Named
 
-_FILE_BUCKET = 1 << 30  # bytes: what of a file lies in the host's memory at a time
-
-Named = tuple[str, torch.Tensor]
 Load = Callable[[list[Named]], object]
 
 
@@ -32,7 +29,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
 
     model_runner: Any
     rank: int
-    _weight_group: Any = None
+    _weight_group: WeightGroup | None = None
+    _reader: Reader | None = None
 
     def __new__(cls, **kwargs: Any) -> Any:
         """veRL's own, which patches vLLM for LoRA, FP8 and QAT. Its ``set_death_signal`` is left out: it
@@ -51,18 +49,22 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
 
         def feed(load: Load) -> None:
             nonlocal count
-            for bucket in _buckets(tensors):
-                load(bucket)
-                count += len(bucket)
+            for named in parts:
+                load(named)
+                count += len(named)
 
         try:
-            tensors = _begun(read_file(WeightFile(path, digest, nbytes)))
-            self._update(feed)
+            with self._files().opened(WeightFile(path, digest, nbytes)) as parts:
+                self._update(feed)
         except WeightsDamaged as error:
             return {"damaged": str(error)}
         except Exception as error:
             return {"failed": _reason(error)}
         return {"tensors": count}
+
+    def _files(self) -> Reader:
+        self._reader = self._reader or Reader()
+        return self._reader
 
     def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> dict[str, Any]:
         """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
@@ -148,25 +150,6 @@ def _mask(model: Any, size: int, forbidden: torch.Tensor) -> None:
         return logits
 
     model.compute_logits = MethodType(compute_logits, model)
-
-
-def _begun(tensors: Iterator[Named]) -> Iterable[Named]:
-    """``tensors``, the first one read: what is wrong with the file shows before any layer is touched."""
-    return itertools.chain([first], tensors) if (first := next(tensors, None)) else ()
-
-
-def _buckets(tensors: Iterable[Named]) -> Iterator[list[Named]]:
-    """At least one tensor each, together up to _FILE_BUCKET."""
-    bucket: list[Named] = []
-    size = 0
-    for name, tensor in tensors:
-        if bucket and size + tensor.nbytes > _FILE_BUCKET:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append((name, tensor))
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
 
 
 def _reason(error: Exception) -> str:

@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from trinity_compat.synchronizer.checksum import checksum
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.parts import Named, split
 
 _ALIGN = 16
 _POLL_S = 0.0005
@@ -37,8 +38,6 @@ _OK, _BROKEN = "ok", "broken"
 _SEAL = 64  # hex digits before each word in the store
 _LOOK_S = 0.25  # while a bucket is on its way, between looks whether a rank has given up
 _LEAST_ROOM = 16 << 20  # bytes: a bucket is no smaller, however little the device has left
-
-Named = tuple[str, torch.Tensor]
 
 
 class HandoverFailed(RuntimeError):
@@ -290,17 +289,8 @@ def _buckets(
     tensors: Iterable[Named], limit: int, device: torch.device
 ) -> Iterator[tuple[list[Any], torch.Tensor]]:
     """(layout, bytes) of as many tensors as fit ``limit``; layout rows: name, dtype, shape, offset."""
-    waiting: list[Named] = []
-    size = 0
-    for name, tensor in tensors:
-        nbytes = _padded(tensor)
-        if waiting and size + nbytes > limit:
-            yield _pack(waiting, size, device)
-            waiting, size = [], 0
-        waiting.append((name, tensor))
-        size += nbytes
-    if waiting:
-        yield _pack(waiting, size, device)
+    for named in split(tensors, limit, _padded):
+        yield _pack(named, sum(_padded(tensor) for _, tensor in named), device)
 
 
 def _padded(tensor: torch.Tensor) -> int:

@@ -20,7 +20,7 @@ from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import Ask, Asked
-from trinity_compat.synchronizer.store import as_version
+from trinity_compat.synchronizer.store import as_version, recycles
 from trinity_compat.synchronizer.turns import Turn
 from trinity_compat.trainer.adapter import Claimed, Scores, Send
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
@@ -126,7 +126,8 @@ class BufferExchange:
         else:
             version = as_version(step, send(step), self._spec.sync.method)
         self._buffer.publish_version(version)
-        prune(self._spec.sync.directory, before=self._oldest_needed(step))
+        sync = self._spec.sync
+        prune(sync.directory, before=self._oldest_needed(step), recycle=recycles(sync))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
 

@@ -29,8 +29,9 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
+from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
 from trinity_compat.trainer.checkpoints import (
@@ -177,17 +178,23 @@ class VersionPublisher:
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile:
-        """All ranks gather, rank 0 writes, or broadcasts at ``meeting``. Raises HandoverFailed."""
+        """All ranks gather and write, or rank 0 broadcasts at ``meeting``. Raises HandoverFailed."""
         ranks, until = self._actors.world_size, math.inf
         if meeting is not None:
             until = time.monotonic() + meeting.over_s
             where = {"method": ["meet"] * ranks, "meeting": [asdict(meeting)] * ranks}
             _answers(self._actors.execute_checkpoint_engine(**where), check, until)
         waiting = self._actors.update_weights(global_steps=version, mode="auto")
-        written = [answer for answer in _answers(waiting, check, until) if answer]
-        if len(written) != 1:
-            raise RunError(f"{len(written)} of {ranks} training processes wrote version {version}, not one")
-        return WeightFile(**written[0])
+        done = [answer for answer in _answers(waiting, check, until) if answer]
+        if meeting is None:
+            return self._written(version, [answer["share"] for answer in done])
+        if len(done) != 1:
+            raise RunError(f"{len(done)} of {ranks} training processes sent version {version}, not one")
+        return WeightFile(**done[0])
+
+    def _written(self, version: int, shares: Sequence[Share]) -> WeightFile:
+        told = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
+        return assemble(told.directory, version, shares, recycle=told.recycle)
 
 
 def _replays_routing(config: DictConfig) -> bool:
