@@ -1,4 +1,5 @@
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,16 @@ def test_a_loader_that_changes_a_tensor_harms_neither_the_file_nor_the_next_read
         dict(next(parts))["embed"].zero_()
     with reader.opened(file) as parts:
         assert_same(dict(next(parts)), weights(1))
+
+
+def test_a_part_that_is_torn_after_it_was_read_is_found(tmp_path):
+    reader, version = Reader(), recycled(tmp_path, 1)
+    file = WeightFile(version.path, version.digest, version.nbytes)
+    with reader.opened(file):
+        pass
+    os.truncate(part_of(version, 0), 0)
+    with pytest.raises(WeightsDamaged, match="empty file"), reader.opened(file):
+        pass
 
 
 def test_a_reader_lets_go_of_what_is_deleted(tmp_path):

@@ -5,17 +5,16 @@ module. An extension point of verl 0.9.1 (``CheckpointEngineRegistry``), no patc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import write_share
-from trinity_compat.synchronizer.parts import PartWriter
+from trinity_compat.synchronizer.files import Share, write_share
+from trinity_compat.synchronizer.parts import Named, PartWriter
 
 FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
@@ -25,15 +24,15 @@ class RankZeroEngine(CheckpointEngine):
     receive without veRL's help, so veRL's process groups and topologies stay unused."""
 
     def __init__(
-        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: Any
+        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
     ) -> None:
         self.bucket_size, self.is_master = bucket_size, is_master
         self.dtype: torch.dtype = getattr(torch, dtype)
 
-    def prepare(self) -> dict[str, Any]:
+    def prepare(self) -> dict[str, object]:
         return {}
 
-    def init_process_group(self, **kwargs: Any) -> None:
+    def init_process_group(self, **kwargs: object) -> None:
         """There is none that veRL could form."""
 
     def finalize(self) -> None:
@@ -41,14 +40,14 @@ class RankZeroEngine(CheckpointEngine):
 
     @classmethod
     def build_topology(
-        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
-    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, object]]
+    ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
         return {}, {}
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach()
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Any]:
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Named]:
         raise NotImplementedError("the explorer's engines receive without veRL's checkpoint engine")
         yield
 
@@ -66,15 +65,16 @@ class FileCheckpointEngine(RankZeroEngine):
         directory: str,
         shared: bool = False,
         recycle: bool = False,
-        **more: Any,
+        dtype: str = "bfloat16",
+        **_: object,
     ) -> None:
-        super().__init__(bucket_size, is_master, **more)
+        super().__init__(bucket_size, is_master, dtype=dtype)
         self.directory, self.shared, self.recycle = directory, shared, recycle
         self._writer = PartWriter()
 
     async def send_weights(
-        self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
-    ) -> dict[str, Any]:
+        self, weights: Iterator[Named], global_steps: int | None = None
+    ) -> dict[str, Share]:
         """Write ``weights`` of version ``global_steps``. Every rank must walk through them: each item is an
         all-gather. Returns {"share": Share}; {} where nothing is written. Raises as ``write_share``."""
         cast = ((name, self._cast(tensor)) for name, tensor in weights)
@@ -106,18 +106,20 @@ def _place() -> tuple[int, int]:
 class BroadcastCheckpointEngine(RankZeroEngine):
     """Broadcasts each version to the group of the meeting that was named last."""
 
-    def __init__(self, bucket_size: int, is_master: bool = False, **more: Any) -> None:
-        super().__init__(bucket_size, is_master, **more)
+    def __init__(
+        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
+    ) -> None:
+        super().__init__(bucket_size, is_master, dtype=dtype)
         self._meeting: Meeting | None = None
         self._group: WeightGroup | None = None
 
-    def meet(self, meeting: Mapping[str, Any]) -> None:
+    def meet(self, meeting: Meeting) -> None:
         """Where the next version is handed over."""
-        self._meeting = Meeting(**meeting)
+        self._meeting = meeting
 
     async def send_weights(
-        self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
-    ) -> dict[str, Any]:
+        self, weights: Iterator[Named], global_steps: int | None = None
+    ) -> dict[str, str | int]:
         """Hand ``weights`` over as version ``global_steps``; returns as above. Raises HandoverFailed,
         WeightsDamaged."""
         if not self.is_master:

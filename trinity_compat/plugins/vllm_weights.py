@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, Protocol, Self
 from unittest.mock import patch
 
 import torch
@@ -22,23 +22,37 @@ from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
 from trinity_compat.synchronizer.parts import Named
 
 Load = Callable[[list[Named]], object]
+Answer = dict[str, str | int]
+
+
+class Runner(Protocol):
+    """What a worker of vLLM's has of the model."""
+
+    def get_model(self) -> torch.nn.Module: ...
+
+
+class Scores(Protocol):
+    """A model of vLLM's; its own signature differs from model to model. A rank may get no logits."""
+
+    def compute_logits(self, *args: object, **kwargs: object) -> torch.Tensor | None: ...
 
 
 class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     """Mixed into vLLM's worker class; ``model_runner`` is the worker's."""
 
-    model_runner: Any
+    model_runner: Runner
     rank: int
     _weight_group: WeightGroup | None = None
     _reader: Reader | None = None
 
-    def __new__(cls, **kwargs: Any) -> Any:
+    def __new__(cls, **kwargs: object) -> Self:
         """veRL's own, which patches vLLM for LoRA, FP8 and QAT. Its ``set_death_signal`` is left out: it
         kills a process whose parent is process 1, and in a container that may be the user's shell."""
         with patch.object(verl_rollout, "set_death_signal", lambda: None):
-            return super().__new__(cls, **kwargs)
+            made: Self = super().__new__(cls, **kwargs)
+            return made
 
-    def receive_file(self, path: str, digest: str, nbytes: int) -> dict[str, Any]:
+    def receive_file(self, path: str, digest: str, nbytes: int) -> Answer:
         """Load a published version. Returns the number of ``tensors``, or as ``damaged`` or ``failed`` why
         they are not in place, never other weights in silence.
 
@@ -66,7 +80,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         self._reader = self._reader or Reader()
         return self._reader
 
-    def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> dict[str, Any]:
+    def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> Answer:
         """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
         nbytes; or why the weights must not be used now: ``failed`` (another handover may succeed),
         ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's engine.
@@ -115,7 +129,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         class Buckets:
             """Stands for veRL's receiver."""
 
-            def __init__(self, **_: Any) -> None: ...
+            def __init__(self, **_: object) -> None: ...
 
             def receive_weights(self, on_bucket_received: Callable[[list[Named], bool], object]) -> None:
                 try:  # whether a bucket is the last one matters to LoRA adapters only
@@ -139,17 +153,17 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             _mask(model, size, forbidden)
 
 
-def _mask(model: Any, size: int, forbidden: torch.Tensor) -> None:
+def _mask(model: Scores, size: int, forbidden: torch.Tensor) -> None:
     original = model.compute_logits
 
-    def compute_logits(_self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compute_logits(_self: Scores, *args: object, **kwargs: object) -> torch.Tensor | None:
         logits = original(*args, **kwargs)
         if logits is not None:
             logits[..., size:] = float("-inf")
             logits.index_fill_(-1, forbidden.to(logits.device), float("-inf"))
         return logits
 
-    model.compute_logits = MethodType(compute_logits, model)
+    model.compute_logits = MethodType(compute_logits, model)  # type: ignore[method-assign]
 
 
 def _reason(error: Exception) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from trinity_compat.errors import UserError
@@ -77,7 +75,7 @@ def _leave_the_device_between_steps(config: DictConfig) -> None:
                 section.param_offload = section.optimizer_offload = True
 
 
-def _dtype(name: Any) -> str:
+def _dtype(name: object) -> str:
     """torch's name of the rollout's dtype: both sides then hold the same numbers."""
     return {
         "auto": "bfloat16",
