@@ -27,7 +27,8 @@ import torch.distributed as dist
 
 from trinity_compat.synchronizer.checksum import checksum
 from trinity_compat.synchronizer.collective import Meeting, WeightGroup
-from trinity_compat.synchronizer.files import WeightFile, read_file, write_file
+from trinity_compat.synchronizer.files import Reader, WeightFile, prune, write_file
+from trinity_compat.synchronizer.parts import PartWriter
 
 BUCKET = 64 << 20
 PARTS = 64
@@ -59,7 +60,7 @@ def quietly(work: Callable[[], object]) -> Callable[[], None]:
 def receiver(rank: int, mib: int, orders, answers) -> None:
     """Takes orders: a Meeting's or a WeightFile's fields; answers when the weights are in place."""
     torch.set_num_threads(1)
-    own, group = weights(mib), None
+    own, group, reader = weights(mib), None, Reader()
 
     def load(named) -> None:
         for name, tensor in named:
@@ -72,7 +73,9 @@ def receiver(rank: int, mib: int, orders, answers) -> None:
             group = group or WeightGroup(meeting, rank, torch.device("cpu"))
             group.receive(meeting, load)
         else:
-            load(read_file(WeightFile(**order)))
+            with reader.opened(WeightFile(**order)) as parts:
+                for named in parts:
+                    load(named)
         answers.put(time.process_time() - used)
 
 
@@ -82,6 +85,7 @@ class Sender:
     def __init__(self, mib: int, count: int) -> None:
         context = multiprocessing.get_context("forkserver")
         self.given, self.count, self.version, self.group = weights(mib), count, 0, None
+        self.writer = PartWriter()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.orders, self.answers = [context.Queue() for _ in range(count)], context.Queue()
         self.processes = [
@@ -100,8 +104,13 @@ class Sender:
         return max(self.answers.get(timeout=120) for _ in self.orders)
 
     def by_file(self, directory: str) -> float:
-        self.order(asdict(write_file(directory, 1, self.given.items())))
-        return self.wait()
+        """Files are written over, in memory, as in a run."""
+        recycle, self.version = directory.startswith("/dev/shm"), self.version + 1
+        file = write_file(directory, self.version, self.given.items(), recycle=recycle, by=self.writer)
+        self.order(asdict(file))
+        taken = self.wait()
+        prune(directory, before=self.version, recycle=recycle)
+        return taken
 
     def by_broadcast(self) -> float:
         self.version += 1

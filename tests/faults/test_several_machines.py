@@ -115,7 +115,7 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
     buffer.close()
     assert made == [STEPS, STEPS]  # each one its share of every step
     assert (weights.path, weights.method) == (
-        f"{tmp_path}/near/weights/v0000000{STEPS}.safetensors",
+        f"{tmp_path}/near/weights/v0000000{STEPS}",
         "checkpoint",
     )
     if machines[0].prefix:  # each one's logs under its own address

@@ -266,7 +266,7 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
     rank_zero = engine(True)
     with pytest.raises(RuntimeError, match="nobody was told where version 4"):
         asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
-    rank_zero.meet(asdict(meeting))
+    rank_zero.meet(meeting)
     sent = asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
     thread.join(30)
     assert answers == [{"digest": sent["digest"], "nbytes": sent["nbytes"]}]
@@ -276,7 +276,7 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
     again = Meeting("h3", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=30.0)
     thread = threading.Thread(target=lambda: answers.append(worker.receive_broadcast(asdict(again), 1)))
     thread.start()
-    rank_zero.meet(asdict(again))
+    rank_zero.meet(again)
     with pytest.raises(LoadFailed, match="rank 1: AttributeError"):
         asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
     thread.join(30)

@@ -108,7 +108,7 @@ if __name__ == "__main__":
     found = {
         "version": vllm.__version__,
         "updates": list(layouts(worker, sys.argv[2])),
-        "damaged": worker.receive_file(f"{sys.argv[2]}/v00000001.safetensors", "0" * 32, 7),
+        "damaged": worker.receive_file(f"{sys.argv[2]}/v00000001", "0" * 32, 7),
         "quantised": steps_of_quantised(worker, breaks=False),
         "quantised, broken off": steps_of_quantised(worker, breaks=True),
     }

@@ -1,4 +1,4 @@
-from pathlib import Path
+import shutil
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_other_styles_use_the_newest(buffer, tmp_path):
 def test_after_a_resume_the_version_that_follows_stands_in_for_a_lost_file(buffer, tmp_path):
     sync = SyncSpec(interval=2)
     publish(buffer, tmp_path, 0, 2)
-    Path(buffer.get_version(2).path).unlink()
+    shutil.rmtree(buffer.get_version(2).path)
     buffer.reconcile(step=3)
     publish(buffer, tmp_path, 3)
     assert found(buffer, sync, 4) == 3
@@ -56,7 +56,7 @@ def test_what_an_ended_run_left_in_memory_is_waited_for_until_its_rerun_publishe
     sync = SyncSpec(style=style, offset=0)
     publish(buffer, tmp_path, 0, 1)
     for version in (0, 1):
-        Path(buffer.get_version(version).path).unlink()
+        shutil.rmtree(buffer.get_version(version).path)
     assert found(buffer, sync, 2) is None
     buffer.reconcile(step=1)
     publish(buffer, tmp_path, 1)
@@ -67,7 +67,7 @@ def test_a_file_that_is_not_here_while_the_trainer_waits_is_misplaced(buffer, tm
     publish(buffer, tmp_path, 0)
     buffer.beat("trainer", "t", state="waiting")
     assert misplaced(buffer) is None
-    Path(buffer.get_version(0).path).unlink()
+    shutil.rmtree(buffer.get_version(0).path)
     assert misplaced(buffer).version == 0
     buffer.beat("trainer", "t", state="starting")
     assert misplaced(buffer) is None

@@ -7,9 +7,10 @@ verl registers its FSDP engines for cuda and npu. Two of their methods need an a
 
 from __future__ import annotations
 
-from typing import Any
 from unittest.mock import patch
 
+import torch
+from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
@@ -18,13 +19,13 @@ from trinity_compat.plugins.value_head import load_valuehead_model
 
 
 class _OnCpu:
-    engine_config: Any
+    engine_config: FSDPEngineConfig
 
-    def _build_module(self) -> Any:
+    def _build_module(self) -> torch.nn.Module:
         with patch("verl.utils.model.load_valuehead_model", load_valuehead_model):
             return super()._build_module()  # type: ignore[misc]
 
-    def _build_fsdp_module(self, module: Any) -> Any:
+    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         # Weights lie in the CPU's memory already: "offloaded" is all they can be, so both settings are
         # read as off. The configuration is frozen, and other methods still need its true values.
         config = self.engine_config
@@ -40,7 +41,7 @@ class _OnCpu:
             _set(config, forward_only=before[0], offload_policy=before[1])
 
 
-def _set(config: Any, **values: object) -> None:
+def _set(config: FSDPEngineConfig, **values: object) -> None:
     for name, value in values.items():
         object.__setattr__(config, name, value)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import psutil
 import torch
@@ -41,7 +40,7 @@ class CpuDevice(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("trinity_compat_cpu_device")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(torch.cpu, name)
 
     @staticmethod
@@ -130,7 +129,7 @@ class PlatformCPU(PlatformBase):
         """Stock verl counts GPUs: ``ray.init(num_gpus=N)`` gives it N pretended ones."""
         return "GPU"
 
-    def ray_resource_options(self, num_gpus: float) -> dict[str, Any]:
+    def ray_resource_options(self, num_gpus: float) -> dict[str, float]:
         return {"num_gpus": num_gpus}
 
     def ray_noset_envvars(self) -> list[str]:

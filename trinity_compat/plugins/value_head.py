@@ -8,7 +8,11 @@ Why: verl hard-codes attn_implementation="flash_attention_2" there, whatever
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _WITHOUT_FLASH = ("sdpa", "eager")
 
@@ -22,8 +26,8 @@ def apply_without_flash_attention() -> None:
 
 
 def load_valuehead_model(
-    local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool
-) -> Any:
+    local_path: str, torch_dtype: torch.dtype, model_config: PretrainedConfig, trust_remote_code: bool
+) -> PreTrainedModel:
     """A token classifier with one label; attention as ``model_config`` says if it needs no flash-attn, else
     sdpa."""
     from transformers import AutoModelForTokenClassification

@@ -5,15 +5,16 @@ module. An extension point of verl 0.9.1 (``CheckpointEngineRegistry``), no patc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
-from typing import Any
 
 import torch
+import torch.distributed as dist
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import write_file
+from trinity_compat.synchronizer.files import Share, write_share
+from trinity_compat.synchronizer.parts import Named, PartWriter
 
 FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
@@ -23,15 +24,15 @@ class RankZeroEngine(CheckpointEngine):
     receive without veRL's help, so veRL's process groups and topologies stay unused."""
 
     def __init__(
-        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: Any
+        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
     ) -> None:
         self.bucket_size, self.is_master = bucket_size, is_master
         self.dtype: torch.dtype = getattr(torch, dtype)
 
-    def prepare(self) -> dict[str, Any]:
+    def prepare(self) -> dict[str, object]:
         return {}
 
-    def init_process_group(self, **kwargs: Any) -> None:
+    def init_process_group(self, **kwargs: object) -> None:
         """There is none that veRL could form."""
 
     def finalize(self) -> None:
@@ -39,55 +40,86 @@ class RankZeroEngine(CheckpointEngine):
 
     @classmethod
     def build_topology(
-        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
-    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, object]]
+    ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
         return {}, {}
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach()
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Any]:
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Named]:
         raise NotImplementedError("the explorer's engines receive without veRL's checkpoint engine")
         yield
 
 
 @CheckpointEngineRegistry.register(FILE)
 class FileCheckpointEngine(RankZeroEngine):
-    """Writes each version into ``directory``."""
+    """Writes its share of each version into ``directory``: rank 0 all of it, or every rank some (``shared``);
+    ``recycle`` as ``write_share``'s."""
 
-    def __init__(self, bucket_size: int, is_master: bool = False, *, directory: str, **more: Any) -> None:
-        super().__init__(bucket_size, is_master, **more)
-        self.directory = directory
+    def __init__(
+        self,
+        bucket_size: int,
+        is_master: bool = False,
+        *,
+        directory: str,
+        shared: bool = False,
+        recycle: bool = False,
+        dtype: str = "bfloat16",
+        **_: object,
+    ) -> None:
+        super().__init__(bucket_size, is_master, dtype=dtype)
+        self.directory, self.shared, self.recycle = directory, shared, recycle
+        self._writer = PartWriter()
 
     async def send_weights(
-        self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
-    ) -> dict[str, Any]:
-        """Write ``weights`` as version ``global_steps``. Every rank must walk through them: each item
-        is an all-gather. Returns WeightFile's fields on rank 0, {} elsewhere."""
-        if not self.is_master:
-            for _ in weights:
+        self, weights: Iterator[Named], global_steps: int | None = None
+    ) -> dict[str, Share]:
+        """Write ``weights`` of version ``global_steps``. Every rank must walk through them: each item is an
+        all-gather. Returns {"share": Share}; {} where nothing is written. Raises as ``write_share``."""
+        cast = ((name, self._cast(tensor)) for name, tensor in weights)
+        try:
+            if not (self.shared or self.is_master):
+                return {}
+            writer, writers = _place() if self.shared else (0, 1)
+            share = write_share(
+                self.directory,
+                int(global_steps or 0),
+                cast,
+                writer=writer,
+                writers=writers,
+                recycle=self.recycle,
+                by=self._writer,
+            )
+            return {"share": share}
+        finally:  # or the others would wait for this rank in the all-gather of what it has not drawn
+            for _ in cast:
                 pass
-            return {}
-        on_cpu = ((name, self._cast(tensor).cpu()) for name, tensor in weights)
-        return asdict(write_file(self.directory, int(global_steps or 0), on_cpu))
+
+
+def _place() -> tuple[int, int]:
+    """This rank, and how many there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 @CheckpointEngineRegistry.register(BROADCAST)
 class BroadcastCheckpointEngine(RankZeroEngine):
     """Broadcasts each version to the group of the meeting that was named last."""
 
-    def __init__(self, bucket_size: int, is_master: bool = False, **more: Any) -> None:
-        super().__init__(bucket_size, is_master, **more)
+    def __init__(
+        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
+    ) -> None:
+        super().__init__(bucket_size, is_master, dtype=dtype)
         self._meeting: Meeting | None = None
         self._group: WeightGroup | None = None
 
-    def meet(self, meeting: Mapping[str, Any]) -> None:
+    def meet(self, meeting: Meeting) -> None:
         """Where the next version is handed over."""
-        self._meeting = Meeting(**meeting)
+        self._meeting = meeting
 
     async def send_weights(
-        self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
-    ) -> dict[str, Any]:
+        self, weights: Iterator[Named], global_steps: int | None = None
+    ) -> dict[str, str | int]:
         """Hand ``weights`` over as version ``global_steps``; returns as above. Raises HandoverFailed,
         WeightsDamaged."""
         if not self.is_master:

@@ -8,10 +8,9 @@ merged into what they adapt (trainer/config.py), so veRL's adapter branch has no
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, Protocol, Self
 from unittest.mock import patch
 
 import torch
@@ -19,28 +18,41 @@ from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
 from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 
 from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, read_file
+from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.parts import Named
 
-_FILE_BUCKET = 1 << 30  # bytes: what of a file lies in the host's memory at a time
-
-Named = tuple[str, torch.Tensor]
 Load = Callable[[list[Named]], object]
+Answer = dict[str, str | int]
+
+
+class Runner(Protocol):
+    """What a worker of vLLM's has of the model."""
+
+    def get_model(self) -> torch.nn.Module: ...
+
+
+class Scores(Protocol):
+    """A model of vLLM's; its own signature differs from model to model. A rank may get no logits."""
+
+    def compute_logits(self, *args: object, **kwargs: object) -> torch.Tensor | None: ...
 
 
 class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     """Mixed into vLLM's worker class; ``model_runner`` is the worker's."""
 
-    model_runner: Any
+    model_runner: Runner
     rank: int
-    _weight_group: Any = None
+    _weight_group: WeightGroup | None = None
+    _reader: Reader | None = None
 
-    def __new__(cls, **kwargs: Any) -> Any:
+    def __new__(cls, **kwargs: object) -> Self:
         """veRL's own, which patches vLLM for LoRA, FP8 and QAT. Its ``set_death_signal`` is left out: it
         kills a process whose parent is process 1, and in a container that may be the user's shell."""
         with patch.object(verl_rollout, "set_death_signal", lambda: None):
-            return super().__new__(cls, **kwargs)
+            made: Self = super().__new__(cls, **kwargs)
+            return made
 
-    def receive_file(self, path: str, digest: str, nbytes: int) -> dict[str, Any]:
+    def receive_file(self, path: str, digest: str, nbytes: int) -> Answer:
         """Load a published version. Returns the number of ``tensors``, or as ``damaged`` or ``failed`` why
         they are not in place, never other weights in silence.
 
@@ -51,20 +63,24 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
 
         def feed(load: Load) -> None:
             nonlocal count
-            for bucket in _buckets(tensors):
-                load(bucket)
-                count += len(bucket)
+            for named in parts:
+                load(named)
+                count += len(named)
 
         try:
-            tensors = _begun(read_file(WeightFile(path, digest, nbytes)))
-            self._update(feed)
+            with self._files().opened(WeightFile(path, digest, nbytes)) as parts:
+                self._update(feed)
         except WeightsDamaged as error:
             return {"damaged": str(error)}
         except Exception as error:
             return {"failed": _reason(error)}
         return {"tensors": count}
 
-    def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> dict[str, Any]:
+    def _files(self) -> Reader:
+        self._reader = self._reader or Reader()
+        return self._reader
+
+    def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> Answer:
         """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
         nbytes; or why the weights must not be used now: ``failed`` (another handover may succeed),
         ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's engine.
@@ -113,7 +129,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         class Buckets:
             """Stands for veRL's receiver."""
 
-            def __init__(self, **_: Any) -> None: ...
+            def __init__(self, **_: object) -> None: ...
 
             def receive_weights(self, on_bucket_received: Callable[[list[Named], bool], object]) -> None:
                 try:  # whether a bucket is the last one matters to LoRA adapters only
@@ -137,36 +153,17 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             _mask(model, size, forbidden)
 
 
-def _mask(model: Any, size: int, forbidden: torch.Tensor) -> None:
+def _mask(model: Scores, size: int, forbidden: torch.Tensor) -> None:
     original = model.compute_logits
 
-    def compute_logits(_self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compute_logits(_self: Scores, *args: object, **kwargs: object) -> torch.Tensor | None:
         logits = original(*args, **kwargs)
         if logits is not None:
             logits[..., size:] = float("-inf")
             logits.index_fill_(-1, forbidden.to(logits.device), float("-inf"))
         return logits
 
-    model.compute_logits = MethodType(compute_logits, model)
-
-
-def _begun(tensors: Iterator[Named]) -> Iterable[Named]:
-    """``tensors``, the first one read: what is wrong with the file shows before any layer is touched."""
-    return itertools.chain([first], tensors) if (first := next(tensors, None)) else ()
-
-
-def _buckets(tensors: Iterable[Named]) -> Iterator[list[Named]]:
-    """At least one tensor each, together up to _FILE_BUCKET."""
-    bucket: list[Named] = []
-    size = 0
-    for name, tensor in tensors:
-        if bucket and size + tensor.nbytes > _FILE_BUCKET:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append((name, tensor))
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
+    model.compute_logits = MethodType(compute_logits, model)  # type: ignore[method-assign]
 
 
 def _reason(error: Exception) -> str:

@@ -18,17 +18,18 @@ import hmac
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TypedDict
 
 import torch
 import torch.distributed as dist
 
 from trinity_compat.synchronizer.checksum import checksum
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.parts import Named, split
 
 _ALIGN = 16
 _POLL_S = 0.0005
@@ -38,7 +39,16 @@ _SEAL = 64  # hex digits before each word in the store
 _LOOK_S = 0.25  # while a bucket is on its way, between looks whether a rank has given up
 _LEAST_ROOM = 16 << 20  # bytes: a bucket is no smaller, however little the device has left
 
-Named = tuple[str, torch.Tensor]
+
+_Row = tuple[str, str, list[int], int]  # name, dtype, shape, offset in the bucket
+
+
+class _Header(TypedDict):
+    """Of a bucket, as it goes through the store."""
+
+    layout: list[_Row]
+    nbytes: int
+    checksum: str
 
 
 class HandoverFailed(RuntimeError):
@@ -178,7 +188,7 @@ class WeightGroup:
 
         _in_time(first, until)
 
-    def _bucket(self, header: Mapping[str, Any], until: float) -> list[Named]:
+    def _bucket(self, header: _Header, until: float) -> list[Named]:
         bucket = torch.empty(header["nbytes"], dtype=torch.uint8, device=self._device)
         self._broadcast(bucket, until)
         if checksum(bucket) != header["checksum"]:
@@ -254,7 +264,7 @@ class _failing:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RuntimeError | TimeoutError | OSError | ValueError):
             raise HandoverFailed(f"{self._what}: {str(error).splitlines()[0][:200]}") from error
 
@@ -277,7 +287,9 @@ def _in_time(call: Callable[[], None], until: float) -> None:
         raise TimeoutError("the others did not come in time") from None
 
 
-def _process_group(store: dist.Store, rank: int, world: int, limit: timedelta, device: torch.device) -> Any:
+def _process_group(
+    store: dist.Store, rank: int, world: int, limit: timedelta, device: torch.device
+) -> dist.ProcessGroup:
     if device.type == "cuda":
         options = dist.ProcessGroupNCCL.Options()
         # Later than our own limit: NCCL's watchdog ends the process, ours only the handover.
@@ -288,46 +300,38 @@ def _process_group(store: dist.Store, rank: int, world: int, limit: timedelta, d
 
 def _buckets(
     tensors: Iterable[Named], limit: int, device: torch.device
-) -> Iterator[tuple[list[Any], torch.Tensor]]:
+) -> Iterator[tuple[list[_Row], torch.Tensor]]:
     """(layout, bytes) of as many tensors as fit ``limit``; layout rows: name, dtype, shape, offset."""
-    waiting: list[Named] = []
-    size = 0
-    for name, tensor in tensors:
-        nbytes = _padded(tensor)
-        if waiting and size + nbytes > limit:
-            yield _pack(waiting, size, device)
-            waiting, size = [], 0
-        waiting.append((name, tensor))
-        size += nbytes
-    if waiting:
-        yield _pack(waiting, size, device)
+    for named in split(tensors, limit, _padded):
+        yield _pack(named, sum(_padded(tensor) for _, tensor in named), device)
 
 
 def _padded(tensor: torch.Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
 
 
-def _pack(tensors: list[Named], size: int, device: torch.device) -> tuple[list[Any], torch.Tensor]:
+def _pack(tensors: list[Named], size: int, device: torch.device) -> tuple[list[_Row], torch.Tensor]:
     bucket = torch.zeros(size, dtype=torch.uint8, device=device)
-    layout: list[Any] = []
+    layout: list[_Row] = []
     offset = 0
     for name, tensor in tensors:
-        layout.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), offset])
+        layout.append((name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), offset))
         ((_, place),) = _views(bucket, layout[-1:])
         place.copy_(tensor)
         offset += _padded(tensor)
     return layout, bucket
 
 
-def _views(bucket: torch.Tensor, layout: Iterable[Any]) -> Iterator[Named]:
+def _views(bucket: torch.Tensor, layout: Iterable[_Row]) -> Iterator[Named]:
     for name, kind, shape, offset in layout:
         dtype: torch.dtype = getattr(torch, kind)
         nbytes = torch.Size(shape).numel() * dtype.itemsize
         yield name, bucket[offset : offset + nbytes].view(dtype).view(shape)
 
 
-def _header(layout: list[Any], bucket: torch.Tensor) -> str:
-    return json.dumps({"layout": layout, "nbytes": bucket.numel(), "checksum": checksum(bucket)})
+def _header(layout: list[_Row], bucket: torch.Tensor) -> str:
+    header: _Header = {"layout": layout, "nbytes": bucket.numel(), "checksum": checksum(bucket)}
+    return json.dumps(header)
 
 
 def _room_on(device: torch.device) -> int:

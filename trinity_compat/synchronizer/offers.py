@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.synchronizer.collective import Meeting
@@ -84,7 +83,7 @@ class Offered:
     def meeting(self, offer: Offer) -> tuple[Meeting, int] | None:
         """Where, and this explorer's first rank; None until the trainer says so. A meeting whose places are
         those of processes before this one fails; the trainer offers again."""
-        found: dict[str, Any] | None = self._buffer.get_state(_MEETING)
+        found = self._buffer.get_state(_MEETING)
         if not found or found["offer"] != offer.id or self._member not in found["first"]:
             return None
         return Meeting(**found["meeting"]), int(found["first"][self._member])

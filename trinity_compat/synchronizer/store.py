@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.files import WeightFile, prune, read_file, write_file
 
-__all__ = ["as_version", "prune", "read_version", "write_version"]
+__all__ = ["as_version", "prune", "read_version", "recycles", "write_version"]
 
 
 def write_version(
@@ -19,9 +20,10 @@ def write_version(
     tensors: Iterable[tuple[str, torch.Tensor]],
     *,
     method: str = "memory",
+    recycle: bool = False,
 ) -> WeightVersion:
     """Write ``tensors`` as ``version``; publish what this returns with ``buffer.publish_version``."""
-    return as_version(version, write_file(directory, version, tensors), method)
+    return as_version(version, write_file(directory, version, tensors, recycle=recycle), method)
 
 
 def as_version(version: int, file: WeightFile, method: str) -> WeightVersion:
@@ -29,6 +31,11 @@ def as_version(version: int, file: WeightFile, method: str) -> WeightVersion:
     return WeightVersion(version, file.path, file.digest, file.nbytes, method)
 
 
+def recycles(sync: SyncSpec) -> bool:
+    """Whether files that nobody needs any more are written over: in memory, where all are on one node."""
+    return sync.method == "memory"
+
+
 def read_version(version: WeightVersion) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) pairs of a published version; WeightsDamaged when file and digest disagree."""
+    """(name, tensor) pairs of a published version, copied; WeightsDamaged when files and digest disagree."""
     return read_file(WeightFile(version.path, version.digest, version.nbytes))

@@ -15,11 +15,12 @@ shows itself to ``main`` as ``Adapter``. Where each base calls:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.containers import Tree
 from trinity_compat.synchronizer.collective import Meeting
 from trinity_compat.synchronizer.files import WeightFile
 
@@ -54,10 +55,10 @@ class Exchange(Protocol):
     def started(self, total_steps: int) -> None:
         """The trainer knows how many steps it will make; the explorer may plan."""
 
-    def position(self, step: int) -> dict[str, Any]:
+    def position(self, step: int) -> Tree:
         """What the checkpoint of ``step`` has to keep for ``resumed``, as JSON. After ``commit``."""
 
-    def resumed(self, step: int, position: Mapping[str, Any] | None = None, *, afresh: bool = False) -> None:
+    def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
         """The checkpoint of ``step`` is loaded (0: there was none), and ``position`` lay in it (None: it is
         stock veRL's). ``afresh``: whatever the buffer holds is to be left. Before the first ``publish``."""
 
@@ -78,7 +79,7 @@ class Exchange(Protocol):
     def evaluate(self, step: int, send: Send) -> list[Group]:
         """Validation with the weights after ``step``: the groups by position in the validation set."""
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def log(self, step: int, metrics: Tree) -> dict[str, object]:
         """Keep the metrics of ``step``; returns them with what the run itself knows added."""
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopMetrics
@@ -76,7 +76,7 @@ def _tensors(experiences: Sequence[Experience], shape: Shape) -> dict[str, torch
     }
 
 
-def _int64(values: Any) -> torch.Tensor:
+def _int64(values: npt.ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.array(values, dtype=np.int64))
 
 
@@ -96,7 +96,7 @@ def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -
     out = {"__num_turns__": np.array([e.num_turns for e in experiences], dtype=np.int32)}
     for key in extra_keys:
         out[key] = np.array([e.info.get(key) for e in experiences])
-    objects: dict[str, list[Any]] = {
+    objects: dict[str, Sequence[object]] = {
         "multi_modal_inputs": [{} for _ in experiences],
         "reward_extra_info": [dict(e.info) for e in experiences],
         "turn_scores": [[] for _ in experiences],
@@ -108,17 +108,17 @@ def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -
     return out | {key: _objects(values) for key, values in objects.items()}
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
+def _objects(values: Sequence[object]) -> np.ndarray:
     out = np.empty(len(values), dtype=object)
     out[:] = values
     return out
 
 
-def _metrics(experience: Experience) -> dict[str, Any]:
+def _metrics(experience: Experience) -> dict[str, object]:
     """veRL's per-sample timings (seconds), with its own defaults for those the explorer did not take."""
     known: Mapping[str, float] = experience.metrics
     taken = {key: known[key] for key in AgentLoopMetrics.model_fields if key in known}
-    return AgentLoopMetrics(**taken).model_dump()
+    return dict(AgentLoopMetrics(**taken).model_dump())
 
 
 def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:

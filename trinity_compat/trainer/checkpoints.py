@@ -8,16 +8,29 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Literal, Self, TextIO, TypedDict
 
 from omegaconf import DictConfig, open_dict
 
+from trinity_compat.containers import Tree
 from trinity_compat.writing import write_text
 
 STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"
 _LAST = "data.pt"  # of a checkpoint's files, the last that veRL writes
 _STEP = re.compile(r"global_step_(\d+)")
+
+
+Mode = Literal["r", "w"]
+
+
+class State(TypedDict, total=False):
+    """What lies beside a checkpoint of ours: its step, the adaptive KL coefficient, the task stream's
+    position (``buffer.position``)."""
+
+    step: int
+    kl_coef: float | None
+    position: Tree
 
 
 def mend_marker(directory: Path) -> None:
@@ -61,10 +74,10 @@ class HeldMarker:
         self._marker = directory / MARKER
         self._held = self._marker.with_suffix(".held")
 
-    def open(self, path: str | Path, mode: str = "r", **more: Any) -> IO[Any]:
+    def open(self, path: str | Path, mode: Mode = "r") -> TextIO:
         """The builtin, for veRL to write with: what it writes into the marker is held."""
         held = Path(path).name == MARKER and "w" in mode
-        return (self._held if held else Path(path)).open(mode, **more)
+        return (self._held if held else Path(path)).open(mode)
 
     def let_go(self) -> None:
         """Now it counts, at once and whole. veRL writes none where checkpoints are saved asynchronously."""
@@ -77,16 +90,17 @@ def _folders(directory: Path) -> dict[int, Path]:
     return {int(match[1]): path for match, path in found if match}
 
 
-def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+def write_state(folder: Path, state: State) -> None:
     """Keep ``state`` beside the checkpoint that will be written in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / STATE, json.dumps(state) + "\n")
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> State:
     """What ``write_state`` kept; empty beside a checkpoint of stock veRL."""
     path = folder / STATE
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    kept: State = json.loads(path.read_text()) if path.exists() else {}
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from trinity_compat.errors import UserError
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
 from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer.store import recycles
 
 ADAPTER = "trinity_compat.trainer.verl_v0"
 # A role's section for the engine that trains it; a role has those of its own strategy (verl 0.9.1).
@@ -39,8 +38,9 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     transport.backend = BROADCAST if spec.sync.method == "nccl" else FILE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
     dtype = _dtype(rollout.dtype)
+    told = {"directory": spec.sync.directory, "recycle": recycles(spec.sync), "shared": _shared(config, spec)}
     transport.engine_kwargs = {
-        FILE: {"directory": spec.sync.directory, "dtype": dtype},
+        FILE: {**told, "dtype": dtype},
         BROADCAST: {"dtype": dtype},
     }
     config.trainer.use_v1 = False
@@ -56,6 +56,15 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
         model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})
 
 
+def _shared(config: DictConfig, spec: RunSpec) -> bool:
+    """Whether every rank may write some of a version: FSDP's get all tensors, in one order, and see the
+    folder, unless that is in the memory of one of several nodes."""
+    one_node = int(config.trainer.nnodes) == 1
+    return config.actor_rollout_ref.actor.strategy in ("fsdp", "fsdp2") and (
+        one_node or spec.sync.method == "checkpoint"
+    )
+
+
 def _leave_the_device_between_steps(config: DictConfig) -> None:
     """veRL's own offloading, whatever trains: models and optimizers lie in the host's memory while others use
     the device."""
@@ -66,7 +75,7 @@ def _leave_the_device_between_steps(config: DictConfig) -> None:
                 section.param_offload = section.optimizer_offload = True
 
 
-def _dtype(name: Any) -> str:
+def _dtype(name: object) -> str:
     """torch's name of the rollout's dtype: both sides then hold the same numbers."""
     return {
         "auto": "bfloat16",

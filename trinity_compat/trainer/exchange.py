@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim, Experience, Group
 from trinity_compat.buffer.position import NOBODYS, Position
+from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
 from trinity_compat.settings_mark import sign, sign_anew
@@ -20,7 +21,7 @@ from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import Ask, Asked
-from trinity_compat.synchronizer.store import as_version
+from trinity_compat.synchronizer.store import as_version, recycles
 from trinity_compat.synchronizer.turns import Turn
 from trinity_compat.trainer.adapter import Claimed, Scores, Send
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
@@ -30,6 +31,7 @@ from trinity_compat.trainer.peers import ExplorerWatch
 
 FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
 _EXAMPLE_TOKENS = 512
+_T = TypeVar("_T")
 
 
 class BufferExchange:
@@ -59,10 +61,10 @@ class BufferExchange:
         self._buffer.set_state("total_steps", total_steps)
         self._buffer.set_state("finished", False)
 
-    def position(self, step: int) -> dict[str, Any]:
+    def position(self, step: int) -> Tree:
         return self._buffer.position(step=step).as_json()
 
-    def resumed(self, step: int, position: Mapping[str, Any] | None = None, *, afresh: bool = False) -> None:
+    def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
         remake = not sign(self._buffer, self._spec.verl)
         if step or remake or self._buffer.latest_version() is not None:
             known = self._position_of(step, position, afresh)
@@ -75,7 +77,7 @@ class BufferExchange:
         probe.leave(self._buffer, None)  # an earlier start's: its versions may be made again, and differ
         self._heart.say("running", step=step)
 
-    def _position_of(self, step: int, kept: Mapping[str, Any] | None, afresh: bool) -> Position:
+    def _position_of(self, step: int, kept: Tree | None, afresh: bool) -> Position:
         """A checkpoint that says nothing is stock veRL's: it has trained its steps' tasks in order."""
         if kept is None:
             return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
@@ -126,7 +128,8 @@ class BufferExchange:
         else:
             version = as_version(step, send(step), self._spec.sync.method)
         self._buffer.publish_version(version)
-        prune(self._spec.sync.directory, before=self._oldest_needed(step))
+        sync = self._spec.sync
+        prune(sync.directory, before=self._oldest_needed(step), recycle=recycles(sync))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
 
@@ -152,9 +155,7 @@ class BufferExchange:
     def claim(self, step: int) -> Claimed:
         self._heart.say("waiting", step=step)
         began = time.monotonic()
-        claim: Claim = self._wait(
-            lambda: self._try_claim(step), f"the {self._batch_size} groups of step {step}"
-        )
+        claim = self._wait(lambda: self._try_claim(step), f"the {self._batch_size} groups of step {step}")
         waited = time.monotonic() - began
         self._claim = claim
         if not self._probed:
@@ -226,7 +227,7 @@ class BufferExchange:
 
     # -- waiting, metrics -----------------------------------------------------------------------
 
-    def _wait(self, look: Callable[[], Any], what: str) -> Any:
+    def _wait(self, look: Callable[[], _T | None], what: str) -> _T:
         pause = FIRST_POLL_S
         while True:
             if self._turn is None or self._turn.mine():
@@ -247,12 +248,16 @@ class BufferExchange:
             time.sleep(pause)
             pause = min(pause * 1.2, SLOWEST_POLL_S)
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def log(self, step: int, metrics: Tree) -> dict[str, object]:
         depth = {f"buffer/{state}": count for state, count in self._buffer.depth().items()}
-        out = dict(metrics) | self._metrics | depth | _tokens_per_second(metrics)
+        out: dict[str, object] = {
+            **metrics,
+            **self._metrics,
+            **depth,
+            **_tokens_per_second(_numbers(metrics)),
+        }
         self._metrics = {}
-        numbers = {key: float(value) for key, value in out.items() if _is_number(value)}
-        self._buffer.log_metrics("trainer", step, numbers)
+        self._buffer.log_metrics("trainer", step, _numbers(out))
         return out
 
 
@@ -267,10 +272,11 @@ def _example(groups: Sequence[Group]) -> Experience | None:
     return replace(longest, **parts)
 
 
-def _tokens_per_second(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _tokens_per_second(metrics: Mapping[str, float]) -> dict[str, float]:
     tokens, seconds = metrics.get("perf/total_num_tokens"), metrics.get("perf/time_per_step")
-    return {"perf/tokens_per_second": float(tokens) / float(seconds)} if tokens and seconds else {}
+    return {"perf/tokens_per_second": tokens / seconds} if tokens and seconds else {}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating)
+def _numbers(metrics: Tree) -> dict[str, float]:
+    kinds = (int, float, np.integer, np.floating)
+    return {key: float(value) for key, value in metrics.items() if isinstance(value, kinds)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Self
+from typing import Self
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim
@@ -21,7 +21,7 @@ class Heart:
     ) -> None:
         self.name, self.lease_s = name, lease_s
         self._buffer, self._beat_s = buffer, beat_s
-        self._state, self._detail = "starting", dict[str, Any]()
+        self._state, self._detail = "starting", dict[str, object]()
         self._claim: Claim | None = None
         self._renewed = 0.0
         self._lock, self._beating = threading.Lock(), threading.Lock()
@@ -38,7 +38,7 @@ class Heart:
         self._stop.set()
         self._thread.join(timeout=10)
 
-    def say(self, state: str, **detail: Any) -> None:
+    def say(self, state: str, **detail: object) -> None:
         """Change the state at once, not with the next beat."""
         self._state, self._detail = state, detail
         self._beat()

@@ -6,16 +6,16 @@ itself and offers no hook that sees a step's metrics. verl 0.9.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 import verl.utils.tracking as target
 
+from trinity_compat.containers import Tree
 from trinity_compat.secret import hidden
 
-Log = Callable[[int, Mapping[str, Any]], dict[str, Any]]
+Log = Callable[[int, Tree], dict[str, object]]
 
 
 @contextmanager
@@ -24,11 +24,11 @@ def logged_through(log: Log, suffix: str = "_trainer") -> Iterator[None]:
     with ``suffix`` (the explorer logs a run of its own)."""
 
     class Recorded(target.Tracking):
-        def __init__(self, project_name: str, experiment_name: str, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, project_name: str, experiment_name: str, *args: object, **kwargs: object) -> None:
             kwargs["config"] = hidden("", kwargs.get("config"))  # the loggers keep it
             super().__init__(project_name, experiment_name + suffix, *args, **kwargs)
 
-        def log(self, data: Mapping[str, Any], step: int, backend: Any = None) -> None:
+        def log(self, data: Tree, step: int, backend: object = None) -> None:
             super().log(data=log(step, data), step=step, backend=backend)
 
     with patch.object(target, "Tracking", Recorded):

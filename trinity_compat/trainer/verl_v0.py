@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypedDict
 from unittest.mock import patch
 
 import ray
@@ -20,6 +19,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import Dataset
 from verl import DataProto
+from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
 from verl.trainer.main_ppo_v0 import BaseTaskRunner
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role, create_rl_dataset
@@ -27,15 +27,18 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
+from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
     Retention,
+    State,
     mend_marker,
     read_state,
     release_marker,
@@ -73,7 +76,7 @@ class StepPlaces:
         point("inside checkpoint")  # veRL asks between the models and its last file, data.pt
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: object) -> None:
         """A checkpoint of stock veRL may hold its sampler's state; the step says the same."""
 
 
@@ -86,7 +89,7 @@ class Numbered(Dataset):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, item: int) -> dict[str, Any]:
+    def __getitem__(self, item: int) -> dict[str, object]:
         return {**self._rows[item], TASK_NO: item}
 
 
@@ -94,13 +97,13 @@ class NoServers:
     """Stands for LLMServerManager: there is no rollout engine among the trainer's processes."""
 
     @classmethod
-    def create(cls, *_: Any, **__: Any) -> Self:
+    def create(cls, *_: object, **__: object) -> Self:
         return cls()
 
     def get_client(self) -> None:
         return None
 
-    def get_replicas(self) -> list[Any]:
+    def get_replicas(self) -> list[object]:
         return []
 
     def start_profile(self) -> None:
@@ -115,7 +118,7 @@ class NoRewardLoop:
 
     reward_loop_workers = None
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
 
@@ -125,7 +128,7 @@ class StoredRollouts:
     trainer: TrinityRayPPOTrainer
 
     @classmethod
-    def create(cls, *_: Any, **__: Any) -> Self:
+    def create(cls, *_: object, **__: object) -> Self:
         return cls()
 
     def generate_sequences(self, batch: DataProto) -> DataProto:
@@ -164,7 +167,7 @@ class VersionPublisher:
 
     trainer: TrinityRayPPOTrainer
 
-    def __init__(self, config: Any, actor_wg: Any, replicas: Any) -> None:
+    def __init__(self, config: object, actor_wg: RayWorkerGroup, replicas: object) -> None:
         self._actors = actor_wg
 
     def sleep_replicas(self) -> None:
@@ -177,17 +180,32 @@ class VersionPublisher:
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile:
-        """All ranks gather, rank 0 writes, or broadcasts at ``meeting``. Raises HandoverFailed."""
+        """All ranks gather and write, or rank 0 broadcasts at ``meeting``. Raises HandoverFailed."""
         ranks, until = self._actors.world_size, math.inf
         if meeting is not None:
             until = time.monotonic() + meeting.over_s
-            where = {"method": ["meet"] * ranks, "meeting": [asdict(meeting)] * ranks}
+            where = {"method": ["meet"] * ranks, "meeting": [meeting] * ranks}
             _answers(self._actors.execute_checkpoint_engine(**where), check, until)
         waiting = self._actors.update_weights(global_steps=version, mode="auto")
-        written = [answer for answer in _answers(waiting, check, until) if answer]
-        if len(written) != 1:
-            raise RunError(f"{len(written)} of {ranks} training processes wrote version {version}, not one")
-        return WeightFile(**written[0])
+        done = [answer for answer in _answers(waiting, check, until) if answer]
+        if meeting is None:
+            return self._written(version, [answer["share"] for answer in done])
+        if len(done) != 1:
+            raise RunError(f"{len(done)} of {ranks} training processes sent version {version}, not one")
+        return WeightFile(done[0]["path"], done[0]["digest"], done[0]["nbytes"])
+
+    def _written(self, version: int, shares: Sequence[Share]) -> WeightFile:
+        told = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
+        return assemble(told.directory, version, shares, recycle=told.recycle)
+
+
+class _Answer(TypedDict, total=False):
+    """Of a training process that was asked for weights: its share of the files, or what was broadcast."""
+
+    share: Share
+    path: str
+    digest: str
+    nbytes: int
 
 
 def _replays_routing(config: DictConfig) -> bool:
@@ -197,26 +215,26 @@ def _replays_routing(config: DictConfig) -> bool:
     return mode not in (None, "disabled")
 
 
-def _answers(waiting: list[Any], check: Callable[[], None], until: float) -> list[Any]:
+def _answers(waiting: list[ray.ObjectRef], check: Callable[[], None], until: float) -> list[_Answer]:
     """What all ranks answer. Raises HandoverFailed when some don't: they hang past their own limits."""
     while len(done := ray.wait(waiting, num_returns=len(waiting), timeout=0.5)[0]) < len(waiting):
         check()
         if time.monotonic() > until:
             missing = f"{len(waiting) - len(done)} of {len(waiting)} training processes"
             raise HandoverFailed(f"{missing} never came back from handing the weights over")
-    answers: list[Any] = ray.get(waiting)
+    answers: list[_Answer] = ray.get(waiting)
     return answers
 
 
 class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
     """veRL's trainer on stored rollouts. ``exchange`` is all it knows of the run."""
 
-    train_dataloader: Any
+    train_dataloader: Sized
 
-    def __init__(self, *args: Any, exchange: Exchange, **kwargs: Any) -> None:
+    def __init__(self, *args: object, exchange: Exchange, **kwargs: object) -> None:
         self.exchange = exchange
         self.global_steps = 0
-        self._validated: tuple[int, list[Any]] | None = None
+        self._validated: tuple[int, list[Group]] | None = None
         super().__init__(*args, **kwargs)
         self._directory = Path(self.config.trainer.default_local_dir)
         self._retention = Retention.take_over(self.config.trainer)
@@ -224,7 +242,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         rollout = self.config.actor_rollout_ref.rollout
         self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
 
-    def _create_dataloader(self, *args: Any) -> None:
+    def _create_dataloader(self, *args: object) -> None:
         super()._create_dataloader(*args)
         self.train_dataloader = StepPlaces(self, len(self.train_dataloader))
         self.exchange.started(self.total_training_steps)
@@ -243,12 +261,12 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         with logged_through(self._log):
             super().fit()
 
-    def _log(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def _log(self, step: int, metrics: Tree) -> dict[str, object]:
         logged = self.exchange.log(step, metrics)
         self._count_checkpoint()
         return logged
 
-    def validation_answers(self) -> list[Any]:
+    def validation_answers(self) -> list[Group]:
         """Groups of this step's evaluation, by position; asked for once per step."""
         if self._validated is None or self._validated[0] != self.global_steps:
             groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
@@ -298,11 +316,14 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
     def _save_own_state(self) -> None:
         """What veRL's checkpoint lacks: the adaptive KL coefficient, and the position in the task stream."""
         kl = getattr(self, "kl_ctrl_in_reward", None)
-        state = {"step": self.global_steps, "kl_coef": kl.value if kl else None}
-        position = self.exchange.position(self.global_steps)
-        write_state(self._directory / f"global_step_{self.global_steps}", {**state, "position": position})
+        state: State = {
+            "step": self.global_steps,
+            "kl_coef": kl.value if kl else None,
+            "position": self.exchange.position(self.global_steps),
+        }
+        write_state(self._directory / f"global_step_{self.global_steps}", state)
 
-    def _load_own_state(self) -> dict[str, Any]:
+    def _load_own_state(self) -> State:
         own = read_state(self._checkpoint_folder())
         kl = getattr(self, "kl_ctrl_in_reward", None)
         if kl is not None:
@@ -317,7 +338,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return self._directory / f"global_step_{self.global_steps}"
 
 
-def _no_state(path: str, **_: Any) -> dict[str, Any]:
+def _no_state(path: str, **_: object) -> dict[str, object]:
     """For ``data.pt``, the dataloader's state: not opened, since veRL would unpickle whatever lies there and
     ``StepPlaces`` needs nothing of it."""
     return {}
@@ -326,7 +347,9 @@ def _no_state(path: str, **_: Any) -> dict[str, Any]:
 class _Roles(BaseTaskRunner):
     """veRL's choice of roles and pools, with our worker in the actor's place."""
 
-    def build(self, config: DictConfig, device: str) -> tuple[dict[Role, Any], Any, Any]:
+    def build(
+        self, config: DictConfig, device: str
+    ) -> tuple[dict[Role, type], ResourcePoolManager, type[RayWorkerGroup]]:
         _, group_class = self.add_actor_rollout_worker(config)
         self.add_critic_worker(config)
         for role in (Role.ActorRollout, Role.ActorRolloutRef):

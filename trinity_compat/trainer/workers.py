@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.utils.memory_utils import aggressive_empty_cache
@@ -18,7 +16,7 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
 
     role: str
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.role = self.role.replace("actor_rollout", "actor")
         self._is_rollout = False

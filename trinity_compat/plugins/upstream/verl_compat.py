@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 from unittest import mock
 
 from omegaconf import OmegaConf
@@ -27,7 +27,31 @@ from trinity.common.experience import Experience
 from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
 from trinity.common.workflows import WORKFLOWS, Task, Workflow
 
-Score = Callable[..., Any]
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+    from trinity.common.config import TasksetConfig
+    from trinity.common.models.model import ModelWrapper
+    from verl import DataProto
+
+Score = Callable[..., object]
+Row = Mapping[str, object]
+
+
+class Custom(TypedDict, total=False):
+    """veRL's ``custom_reward_function``."""
+
+    path: str
+    name: str
+    reward_kwargs: Row
+
+
+class Sandbox(TypedDict, total=False):
+    """veRL's ``sandbox_fusion``."""
+
+    url: str
+    max_concurrent: int
+    memory_limit_mb: int
 
 
 class VerlReward(RewardFn):
@@ -37,28 +61,28 @@ class VerlReward(RewardFn):
         self,
         reward_fn_key: str = "data_source",
         reward_manager: str = "naive",
-        custom_reward_function: Mapping[str, Any] | None = None,
+        custom_reward_function: Custom | None = None,
         max_resp_len: int | None = None,
-        overlong_buffer_cfg: Mapping[str, Any] | None = None,
-        sandbox_fusion: Mapping[str, Any] | None = None,
-        **unknown: Any,
+        overlong_buffer_cfg: Row | None = None,
+        sandbox_fusion: Sandbox | None = None,
+        **unknown: object,
     ) -> None:
         if unknown:
             raise ValueError(f"verl_reward has no argument {', '.join(unknown)}")
         self._key = reward_fn_key
         self._name = reward_manager
         self._score = _scoring(custom_reward_function or {}, sandbox_fusion or {})
-        self._more: dict[str, Any] = {}
+        self._more: dict[str, object] = {}
         if reward_manager == "dapo" and overlong_buffer_cfg:
             overlong = OmegaConf.create(dict(overlong_buffer_cfg))
             self._more = {"max_resp_len": max_resp_len, "overlong_buffer_cfg": overlong}
 
-    def __call__(self, **given: Any) -> dict[str, float]:
+    def __call__(self, **given: object) -> dict[str, float]:
         raise TypeError("verl_reward needs veRL's row: use it with default_workflow_type: verl_workflow")
 
     def score(
-        self, experiences: Sequence[Experience], row: Mapping[str, Any], tokenizer: Any
-    ) -> list[dict[str, Any]]:
+        self, experiences: Sequence[Experience], row: Row, tokenizer: PreTrainedTokenizerBase
+    ) -> list[dict[str, object]]:
         """Return per experience {"reward": float, and what the scoring function reports besides}.
 
         All experiences answer the same ``row``. Raises KeyError with the column that the row lacks.
@@ -84,7 +108,7 @@ class VerlReward(RewardFn):
         ]
 
 
-def _scoring(custom: Mapping[str, Any], sandbox: Mapping[str, Any]) -> Score:
+def _scoring(custom: Custom, sandbox: Sandbox) -> Score:
     """As veRL chooses: the custom function, else default_compute_score, with the sandbox if there is one."""
     if custom.get("path"):
         function = _function_of(str(custom["path"]), str(custom.get("name") or "compute_score"))
@@ -115,7 +139,7 @@ def _function_of(path: str, name: str) -> Score:
     return function
 
 
-def _batch(experiences: Sequence[Experience], row: Mapping[str, Any], tokenizer: Any) -> Any:
+def _batch(experiences: Sequence[Experience], row: Row, tokenizer: PreTrainedTokenizerBase) -> DataProto:
     """A group as veRL's reward managers take it.
 
     prompts (n, p) as they are, responses (n, longest) padded on the right, attention_mask (n, p + longest).
@@ -131,13 +155,13 @@ def _batch(experiences: Sequence[Experience], row: Mapping[str, Any], tokenizer:
     lengths = torch.tensor([len(answer) for answer in answers]).unsqueeze(1)
     answered = torch.arange(responses.shape[1]).unsqueeze(0) < lengths
     mask = torch.cat([torch.ones_like(prompts), answered.long()], dim=1)
-    rows: dict[str, Any] = {
+    rows: dict[str, np.ndarray] = {
         name: np.empty(len(answers), dtype=object) for name in {**row, "extra_info": None}
     }
     for name, column in rows.items():
         for i in range(len(answers)):  # managers write into extra_info: one copy each
             value = row.get(name)
-            column[i] = dict(value or {}) if name == "extra_info" else value
+            column[i] = dict(value if isinstance(value, Mapping) else {}) if name == "extra_info" else value
     return DataProto.from_dict(
         tensors={"prompts": prompts, "responses": responses, "attention_mask": mask}, non_tensors=rows
     )
@@ -150,7 +174,9 @@ class VerlWorkflow(Workflow):
     can_repeat = True
     is_async = True
 
-    def __init__(self, *, task: Task, model: Any, auxiliary_models: Any = None) -> None:
+    def __init__(
+        self, *, task: Task, model: ModelWrapper, auxiliary_models: list[ModelWrapper] | None = None
+    ) -> None:
         super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
         self.repeat_times = task.repeat_times or 1
         self.reset(task)
@@ -179,16 +205,16 @@ class VerlWorkflow(Workflow):
             experience.metrics = {**(experience.metrics or {}), **_numbers(score)}
         return experiences
 
-    def _tokenizer(self) -> Any:
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
         path = self.task.workflow_args.get("tokenizer") or self.model.model_path
         return _load_tokenizer(path, bool(self.task.workflow_args.get("trust_remote_code")))
 
 
-def _chat(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def _chat(row: Row, key: str) -> list[dict[str, object]]:
     if key not in row:
         raise KeyError(f"format.prompt_key: the row has no column {key!r}, only {sorted(row)}")
     messages = row[key]
-    if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+    if isinstance(messages, str) or not isinstance(messages, Iterable) or not all(map(_is_message, messages)):
         raise TypeError(
             f"column {key!r} holds {type(messages).__name__}, veRL's rows hold a list of chat messages"
         )
@@ -197,18 +223,22 @@ def _chat(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return [dict(message) for message in messages]
 
 
-def _numbers(score: Mapping[str, Any]) -> dict[str, float]:
+def _is_message(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _numbers(score: Row) -> dict[str, float]:
     return {name: float(value) for name, value in score.items() if isinstance(value, (bool, int, float))}
 
 
 @functools.lru_cache(maxsize=4)
-def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
+def _load_tokenizer(path: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     from verl.utils import hf_tokenizer
 
     return hf_tokenizer(path, trust_remote_code=trust_remote_code)
 
 
-def rows_of(config: Any) -> Any:
+def rows_of(config: TasksetConfig) -> Dataset:
     """The rows of a taskset as veRL's own dataset reads and filters them (a datasets.Dataset)."""
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
@@ -240,7 +270,7 @@ class VerlTaskReader(file_reader.TaskFileReader):
     workflow, go to upstream's own code.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: TasksetConfig) -> None:
         if config.default_workflow_type == "verl_workflow" and _names_files(config):
             rows = rows_of(config)
             with mock.patch.object(file_reader, "load_dataset", lambda *args, **kwargs: rows):
@@ -249,7 +279,7 @@ class VerlTaskReader(file_reader.TaskFileReader):
             super().__init__(config)
 
 
-def _names_files(config: Any) -> bool:
+def _names_files(config: TasksetConfig) -> bool:
     return bool(config.workflow_args.get("files")) or str(config.path).endswith(
         (".parquet", ".json", ".jsonl")
     )
