@@ -92,6 +92,7 @@ class Explorer:
                 if not await self._advance(history):
                     await self._rest(history)
             self._store()
+            self._close(None)
 
     def _enter(self, history: int) -> int:
         """Weights of an ended history may be lost ones, under a number that will be given again."""
@@ -124,6 +125,8 @@ class Explorer:
         if request and (asked := self._plan.version_to_evaluate(request, in_place)):
             return await self._evaluate(request, asked, history)
         work = None if self._pool.full else self._plan.next_work(history)
+        if not self._pool.full:
+            self._close(work.step if work else None)
         may_begin = work and not (self._busy and self._plan.alone(work))
         version = self._plan.version_for(work, in_place) if work and may_begin else None
         if self._plan.accepts(version) and (offer := self._weights.offer()):
@@ -151,7 +154,8 @@ class Explorer:
         if not work.jobs:
             self._buffer.finish_eval(request)
             return True
-        self._outbox.begin(Making(work.step, version.version, self._plan.tasks(work), times, request=request))
+        tasks = [job.task_no for job in work.jobs]
+        self._outbox.begin(Making(work.step, version.version, tasks, times, request=request, kind=work.kind))
         make = partial(self._maker.groups, work, version.version, history)
         self._pool.begin([Unit(make, work.answers, request)], at_once=True)
         return True
@@ -162,14 +166,23 @@ class Explorer:
             if not await self._weights.load(version):
                 return False
         draw = self._plan.draw(work)
-        works = self._plan.begin(work, version)
-        for step, tasks in self._plan.steps(works).items():
-            self._outbox.begin(Making(step, version.version, tasks, times.copy(), draw))
+        works = self._plan.begin(work, version, self._pool.room)
+        if not works:
+            return self._settle(work.step, version, times)
+        for (step, kind), tasks in self._plan.steps(works).items():
+            self._outbox.begin(Making(step, version.version, tasks, times.copy(), draw, kind=kind))
         if draw:
             units = [Unit(partial(self._drawn, draw, version, history), work.answers)]
         else:
             units = [Unit(partial(self._made, each, version, history), each.answers) for each in works]
         self._pool.begin(units, at_once=self._plan.whole)
+        return True
+
+    def _settle(self, step: int, version: WeightVersion, times: StepTimes) -> bool:
+        """Others have taken what there was; of a drawing that they share somebody has to see the end."""
+        if not (settled := self._plan.settle(step)):
+            return False
+        self._report_step(step, version.version, settled.kept, times, settled.draw)
         return True
 
     async def _made(self, work: Work, version: WeightVersion, history: int) -> AsyncIterator[Group]:
@@ -200,7 +213,7 @@ class Explorer:
             self._plan.drawn(draw)
         began = time.monotonic()
         try:
-            self._buffer.put_groups(groups, history=self._history)
+            self._buffer.put_groups(groups, history=self._history, holder=self._plan.sharing.holder)
         except HistoryChanged:
             # The trainer resumed from a checkpoint meanwhile: these weights may be lost.
             self._weights.lost(made=True)
@@ -215,10 +228,20 @@ class Explorer:
     def _end(self, making: Making) -> None:
         if making.request:
             self._buffer.finish_eval(making.request)
-            return
-        extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
-        groups = sorted(making.groups, key=lambda group: group.task_no)
-        self._report.step(making.step, making.version, groups, making.times, extra)
+        elif making.kind == "train":
+            self._report_step(making.step, making.version, making.groups, making.times, making.draw)
+
+    def _close(self, before: int | None) -> None:
+        """This explorer makes no more of the steps before that one; None: for now of none."""
+        for making in self._outbox.close(before):
+            self._end(making)
+
+    def _report_step(
+        self, step: int, version: int, groups: Sequence[Group], times: StepTimes, draw: Draw | None
+    ) -> None:
+        extra = {"train/num_gen_batches": float(draw.draws)} if draw else {}
+        ordered = sorted(groups, key=lambda group: group.task_no)
+        self._report.step(step, version, ordered, times, extra)
 
     async def _rest(self, history: int) -> None:
         """Until there is news, or it is time to look again."""

@@ -116,6 +116,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
+        heart.holder = lambda: plan.sharing.holder
         if device:
             await device.wait(heart.check)
         with placement.told_when_pending(placement.ENGINES, heart.note):

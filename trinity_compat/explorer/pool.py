@@ -65,7 +65,7 @@ class Pool:
 
     def refill(self) -> None:
         """Start what waits, as far as there is room."""
-        while self._waiting and self._room() > self._starting:
+        while self._waiting and self.room > 0:
             self._start(self._waiting.popleft())
 
     def _start(self, unit: Unit) -> None:
@@ -110,6 +110,11 @@ class Pool:
         except TimeoutError:
             pass
         self._news.clear()
+
+    @property
+    def room(self) -> int:
+        """Answers that could be begun now."""
+        return self._room() - self._starting
 
     @property
     def busy(self) -> bool:
