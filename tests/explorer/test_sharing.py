@@ -1,5 +1,5 @@
-"""Several explorers over one queue of tasks, in virtual time: who takes what, and what becomes of the tasks of
-one that dies."""
+"""Several explorers over one queue of tasks, in virtual time: who takes what, and what becomes of the tasks
+of one that dies."""
 
 import asyncio
 
@@ -8,8 +8,6 @@ import simulation as sim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_streaming import BATCH, N, World, train
-
-from trinity_compat.explorer.loop import BUSY_S
 
 
 def crew(style="fully_async", *, buffer=None, explorers=2, own=(), **more):
@@ -62,7 +60,9 @@ def test_elsewhere_few_tasks_are_shared_evenly_and_more_go_to_whom_has_room():
     assert once(buffer, 8)
 
 
-@pytest.mark.parametrize(("style", "more"), [("fixed", {"interval": 4}), ("fully_async", {"max_staleness": 9})])
+@pytest.mark.parametrize(
+    ("style", "more"), [("fixed", {"interval": 4}), ("fully_async", {"max_staleness": 9})]
+)
 def test_when_one_dies_the_others_take_its_tasks_and_it_its_own_when_it_is_back(style, more):
     buffer, worlds = crew(style, length=lambda job, place: 100 * (1 + job.task_no), steps=4, **more)
 
