@@ -96,6 +96,18 @@ class Engine:
         self._queue.extend((length, answering) for length in lengths)
         self._turn()
 
+    def drop(self, done: asyncio.Queue[Rollout | Exception]) -> None:
+        """Abort what answers to ``done``."""
+        self._advance()
+        kept = [each for each in self._active if each[2].done is not done]
+        queued = [each for each in self._queue if each[1].done is not done]
+        dropped = len(self._active) + len(self._queue) - len(kept) - len(queued)
+        heapq.heapify(kept)
+        self._active, self._queue = kept, deque(queued)
+        self.ended += dropped
+        self._told(self.ended)
+        self._turn()
+
     def die(self, error: Exception) -> None:
         """Everything under way fails."""
         self.dead = True
@@ -194,11 +206,17 @@ class Engines:
             for job in share:
                 lengths = [self._length(job, run) for run in range(job.n)]
                 engine.add(_Answering(job, job.n, done), lengths)
-        for _ in jobs:
-            found = await done.get()
-            if isinstance(found, Exception):
-                raise found
-            yield found
+        left = len(jobs)
+        try:
+            while left:
+                found = await done.get()
+                if isinstance(found, Exception):
+                    raise found
+                left -= 1
+                yield found
+        finally:
+            for engine in self.all if left else ():
+                engine.drop(done)
 
 
 class Maker:

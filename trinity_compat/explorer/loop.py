@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -125,8 +125,10 @@ class Explorer:
         if request and (asked := self._plan.version_to_evaluate(request, in_place)):
             return await self._evaluate(request, asked, history)
         work = None if self._pool.full else self._plan.next_work(history)
-        if not self._pool.full:
-            self._close(work.step if work else None)
+        known = 0 if self._pool.full else work.step if work else None
+        if self._end_stragglers(known):
+            return True
+        self._close(known)
         may_begin = work and not (self._busy and self._plan.alone(work))
         version = self._plan.version_for(work, in_place) if work and may_begin else None
         if self._plan.accepts(version) and (offer := self._weights.offer()):
@@ -174,15 +176,29 @@ class Explorer:
         if draw:
             units = [Unit(partial(self._drawn, draw, version, history), work.answers)]
         else:
-            units = [Unit(partial(self._made, each, version, history), each.answers) for each in works]
+            units = [self._unit(each, version, history) for each in works]
         self._pool.begin(units, at_once=self._plan.whole)
         return True
+
+    def _unit(self, work: Work, version: WeightVersion, history: int) -> Unit:
+        task = work.jobs[0].task_no if len(work.jobs) == 1 and not self._plan.whole else None
+        return Unit(partial(self._made, work, version, history), work.answers, task=task)
+
+    def _end_stragglers(self, step: int | None) -> bool:
+        """Their tasks begin again, with the newest weights; the trainer goes on with others meanwhile."""
+        if not self._plan.ends_stragglers:
+            return False
+        ended = self._pool.end(self._plan.stragglers(self._pool, self._outbox, step))
+        self._outbox.forget(ended)
+        self._plan.ended(ended)
+        return bool(ended)
 
     def _settle(self, step: int, version: WeightVersion, times: StepTimes) -> bool:
         """Others have taken what there was; of a drawing that they share somebody has to see the end."""
         if not (settled := self._plan.settle(step)):
             return False
-        self._report_step(step, version.version, settled.kept, times, settled.draw)
+        extra = {"train/num_gen_batches": float(settled.draw.draws)}
+        self._report_step(step, version.version, settled.kept, times, extra)
         return True
 
     async def _made(self, work: Work, version: WeightVersion, history: int) -> AsyncIterator[Group]:
@@ -229,7 +245,9 @@ class Explorer:
         if making.request:
             self._buffer.finish_eval(making.request)
         elif making.kind == "train":
-            self._report_step(making.step, making.version, making.groups, making.times, making.draw)
+            extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
+            extra |= {"rollout/ended_groups": float(making.ended)} if self._plan.ends_stragglers else {}
+            self._report_step(making.step, making.version, making.groups, making.times, extra)
 
     def _close(self, before: int | None) -> None:
         """This explorer makes no more of the steps before that one; None: for now of none."""
@@ -237,9 +255,8 @@ class Explorer:
             self._end(making)
 
     def _report_step(
-        self, step: int, version: int, groups: Sequence[Group], times: StepTimes, draw: Draw | None
+        self, step: int, version: int, groups: Sequence[Group], times: StepTimes, extra: Mapping[str, float]
     ) -> None:
-        extra = {"train/num_gen_batches": float(draw.draws)} if draw else {}
         ordered = sorted(groups, key=lambda group: group.task_no)
         self._report.step(step, version, ordered, times, extra)
 

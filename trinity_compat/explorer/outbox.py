@@ -30,6 +30,7 @@ class Making:
     grows: bool = False
     groups: list[Group] = field(default_factory=list)
     stored: int = 0
+    ended: int = 0  # how often one of its tasks was ended before it was finished
 
     @property
     def finished(self) -> bool:
@@ -194,6 +195,26 @@ class Outbox:
             if not (making.open or making.grows):
                 self._makings.remove(making)
                 yield making
+
+    def stragglers(self, rate: float, before: int | None) -> list[int]:
+        """Of the steps before that one (None: of all), the tasks that are not finished when all but this part
+        of the step's are (veRL's ``rollout.over_sample_rate``)."""
+        steps = [each for each in self._makings if before is None or each.step < before]
+        return [
+            task
+            for making in steps
+            if making.open and not making.request and len(making.groups) >= (1 - rate) * len(making.tasks)
+            for task in {*making.tasks}.difference(group.task_no for group in making.groups)
+        ]
+
+    def forget(self, tasks: Iterable[int]) -> None:
+        """They were ended; they will be begun again."""
+        for task in tasks:
+            making = self._of.pop(("train", task))
+            making.tasks.remove(task)
+            making.ended, making.grows = making.ended + 1, self._grows
+            if self._slack:
+                self._slack.stored(task)
 
     def close(self, before: int | None) -> list[Making]:
         """No more tasks come of the steps before that one (None: of any); gives those that have ended."""

@@ -15,6 +15,7 @@ from trinity_compat.explorer.drawing import Settled, SharedDrawing, begins
 from trinity_compat.explorer.filtering import Draw, GroupFilter
 from trinity_compat.explorer.jobs import eval_jobs, make_job, seeds_requests
 from trinity_compat.explorer.outbox import Outbox, Slack
+from trinity_compat.explorer.pool import Pool
 from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.sharing import Alone, Queue, Sharing
 from trinity_compat.explorer.tasks import TaskStream
@@ -99,6 +100,8 @@ class Plan:
         self._next: tuple[int, Work | None] | None = None
         self._looked = 0.0
         self._under_way: set[int] = set()  # training tasks that are begun and not stored
+        self._again: set[int] = set()  # of those that this explorer has for itself, what it ended
+        self._spared: set[int] = set()  # tasks that were ended once: not a second time
         self._seeded = seeds_requests(spec)
         self.total_steps = self._total_steps()
 
@@ -210,8 +213,9 @@ class Plan:
         else:
             return work
         upto = min(last, self.total_steps) * self._batch
+        again, self._again = self._again, set()
         numbers = self.sharing.take(upto, limit, version.version, self._history)
-        return self._train_work(work.step, numbers)
+        return self._train_work(work.step, sorted({*again, *numbers}))
 
     def _reach(self, step: int, version: WeightVersion) -> int:
         """The last step of which tasks may be taken together with those of ``step``: newer weights have to
@@ -247,20 +251,43 @@ class Plan:
         """They are no longer under way, but in the buffer."""
         self._under_way.difference_update(tasks)
 
+    @property
+    def ends_stragglers(self) -> bool:
+        """Whether groups that take long are ended and made later. Not where a step is whole."""
+        spec = self._spec
+        return not self.whole and bool(spec.over_sample_rate or spec.group_timeout_s)
+
+    def stragglers(self, pool: Pool, outbox: Outbox, step: int | None) -> list[int]:
+        """Tasks to end now; ``step`` is the one of which more tasks are to begin, None for none. Each is
+        ended once only: else the longest answers would never be seen."""
+        late = {*(pool.longer_than(limit) if (limit := self._spec.group_timeout_s) else ())}
+        if rate := self._spec.over_sample_rate:
+            late.update(outbox.stragglers(rate, step))
+        return sorted(late - self._spared)
+
+    def ended(self, tasks: Sequence[int]) -> None:
+        """They were; they are to begin again."""
+        self._under_way.difference_update(tasks)
+        self._spared.update(tasks)
+        self._again.update(tasks if self.sharing.holder else ())
+        self._next = None if tasks else self._next
+
     def dropped(self) -> None:
         """Nothing is under way any more."""
         self._under_way.clear()
+        self._again.clear()
         self._next = None
         self.sharing.begin()
 
     def outbox(self) -> Outbox:
         """What takes the groups that are finished."""
         limit, tasks = self._spec.max_staleness, self.total_steps * self._batch
+        grows = not self.whole and (self._spec.explorers > 1 or self.ends_stragglers)
         if self.whole or limit is None:
-            return Outbox(whole=self.whole, grows=not self.whole and self._spec.explorers > 1)
+            return Outbox(whole=self.whole, grows=grows)
         others = partial(self.sharing.pending, tasks)
         slack = Slack(limit, self._batch, tasks, others, explorers=self._spec.explorers)
-        return Outbox(whole=False, slack=slack, grows=self._spec.explorers > 1)
+        return Outbox(whole=False, slack=slack, grows=grows)
 
     def draw(self, work: Work) -> Draw | None:
         """Begin a step whose groups are filtered, by this explorer alone; else None."""

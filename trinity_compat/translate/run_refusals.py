@@ -97,7 +97,11 @@ _ALWAYS = (
         "the explorer starts its own engines",
         below=f"{_ROLLOUT}.disaggregation.",
     ),
-    Refusal(f"{_ROLLOUT}.over_sample_rate", "every group is waited for: none is cut short"),
+    Refusal(
+        f"{_ROLLOUT}.over_sample_rate",
+        "every group is waited for: none is cut short",
+        "leave it out, or write trinity_compat.over_sample_rate in a YAML whose sync_style is fully_async",
+    ),
     Refusal("actor_rollout_ref.model.mtp.enable_rollout", "the explorer's engines don't speculate"),
     Refusal(
         f"{_ROLLOUT}.mtp.enable_rollout", "the explorer's engines don't speculate", below=f"{_ROLLOUT}.mtp."
