@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import selectors
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,10 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from trinity_compat.buffer import HistoryChanged
-from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
-from trinity_compat.explorer import loop, plan, report
+from trinity_compat.buffer.leases import Share
+from trinity_compat.buffer.model import EvalRequest, Group, Holder, Pending, TaskQuery, WeightVersion
+from trinity_compat.buffer.tasks import Live
+from trinity_compat.explorer import loop, plan, report, sharing
 from trinity_compat.explorer.rollout import Job, Rollout
 from trinity_compat.explorer.routing import Loads
 from trinity_compat.spec import RunSpec, SyncSpec
@@ -57,7 +60,8 @@ def _patched(clock: Callable[[], float]) -> Iterator[None]:
     with mock.patch.multiple(loop, time=SimpleNamespace(monotonic=clock)):  # noqa: SIM117
         with mock.patch.multiple(plan, time=SimpleNamespace(monotonic=clock)):
             with mock.patch.multiple(report, time=SimpleNamespace(monotonic=clock)):
-                yield
+                with mock.patch.multiple(sharing, time=SimpleNamespace(monotonic=clock)):
+                    yield
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -90,6 +94,18 @@ class Engine:
     def add(self, answering: _Answering, lengths: Sequence[int]) -> None:
         """Begin them, or queue them."""
         self._queue.extend((length, answering) for length in lengths)
+        self._turn()
+
+    def drop(self, done: asyncio.Queue[Rollout | Exception]) -> None:
+        """Abort what answers to ``done``."""
+        self._advance()
+        kept = [each for each in self._active if each[2].done is not done]
+        queued = [each for each in self._queue if each[1].done is not done]
+        dropped = len(self._active) + len(self._queue) - len(kept) - len(queued)
+        heapq.heapify(kept)
+        self._active, self._queue = kept, deque(queued)
+        self.ended += dropped
+        self._told(self.ended)
         self._turn()
 
     def die(self, error: Exception) -> None:
@@ -190,11 +206,17 @@ class Engines:
             for job in share:
                 lengths = [self._length(job, run) for run in range(job.n)]
                 engine.add(_Answering(job, job.n, done), lengths)
-        for _ in jobs:
-            found = await done.get()
-            if isinstance(found, Exception):
-                raise found
-            yield found
+        left = len(jobs)
+        try:
+            while left:
+                found = await done.get()
+                if isinstance(found, Exception):
+                    raise found
+                left -= 1
+                yield found
+        finally:
+            for engine in self.all if left else ():
+                engine.drop(done)
 
 
 class Maker:
@@ -235,6 +257,10 @@ class MemoryBuffer:
     done: set[int] = field(default_factory=set)
     state: dict[str, Any] = field(default_factory=dict)
     generation: int = 1
+    holders: dict[int, Holder] = field(default_factory=dict)  # those that live, by place
+    leases: dict[tuple[str, int], tuple[Holder, int]] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    drawn: dict[str, dict[int, Group]] = field(default_factory=dict)
     _complete: int = 0
 
     def history(self) -> int:
@@ -249,6 +275,66 @@ class MemoryBuffer:
     def set_state(self, key: str, value: Any) -> None:
         self.state[key] = value
 
+    def enter(self, holder: Holder, *, ready: bool, lease_s: float) -> None:
+        self.holders[holder.place] = holder
+        self.ready |= {holder.place} if ready else set()
+
+    def dies(self, place: int) -> None:
+        """Nobody has heard of that explorer for long."""
+        self.holders.pop(place, None)
+
+    def places(self) -> dict[int, bool]:
+        return {place: place in self.ready for place in self.holders}
+
+    def _share(self, asked: TaskQuery) -> Share:
+        living = set(self.holders.values())
+        held = {
+            number: holder.token
+            for (kind, number), (holder, _) in self.leases.items()
+            if kind == asked.kind and holder in living
+        }
+        if asked.kind == "train":
+            self.missing_tasks(upto=0, limit=0)
+            live = Live(self._complete, self.stored.keys(), self._complete)  # type: ignore[arg-type]
+        else:
+            live = Live(asked.first, frozenset(self.drawn.get(asked.kind, ())), asked.first)
+        return Share(asked, held, self.places(), live)
+
+    def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
+        return [*itertools.islice(self._share(asked).free(), limit)]
+
+    def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
+        if history != self.generation:
+            raise HistoryChanged("a resume")
+        share = self._share(asked)
+        if asked.holder not in self.holders.values():
+            return []
+        free = [number for number in share.free() if number not in share.held]
+        taken = free[: limit if asked.by_place else min(limit, share.fair(len(free)))]
+        self.leases |= {(asked.kind, number): (asked.holder, version) for number in taken}
+        return taken
+
+    def pending(self, holder: Holder, *, upto: int) -> Pending:
+        living = set(self.holders.values()) - {holder}
+        others = (
+            version for (kind, _), (h, version) in self.leases.items() if kind == "train" and h in living
+        )
+        return Pending(len(self.stored), Counter(others))
+
+    def depth(self, kind: str) -> dict[str, int]:
+        return {"ready": len(self.drawn.get(kind, ()))}
+
+    def groups(self, kind: str) -> list[Group]:
+        return [group for _, group in sorted(self.drawn.get(kind, {}).items())]
+
+    def settle_drawing(self, kept: Sequence[Group], *, kind: str, then: dict[str, Any], history: int) -> bool:
+        if not self.drawn.pop(kind, None):
+            return False
+        self.commits.append([group.task_no for group in kept])
+        self.stored |= {group.task_no: group for group in kept}
+        self.state |= then
+        return True
+
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
         while self._complete in self.stored:
             self._complete += 1
@@ -260,9 +346,19 @@ class MemoryBuffer:
                 found.append(number)
         return found
 
-    def put_groups(self, groups: Sequence[Group], *, history: int | None = None) -> int:
+    def put_groups(
+        self, groups: Sequence[Group], *, history: int | None = None, holder: Holder | None = None
+    ) -> int:
         if history != self.generation:
             raise HistoryChanged("a resume")
+        for group in groups:
+            if self.leases.get((group.kind, group.task_no), (None, 0))[0] == holder:
+                self.leases.pop((group.kind, group.task_no), None)
+        if groups[0].kind.startswith("draw:"):
+            of_kind = self.drawn.setdefault(groups[0].kind, {})
+            new = {group.task_no: group for group in groups if group.task_no not in of_kind}
+            of_kind |= new
+            return len(new)
         if groups[0].kind != "train":
             self.evaluated[int(groups[0].kind.removeprefix("eval:"))] = list(groups)
             return len(groups)

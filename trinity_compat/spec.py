@@ -57,6 +57,9 @@ class RunSpec:
     max_staleness: int | None = None  # veRL steps
     replay: ReplaySpec | None = None  # None: each group once, in task order
     seeded_requests: bool = False  # a seed for each training answer also where the style needs none
+    partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again
+    over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
+    group_timeout_s: float | None = None  # a group that takes longer: the same
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
 

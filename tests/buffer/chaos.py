@@ -4,10 +4,10 @@
     python tests/buffer/chaos.py postgresql --kills 1000 --restarts 100
 
 Two writers and two trainers work on one database; each gets SIGKILL, half the time after a random while
-and half the time at a named point, and its successor starts at once. A writer appends what was
-acknowledged to a journal; a trainer trains steps of four groups. A second process at the same step
-number is what a resume gives, so the trainers here count their own steps. In the end: every task that
-was acknowledged is in the buffer once (lost, doubled), every group of the ledger stands there once
+and half the time at a named point, and its successor starts at once. A writer leases its tasks, as explorers
+do, and appends what was acknowledged to a journal; a trainer trains steps of four groups. A second process
+at the same step number is what a resume gives, so the trainers here count their own steps. In the end: every
+task that was acknowledged is in the buffer once (lost, doubled), every group of the ledger stands there once
 (trained twice) and every step has whole claims.
 """
 
@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+import uuid
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -33,14 +34,17 @@ from buffer_samples import groups
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import ClaimLost
+from trinity_compat.buffer.model import Holder, TaskQuery
 
 COUNT = 4
+LEASE_S = 1.0
 POINTS = {
-    "writer": ("", "", "before insert", "inside insert", "after insert"),
+    "writer": ("", "", "inside lease", "after lease", "inside insert", "after insert"),
     "trainer": ("", "", "before claim", "inside claim", "after claim", "inside ledger", "after ledger"),
 }
 # The statement at which "inside …" strikes: the transaction has written, but not committed.
 INSIDE = {
+    "inside lease": "INSERT INTO task_leases",
     "inside insert": "INSERT INTO experiences",
     "inside claim": "WITH picked",
     "inside ledger": "INSERT INTO ledger_entries",
@@ -78,24 +82,34 @@ def work(role: str, url: str, folder: Path, name: int, point: str, after: int) -
     if point.startswith("inside"):
         arm(point, after)
     buffer = open_buffer(url, retry_s=120)
-    one_round = writer_round if role == "writer" else trainer_round
+    one_round = Writer(buffer, name).round if role == "writer" else trainer_round
     with (folder / f"journal-{role}-{name}").open("ab", buffering=0) as journal:
         while not (folder / "stop").exists():
             one_round(buffer, journal, name, point if after == 0 else "")
             after = max(0, after - 1)
 
 
-def writer_round(buffer, journal, name: int, point: str) -> None:
-    if buffer.depth()["ready"] > 50 * COUNT:
-        time.sleep(0.02)
-        return
-    missing = buffer.missing_tasks(upto=1 << 40, limit=4 * COUNT)[name::2]
-    if point == "before insert":
-        strike()
-    buffer.put_groups([group for number in missing for group in groups(1, first=number, tokens=64)])
-    if point == "after insert":
-        strike()
-    journal.write("".join(f"{number}\n" for number in missing).encode())
+class Writer:
+    """An explorer as far as the buffer knows. Only its successor is in its place with another token."""
+
+    def __init__(self, buffer, place: int) -> None:
+        self.holder = Holder(place, uuid.uuid4().hex)
+        buffer.enter(self.holder, ready=True, lease_s=LEASE_S)
+
+    def round(self, buffer, journal, name: int, point: str) -> None:
+        if not buffer.keep(self.holder, lease_s=LEASE_S) or buffer.depth()["ready"] > 50 * COUNT:
+            time.sleep(0.02)
+            return
+        first = min(buffer.free_tasks(TaskQuery(self.holder, 1 << 40), limit=1))
+        asked = TaskQuery(self.holder, first + 8 * COUNT)
+        mine = buffer.lease_tasks(asked, limit=2 * COUNT, version=0, history=1)
+        if point == "after lease":
+            strike()
+        groups_ = [group for number in mine for group in groups(1, first=number, tokens=64)]
+        buffer.put_groups(groups_, holder=self.holder)
+        if point == "after insert":
+            strike()
+        journal.write("".join(f"{number}\n" for number in mine).encode())
 
 
 def trainer_round(buffer, journal, name: int, point: str) -> None:

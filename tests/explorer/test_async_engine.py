@@ -1,5 +1,6 @@
 """vLLM's real AsyncLLM, with its own processes, on a CPU: what a GPU run uses of it."""
 
+import asyncio
 import threading
 from dataclasses import asdict
 
@@ -91,6 +92,20 @@ def test_what_it_thinks_of_a_text_is_what_transformers_does(toy, loop, engine, t
         logits = reference(toy, weights)(torch.tensor([ids])).logits[0, :-1, :KNOWN].log_softmax(-1)
     own = logits.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     assert (own - torch.tensor(loop.run(score()))).abs().max() < 1e-4
+
+
+def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokenizer):
+    async def go():
+        values = {"max_tokens": 8, "ignore_eos": True}
+        requests = [Request(f"cut{i}", p, values) for i, p in enumerate(prompts_of(tokenizer, 3))]
+        answers = await engine.submit(requests)
+        await asyncio.sleep(0)  # its request has gone out
+        answers[1].cancel()
+        kept = [await answers[0], await answers[2]]
+        assert [len(parts[0].token_ids) for parts in kept] == [8, 8]
+        return engine._engine.output_processor.get_num_unfinished_requests()
+
+    assert loop.run(go()) == 0
 
 
 def test_it_sleeps_and_wakes(toy, loop, engine, tokenizer):

@@ -166,3 +166,17 @@ def test_new_weights_in_mid_answer_go_on_from_the_tokens_there_are(
         assert 0 < change < len(part.token_ids) - 1
         assert max(by_old[:change]) < 1e-3
         assert max(by_new[change:]) < 1e-3
+
+
+def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokenizer):
+    async def go():
+        values = {"max_tokens": 8, "ignore_eos": True}
+        requests = [Request(f"cut{i}", p, values) for i, p in enumerate(prompts_of(tokenizer, 3))]
+        answers = await engine.submit(requests)
+        answers[1].cancel()
+        kept = [await answers[0], await answers[2]]
+        assert len(kept[0][0].token_ids) == len(kept[1][0].token_ids) == 8
+        await asyncio.sleep(0.1)
+        return engine._engine.get_num_unfinished_requests(), engine._waiting
+
+    assert loop.run(go()) == (0, {})

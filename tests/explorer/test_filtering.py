@@ -1,5 +1,6 @@
 """algorithm.filter_groups over a real buffer: which tasks of the stream reach the trainer, and where."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,8 @@ FILTER = (
 class Maker(FakeMaker):
     """Groups of tasks whose place in the stream is even differ in reward; the others don't."""
 
-    def __init__(self, differs=lambda number: number % 2 == 0):
-        super().__init__()
+    def __init__(self, differs=lambda number: number % 2 == 0, **more):
+        super().__init__(**more)
         self.differs = differs
 
     async def groups(self, work, version, history):
@@ -41,9 +42,9 @@ def make(tmp_path, toy):
     return start
 
 
-def again(spec, maker=None):
+def again(spec, maker=None, index=0):
     """The explorer as a new process finds the buffer."""
-    run = Run(spec, open_buffer(spec.database_url), maker or Maker())
+    run = Run(spec, open_buffer(spec.database_url), maker or Maker(), index)
     run.spec = spec
     return run
 
@@ -69,6 +70,54 @@ def test_only_groups_that_differ_are_trained_and_the_next_step_goes_on_after_the
     assert [group.explorer_step for group in run.groups()] == [1] * BATCH + [2] * BATCH
     draws = [values["train/num_gen_batches"] for _, values in run.buffer.read_metrics("explorer")]
     assert draws == [2.0, 2.0]
+
+
+def together(spec, makers, steps=2):
+    """Explorers of one run, until its steps are stored; the drawings are of those that one alone makes."""
+    runs = [Run(spec, open_buffer(spec.database_url), maker, index) for index, maker in enumerate(makers)]
+
+    async def explore():
+        exploring = [asyncio.ensure_future(run.explorer.explore()) for run in runs]
+        async with asyncio.timeout(30):
+            while runs[0].buffer.depth()["ready"] < steps * BATCH:
+                await asyncio.sleep(0.01)
+                for one in exploring:
+                    if one.done():
+                        one.result()
+        for one in exploring:
+            one.cancel()
+
+    asyncio.run(explore())
+    return runs
+
+
+def test_several_explorers_share_each_draw_and_keep_what_one_alone_would(make, tmp_path, toy):
+    alone = stored(finish(make()))
+    spec, buffer = job(tmp_path / "two", toy, *FILTER, steps=2, explorers=2)
+    publish(spec, buffer, toy, 0, 1)
+    made = [[], []]
+    runs = together(spec, [Maker(before=recorded(numbers)) for numbers in made])
+    assert stored(runs[0]) == alone
+    assert [sorted(numbers) for numbers in made] == [[*range(0, 24, 2)], [*range(1, 24, 2)]]
+    draws = [step for role in ("explorer",) for step, _ in runs[0].buffer.read_metrics(role)]
+    assert draws == [1, 2]
+
+
+def recorded(numbers):
+    return lambda work: numbers.extend(job.task_no for job in work.jobs)
+
+
+def test_a_draw_whose_explorer_is_gone_is_finished_by_the_other(make, tmp_path, toy):
+    alone = stored(finish(make()))
+    spec, buffer = job(tmp_path / "two", toy, *FILTER, steps=2, explorers=2)
+    publish(spec, buffer, toy, 0, 1)
+    gone = again(spec, index=1)
+    first = again(spec)
+    with pytest.raises(AssertionError, match="never got there"):
+        first.until(ready(buffer, 1), limit_s=0.7)
+    assert buffer.depth("draw:1")["ready"] == 3
+    buffer.leave(gone.plan.sharing.holder)
+    assert stored(finish(first)) == alone
 
 
 def test_without_gen_batch_size_a_draw_is_a_train_batch(make):

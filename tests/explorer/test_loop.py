@@ -292,11 +292,21 @@ def test_explorers_share_each_batch(tmp_path, toy):
     spec, buffer = job(tmp_path, toy, steps=1, explorers=2)
     publish(spec, buffer, toy, 0)
     made = [[], []]
-    for index in (0, 1):
-        keep = made[index].extend
-        maker = FakeMaker(before=lambda work, keep=keep: keep(j.task_no for j in work.jobs))
-        Run(spec, buffer, maker, index).until(ready(buffer, BATCH // 2 * (index + 1)))
+    runs = [Run(spec, buffer, recording(numbers), index) for index, numbers in enumerate(made)]
+    for index, run in enumerate(runs):
+        run.until(ready(buffer, BATCH // 2 * (index + 1)))
     assert made == [[0, 2], [1, 3]]
+
+
+def test_an_explorer_that_is_gone_leaves_its_tasks_to_the_others(tmp_path, toy):
+    spec, buffer = job(tmp_path, toy, steps=1, explorers=3)
+    publish(spec, buffer, toy, 0)
+    made = [[], [], []]
+    runs = [Run(spec, buffer, recording(numbers), index) for index, numbers in enumerate(made)]
+    buffer.leave(runs[1].plan.sharing.holder)
+    runs[0].until(ready(buffer, 3))
+    runs[2].until(ready(buffer, BATCH))
+    assert made == [[0, 1, 3], [], [2]]
 
 
 @pytest.mark.parametrize("explorers", [2, 3])

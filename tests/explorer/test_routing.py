@@ -9,6 +9,7 @@ import simulation as sim
 from omegaconf import OmegaConf
 
 from trinity_compat.explorer.engine import Completion, EngineDied
+from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job, seeds_requests
 from trinity_compat.explorer.rollout import Job, RolloutWorker, truncate
 from trinity_compat.explorer.routing import Loads
@@ -82,11 +83,12 @@ class Engine:
         return [future for _, future in self.asked[-len(requests) :]]
 
 
-def worker(engine):
+def worker(engine, *, partial=True):
     made = object.__new__(RolloutWorker)
     rollout = {"agent": {"default_agent_loop": "single_turn_agent"}, "response_length": 9}
     made._config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
     made._model, made._engine = SimpleNamespace(processor=None), engine
+    made._asked, made._runs = Asked(engine, partial=partial), {}
     made._count = made._version = made._ended = 0
     made._prompt = lambda messages: [1] if messages else truncate([1, 2], 1, "error")
     return made
@@ -128,3 +130,55 @@ def test_a_baseline_is_one_greedy_answer_after_the_sampled_ones():
     greedy = {"temperature": 0, "top_p": 1.0, "top_k": -1, "ignore_eos": False}
     assert job.sampling_of(2) == greedy
     assert Job(0, {}, 2, sampling).answers == 2
+
+
+def answering(version, first=1.0):
+    return [Completion([version], [first], "stop")]
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_answers_in_flight_go_on_over_new_weights_or_begin_again_with_them(partial):
+    async def main():
+        engine = Engine()
+        one = worker(engine, partial=partial)
+        engine.load = loading(engine)
+        rollouts = asyncio.ensure_future(collect(one.run([Job(0, {"raw_prompt": [1]}, 2, {}, apart=True)])))
+        await asyncio.sleep(0.01)
+        engine.asked[0][1].set_result(answering(0))
+        await asyncio.sleep(0.01)
+        await one.load(None, 1)
+        await asyncio.sleep(0.01)
+        assert engine.cancelled_at_load == [False, not partial]
+        engine.asked[-1][1].set_result(answering(1))
+        (rollout,) = await rollouts
+        assert one._ended == 2 and len(engine.asked) == (2 if partial else 3)
+        assert one._asked.interrupted == (0 if partial else 1)
+        return [part.versions for part in rollout.trajectories]
+
+    assert asyncio.run(main()) == [(0, 0), (0, 1) if partial else (1, 1)]
+
+
+def loading(engine):
+    async def load(file):
+        engine.cancelled_at_load = [future.cancelled() for _, future in engine.asked]
+
+    return load
+
+
+def test_an_aborted_run_frees_its_places_and_its_requests_are_cancelled():
+    async def main():
+        engine = Engine()
+        one = worker(engine, partial=False)
+        jobs = [Job(0, {"raw_prompt": [1]}, 2, {}, apart=True)]
+        aborted = asyncio.ensure_future(collect(one.run(jobs, 7)))
+        other = asyncio.ensure_future(collect(one.run(jobs, 8)))
+        await asyncio.sleep(0.01)
+        await one.abort(7)
+        assert await aborted == []
+        assert [future.cancelled() for _, future in engine.asked] == [True, True, False, False]
+        assert one._ended == 2
+        for _, future in engine.asked[2:]:
+            future.set_result(answering(0))
+        assert len(await other) == 1
+
+    asyncio.run(main())

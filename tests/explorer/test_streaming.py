@@ -395,3 +395,82 @@ def test_whatever_ends_it_and_whenever_each_task_is_stored_once(data):
     if style == "fixed":
         assert stored == sorted(stored)
         assert all(step == number // BATCH + 1 for number, step in buffer.trained.items())
+
+
+# -- stragglers --------------------------------------------------------------------------------------
+
+
+def test_the_last_of_a_step_are_ended_and_made_later_once():
+    world = World(over_sample_rate=0.25, length=lengths(2000, 100), max_staleness=3, slots=100)
+    world.explorer._report = told = Told()
+    explore(world, 100.0)
+    assert world.engines.begun.count(0) == 2
+    assert sorted(world.buffer.stored) == list(range(4 * BATCH))
+    assert [number for commit in world.buffer.commits for number in commit][-1] == 0
+    assert told.extra[1]["rollout/ended_groups"] == 1.0
+    assert told.groups[1] == list(range(BATCH)), "one report tells of all groups of its step"
+
+
+class Told(sim.Silent):
+    """What was reported by step."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra, self.groups = {}, {}
+
+    def step(self, step, version, groups, times, extra):
+        self.extra[step], self.groups[step] = extra, [group.task_no for group in groups]
+
+
+def test_their_places_are_free_at_once_and_they_begin_again_with_the_newest_weights():
+    world = World(over_sample_rate=0.25, length=lengths(3000, 100), slots=8, max_staleness=9)
+    explore(world, 60.0, lambda: train(world.buffer, 4))
+    parts = world.buffer.stored[0].experiences
+    assert parts[0].min_model_version > 0
+    assert sorted(world.buffer.stored) == list(range(4 * BATCH))
+
+
+def test_a_group_that_takes_too_long_is_ended_once():
+    world = World(group_timeout_s=5.0, length=lengths(2000, 100), max_staleness=3, slots=4)
+    explore(world, 4.9)
+    assert world.engines.begun.count(0) == 1
+    world = World(group_timeout_s=5.0, length=lengths(2000, 100), max_staleness=3, slots=4)
+    explore(world, 100.0)
+    assert world.engines.begun.count(0) == 2
+    assert sorted(world.buffer.stored) == list(range(4 * BATCH))
+
+
+@pytest.mark.parametrize("style", ["fixed", "fully_async"])
+def test_without_being_asked_nothing_is_ended(style):
+    more = {"over_sample_rate": 0.25, "group_timeout_s": 5.0} if style == "fixed" else {}
+    world = World(style, length=lengths(2000, 100), steps=1, **more)
+    explore(world, 100.0)
+    assert world.engines.begun.count(0) == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_whatever_is_ended_is_made_later(data):
+    explorers = data.draw(st.integers(1, 2))
+    tokens = data.draw(st.lists(st.integers(1, 1500), min_size=1, max_size=16))
+    more = {
+        "over_sample_rate": data.draw(st.sampled_from([0.0, 0.3, 0.6])),
+        "group_timeout_s": data.draw(st.sampled_from([None, 2.0])),
+        "max_staleness": data.draw(st.sampled_from([None, 1, 3])),
+        "length": lambda job, place: tokens[(job.task_no * N + place) % len(tokens)],
+    }
+    buffer = sim.MemoryBuffer(BATCH)
+
+    async def main():
+        worlds = [World(buffer=buffer, index=i, explorers=explorers, **more) for i in range(explorers)]
+        exploring = [asyncio.ensure_future(world.explorer.explore()) for world in worlds]
+        async with asyncio.timeout(1000.0):
+            await train(buffer, 4, limit=more["max_staleness"])
+        for one in exploring:
+            one.cancel()
+        return worlds
+
+    worlds = sim.run(main)
+    assert sorted(buffer.trained) == list(range(4 * BATCH))
+    begun = [number for world in worlds for number in world.engines.begun]
+    assert all(begun.count(number) <= 2 for number in begun)

@@ -56,6 +56,30 @@ def test_a_yaml_may_ask_for_a_seed_in_each_request():
         assert made.spec.seeded_requests is asked
 
 
+def asking(style, **compat):
+    """The spec of a YAML with these settings of its own."""
+    config = json.loads(json.dumps(source()[0].config))
+    config["synchronizer"]["sync_style"] = style
+    config["trainer"]["trainer_config"]["trinity_compat"] |= compat
+    return make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu").spec
+
+
+def test_what_becomes_of_answers_that_take_long_is_asked_for():
+    spec = asking("fully_async", over_sample_rate=0.25, partial_rollout=False, group_timeout=600)
+    assert (spec.partial_rollout, spec.over_sample_rate, spec.group_timeout_s) == (False, 0.25, 600.0)
+    spec = asking("fixed")
+    assert (spec.partial_rollout, spec.over_sample_rate, spec.group_timeout_s) == (True, 0.0, None)
+
+
+def test_a_step_that_trains_its_own_groups_ends_none_of_them():
+    with pytest.raises(UserError, match="over_sample_rate: 0.25: under sync_style fixed a step trains all"):
+        asking("fixed", over_sample_rate=0.25)
+    with pytest.raises(UserError, match="over_sample_rate is 1.5: write a part"):
+        asking("fully_async", over_sample_rate=1.5)
+    with pytest.raises(UserError, match="group_timeout is 'long': write a number of seconds"):
+        asking("fully_async", group_timeout="long")
+
+
 def test_a_broadcast_without_a_gpu_is_said_to_go_over_gloo():
     asked = ("synchronizer.sync_method=nccl",)
     assert "by nccl's way over gloo" in "\n".join(describe(planned(sets=asked)))

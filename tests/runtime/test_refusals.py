@@ -72,14 +72,12 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     assert caught.value.hint
 
 
-def test_filtering_groups_is_one_explorer_s_work_and_its_length_is_told(tmp_path):
+def test_how_long_filtering_groups_may_take_is_told(tmp_path):
     word = "algorithm.filter_groups.enable=True data.gen_batch_size=24"
     assert any(
         "a step draws 24 tasks at a time until 8 groups differ in reward" in line
         for line in planned(tmp_path, word)
     )
-    with pytest.raises(UserError, match="one explorer draws them all"):
-        list(dry_run.lines(str(tmp_path / "run.sh"), (), RunOptions(explorers=2)))
     with pytest.raises(UserError, match="KL penalty is added in the trainer"):
         planned(
             tmp_path,

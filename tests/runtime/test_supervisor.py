@@ -243,3 +243,34 @@ sys.stdin.read()
 )
 def test_the_last_error_of_an_output(output, said):
     assert last_error(output) == said
+
+
+def test_the_other_explorers_take_the_tasks_of_one_that_was_killed(side):
+    killed = side("explorer", "import os\nos.kill(os.getpid(), 9)", "explorer_1")
+    said = []
+    others = (
+        side("explorer", "import time\ntime.sleep(2)", "explorer_0"),
+        side("trainer", "import time\ntime.sleep(2)"),
+    )
+    assert run(killed, *others, say=said.append).code == 0
+    assert said == [
+        "the explorer_1 was killed by SIGKILL (often: out of memory); the other explorers take its tasks"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "more"), [("raise SystemExit(2)", {}), ("raise SystemExit(1)", {"all_needed": True})]
+)
+def test_one_of_several_explorers_ends_the_run_where_the_others_cannot_go_on(side, code, more):
+    others = (side("explorer", FOREVER, "explorer_0"), side("trainer", FOREVER))
+    ended = run(side("explorer", code, "explorer_1"), *others, **more)
+    assert ended.code != 0 and "the explorer_1 ended with exit code" in ended.failure
+
+
+def test_the_last_explorer_that_dies_ends_the_run(side):
+    dying = [
+        side("explorer", f"import time\ntime.sleep({at})\nraise SystemExit(1)", f"explorer_{at}")
+        for at in (0, 1)
+    ]
+    ended = run(*dying, side("trainer", FOREVER), say=lambda text: None)
+    assert ended.code == 1 and "the explorer_1 ended" in ended.failure

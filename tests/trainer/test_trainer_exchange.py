@@ -249,12 +249,17 @@ def test_an_explorer_silent_for_ten_seconds_is_gone(watched):
 
 
 @pytest.mark.parametrize("state", ["failed", "running"])
-def test_one_of_several_explorers_that_died_ends_the_wait(watched, state):
-    """What it owed is nobody else's to make."""
+@pytest.mark.parametrize("all_needed", [False, True])
+def test_one_of_several_explorers_that_died_leaves_its_tasks_to_the_others(watched, state, all_needed):
+    """Not where a handover of weights takes all of them."""
+    watched.watch._all_needed = all_needed
     watched.beat("e0", state)
     assert state == "failed" or watched.verdict(later=9) is None
     watched.beat("e1")
-    assert "but explorer e0 " in str(watched.verdict(later=1))
+    found = watched.verdict(later=1)
+    assert "but explorer e0 " in str(found) if all_needed else found is None
+    watched.beat("e1", "failed")
+    assert "explorer e0 " in str(watched.verdict(later=1))
 
 
 def test_one_of_several_explorers_that_is_done_does_not(watched):

@@ -15,8 +15,11 @@ from trinity_compat.buffer.model import (
     EvalRequest,
     Experience,
     Group,
+    Holder,
     Participant,
+    Pending,
     Reconciled,
+    TaskQuery,
     WeightVersion,
 )
 from trinity_compat.buffer.position import Position
@@ -30,11 +33,14 @@ class Buffer(Protocol):
     """All methods are safe to call from several processes at once, and after a crash again."""
 
     # -- experiences ------------------------------------------------------------------------
-    def put_groups(self, groups: Sequence[Group], *, history: int | None = None) -> int:
+    def put_groups(
+        self, groups: Sequence[Group], *, history: int | None = None, holder: Holder | None = None
+    ) -> int:
         """Store complete groups in one transaction; groups whose key lives already (not void, not
         stale) are left as they are. Returns how many were new. With ``history``, the one they were made
-        in, raises HistoryChanged once a resume has started another. Raises BufferFull on a full disk,
-        with nothing half-written, and ValueError for a group without experiences or of unequal lengths."""
+        in, raises HistoryChanged once a resume has started another. ``holder``'s leases of their tasks end
+        with it. Raises BufferFull on a full disk, with nothing half-written, and ValueError for a group
+        without experiences or of unequal lengths."""
 
     def claim_groups(
         self,
@@ -77,6 +83,37 @@ class Buffer(Protocol):
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
         """Task numbers < ``upto`` that have no live group (void and stale ones are dead), in order:
         what an explorer has to make (again)."""
+
+    def enter(self, holder: Holder, *, ready: bool, lease_s: float) -> None:
+        """Have ``holder``'s place among several explorers for so long; whoever had it has no task any more.
+        ``ready``: it takes tasks from now on."""
+
+    def keep(self, holder: Holder, *, lease_s: float) -> bool:
+        """Prolong it. False once another has the place."""
+
+    def leave(self, holder: Holder) -> None:
+        """Give place and tasks back."""
+
+    def places(self) -> Mapping[int, bool]:
+        """Places that somebody has now, and whether he is ready."""
+
+    def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
+        """The first tasks that the holder may take, or has taken and not stored, in order."""
+
+    def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
+        """Lease up to ``limit`` free tasks that it has not, in order; fewer where others who are ready have
+        not as many (not so ``by_place``). Nobody else gets them while the holder keeps its place; ``version``
+        of the weights is told to others. Raises HistoryChanged."""
+
+    def pending(self, holder: Holder, *, upto: int) -> Pending:
+        """What is stored of the training tasks below ``upto``, and what others have leased."""
+
+    def settle_drawing(
+        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, Any], history: int
+    ) -> bool:
+        """End the drawing ``kind`` (draw:STEP) in one transaction: its groups ``kept``, which carry their
+        training tasks and keys already, become training groups, the others void; ``then`` is written to
+        the state. False, and nothing done, when it has been ended before. Raises HistoryChanged."""
 
     def position(self, *, step: int) -> Position:
         """What the checkpoint of ``step`` has to keep, so that another database can go on from it. Call

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, queries
+from trinity_compat.buffer import codec, queries, states
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
@@ -76,6 +76,18 @@ def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, n
         conn.execute(query(queries.PUT_EXPERIENCES), rows)
         point("inside insert")
     return new
+
+
+def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapping[str, Any]) -> bool:
+    """End a drawing; False when it has been."""
+    rows = [{"id": g.group_id, "task_no": g.task_no, "key": g.key, "drawn": drawn} for g in kept]
+    if not sum(conn.execute(query(queries.KEEP_DRAWN), row).rowcount for row in rows):
+        return False
+    conn.execute(query(queries.DROP_DRAWN), {"drawn": drawn})
+    for key, value in then.items():
+        states.write(conn, key, value)
+    point("inside settle")
+    return True
 
 
 def experience(row: Row) -> Experience:

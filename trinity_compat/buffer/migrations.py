@@ -173,8 +173,23 @@ _FIRST_ROWS = (
     "INSERT INTO counters (name, value) VALUES ('complete_below', 0)",
 )
 
+_LEASES = (
+    """CREATE TABLE task_places (
+        place INTEGER PRIMARY KEY,
+        token TEXT NOT NULL UNIQUE,
+        ready INTEGER NOT NULL,
+        held_until {double} NOT NULL)""",
+    """CREATE TABLE task_leases (
+        kind TEXT NOT NULL,
+        task_no {long} NOT NULL,
+        token TEXT NOT NULL,
+        version {long} NOT NULL,
+        PRIMARY KEY (kind, task_no))""",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "first schema", (*_TABLES, *_INDEXES, _LEDGER, *_FIRST_ROWS)),
     Migration(2, "pruned groups", ("ALTER TABLE task_groups ADD COLUMN pruned_at {double}",)),
+    Migration(3, "leases of tasks", _LEASES),
 )
 LATEST = MIGRATIONS[-1].number

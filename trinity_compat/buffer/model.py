@@ -70,6 +70,36 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who takes tasks: the explorer's ``place`` among several; ``token`` changes with each start."""
+
+    place: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuery:
+    """Tasks below ``upto`` that ``holder`` may take: of the training stream, or (``kind`` draw:STEP) of a
+    drawing that begins at ``first``. With ``by_place`` (the number of explorers) a task belongs to place
+    ``number mod by_place``, and to anybody while nobody has that place."""
+
+    holder: Holder
+    upto: int
+    kind: str = "train"
+    first: int = 0
+    by_place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """``stored``: tasks of the training stream that have a group. ``others``: how many are under way
+    elsewhere, by the version of the weights with which they were taken."""
+
+    stored: int
+    others: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class WeightVersion:
     """A published policy: ``version`` (veRL step), where it lies, and how to check it."""
 

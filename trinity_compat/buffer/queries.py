@@ -79,6 +79,32 @@ UNION ALL SELECT CASE WHEN c.lease_until >= :now THEN 'claimed' WHEN g.use_count
 LIVE_TASKS = """SELECT DISTINCT task_no FROM task_groups WHERE kind = :kind
     AND state NOT IN ('void', 'stale') AND task_no >= :first AND task_no < :upto ORDER BY task_no"""
 
+# -- leases of tasks ----------------------------------------------------------------------------
+ENTER_PLACE = """INSERT INTO task_places (place, token, ready, held_until)
+VALUES (:place, :token, :ready, :until)
+ON CONFLICT (place) DO UPDATE SET token = excluded.token, ready = excluded.ready,
+    held_until = excluded.held_until"""
+KEEP_PLACE = "UPDATE task_places SET held_until = :until WHERE token = :token"
+LEAVE_PLACE = "DELETE FROM task_places WHERE token = :token"
+HAS_PLACE = "SELECT 1 FROM task_places WHERE token = :token"
+PLACES = "SELECT place, ready FROM task_places WHERE held_until >= :now"
+HELD = """SELECT l.task_no, l.token, l.version FROM task_leases l JOIN task_places p ON p.token = l.token
+WHERE l.kind = :kind AND p.held_until >= :now"""
+LEASE = """INSERT INTO task_leases (kind, task_no, token, version)
+VALUES (:kind, :task_no, :token, :version)
+ON CONFLICT (kind, task_no) DO UPDATE SET token = excluded.token, version = excluded.version"""
+END_LEASE = "DELETE FROM task_leases WHERE kind = :kind AND task_no = :task_no AND token = :token"
+END_ALL_LEASES = "DELETE FROM task_leases"
+
+# -- drawings of filter_groups, among several explorers -----------------------------------------
+KEEP_DRAWN = """UPDATE task_groups SET kind = 'train', task_no = :task_no, key = :key
+WHERE id = :id AND kind = :drawn AND state = 'ready' AND NOT EXISTS (SELECT 1 FROM task_groups o
+    WHERE o.kind = 'train' AND o.task_no = :task_no AND o.state NOT IN ('void', 'stale'))"""
+DROP_DRAWN = "UPDATE task_groups SET state = 'void' WHERE kind = :drawn AND state = 'ready'"
+VOID_DRAWN = (
+    "UPDATE task_groups SET state = 'void' WHERE kind >= 'draw:' AND kind < 'draw;' AND state = 'ready'"
+)
+
 # -- claims -------------------------------------------------------------------------------------
 CLAIM_OF_REQUEST = "SELECT token FROM claims WHERE request = :request"
 LAPSED = "SELECT token FROM claims WHERE state = 'open' AND lease_until < :now"

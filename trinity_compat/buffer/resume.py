@@ -22,6 +22,8 @@ def reconcile(
     conn.execute(query(queries.SET_COUNTER), {"name": "history", "value": history})
     conn.execute(query(queries.END_ALL_CLAIMS))
     conn.execute(query(queries.GIVE_ALL_BACK))
+    conn.execute(query(queries.END_ALL_LEASES))
+    conn.execute(query(queries.VOID_DRAWN))
     lost = {"history": history, "step": step if ours else _NOTHING}
     conn.execute(query(queries.VOID_USES), lost)
     conn.execute(query(queries.RECOUNT_USES), {"history": history})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import uuid
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import claims, codec, groups, queries, resume, states
+from trinity_compat.buffer import claims, codec, groups, leases, queries, resume, states, tasks
 from trinity_compat.buffer import position as positions
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.database import Database
@@ -21,8 +22,11 @@ from trinity_compat.buffer.model import (
     EvalRequest,
     Experience,
     Group,
+    Holder,
     Participant,
+    Pending,
     Reconciled,
+    TaskQuery,
     WeightVersion,
 )
 from trinity_compat.buffer.position import Position
@@ -31,6 +35,7 @@ from trinity_compat.faults import point
 
 T = TypeVar("T")
 _ALL = 2**62
+_WORTH_NOTING = 64  # tasks by which the note of how far all are live may lag behind
 
 
 class SqlBuffer:
@@ -42,14 +47,17 @@ class SqlBuffer:
 
     # -- experiences ------------------------------------------------------------------------
 
-    def put_groups(self, groups_: Sequence[Group], *, history: int | None = None) -> int:
+    def put_groups(
+        self, groups_: Sequence[Group], *, history: int | None = None, holder: Holder | None = None
+    ) -> int:
         prepared = groups.prepare(groups_)
 
         def work(conn: sa.Connection) -> int:
-            current = self._hold_history(conn, queries.for_share)
-            if history is not None and history != current:
-                raise HistoryChanged(f"made in history {history}; a resume has started history {current}")
-            return groups.insert(conn, prepared, history=current, now=self._now(conn))
+            current = self._still(conn, history)
+            new = groups.insert(conn, prepared, history=current, now=self._now(conn))
+            if holder:
+                leases.served(conn, holder, groups_)
+            return new
 
         stored = self._db.run(work) if prepared else 0
         point("after insert")
@@ -143,27 +151,59 @@ class SqlBuffer:
     # -- the task stream ----------------------------------------------------------------------
 
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
-        return self._db.run(lambda conn: self._missing(conn, upto, limit))
+        found = self._read(lambda conn: tasks.live(conn, tasks.TRAIN, first=0, upto=upto))
+        if found.below - found.known >= _WORTH_NOTING:
+            self._db.run(self._advance)
+        return list(itertools.islice(found.missing(upto), limit))
 
-    def _missing(self, conn: sa.Connection, upto: int, limit: int) -> list[int]:
-        locked = queries.COMPLETE_BELOW + queries.for_update(self._db.dialect)
-        below, others = positions.adopted(conn)
-        first = max(below, int(conn.execute(query(locked)).scalar_one()))
-        bind = {"kind": "train", "first": first, "upto": upto}
-        live = set(conn.execute(query(queries.LIVE_TASKS), bind).scalars()) | others
-        complete = first
-        while complete in live:
-            complete += 1
-        if complete > first:
-            conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": complete})
-        missing = (number for number in range(complete, upto) if number not in live)
-        return [number for number, _ in zip(missing, range(limit), strict=False)]
+    def _advance(self, conn: sa.Connection) -> tasks.Live:
+        tasks.lock(conn, self._db.dialect)
+        found = tasks.live(conn, tasks.TRAIN, first=0, upto=_ALL)
+        tasks.advance(conn, found)
+        return found
+
+    def enter(self, holder: Holder, *, ready: bool, lease_s: float) -> None:
+        self._db.run(lambda conn: leases.enter(conn, holder, ready=ready, until=self._now(conn) + lease_s))
+
+    def keep(self, holder: Holder, *, lease_s: float) -> bool:
+        return self._db.run(lambda conn: leases.keep(conn, holder, until=self._now(conn) + lease_s))
+
+    def leave(self, holder: Holder) -> None:
+        self._db.run(lambda conn: leases.leave(conn, holder))
+
+    def places(self) -> Mapping[int, bool]:
+        return self._read(lambda conn: leases.places(conn, now=self._now(conn)))
+
+    def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
+        share = self._read(lambda conn: leases.look(conn, asked, now=self._now(conn)))
+        return list(itertools.islice(share.free(), limit))
+
+    def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
+        def work(conn: sa.Connection) -> list[int]:
+            self._still(conn, history)
+            tasks.lock(conn, self._db.dialect)
+            return leases.take(conn, asked, limit=limit, version=version, now=self._now(conn))
+
+        taken = self._db.run(work)
+        point("after lease")
+        return taken
+
+    def pending(self, holder: Holder, *, upto: int) -> Pending:
+        return self._read(lambda conn: leases.pending(conn, holder, upto=upto, now=self._now(conn)))
+
+    def settle_drawing(
+        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, Any], history: int
+    ) -> bool:
+        def work(conn: sa.Connection) -> bool:
+            self._still(conn, history)
+            return groups.settle(conn, kept, drawn=kind, then=then)
+
+        return self._db.run(work)
 
     def position(self, *, step: int) -> Position:
         def work(conn: sa.Connection) -> Position:
             history = self._hold_history(conn, queries.for_share)
-            first = self._missing(conn, _ALL, 1)[0]
-            return positions.take(conn, step=step, history=history, missing=first)
+            return positions.take(conn, step=step, history=history, missing=self._advance(conn).below)
 
         return self._db.run(work)
 
@@ -290,6 +330,13 @@ class SqlBuffer:
 
     def _history(self, conn: sa.Connection) -> int:
         return int(conn.execute(query(queries.HISTORY)).scalar_one())
+
+    def _still(self, conn: sa.Connection, history: int | None) -> int:
+        """The current history, held. Raises HistoryChanged if it isn't ``history``."""
+        current = self._hold_history(conn, queries.for_share)
+        if history is not None and history != current:
+            raise HistoryChanged(f"made in history {history}; a resume has started history {current}")
+        return current
 
     def _hold_history(self, conn: sa.Connection, lock: Callable[[str], str]) -> int:
         """The current history, which stays so until this transaction ends."""

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
 from verl.workers.rollout.replica import TokenOutput
 
-from trinity_compat.explorer.engine import Engine, Request
+from trinity_compat.explorer.engine import Request
+from trinity_compat.explorer.interruption import Answers, Asked
 from trinity_compat.explorer.rollout import Job, Trajectory
 from trinity_compat.explorer.tasks import sampling_seed, to_json
 
@@ -23,7 +24,7 @@ from trinity_compat.explorer.tasks import sampling_seed, to_json
 class EngineClient:
     """Stands where the loops expect veRL's LLMServerClient."""
 
-    def __init__(self, engine: Engine, rollout: Any) -> None:
+    def __init__(self, engine: Answers, rollout: Any) -> None:
         self._engine = engine
         self._rollout = rollout
         self._count = 0
@@ -63,9 +64,9 @@ class _Worker(AgentLoopWorker):
 class AgentLoops:
     """Runs jobs through the agent loop that the task, or the configuration, names."""
 
-    def __init__(self, config: Any, engine: Engine) -> None:
+    def __init__(self, config: Any, asked: Asked) -> None:
         rollout = config.actor_rollout_ref.rollout
-        self._worker = _Worker(untraced(config), EngineClient(engine, rollout))
+        self._asked, self._worker = asked, _Worker(untraced(config), EngineClient(asked, rollout))
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: Job) -> list[Trajectory]:
@@ -76,7 +77,11 @@ class AgentLoops:
         sampling = {**job.sampling_of(run), "logprobs": True}
         about = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
         fields = {"agent_name": self._default, **job.task}
-        return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))
+        while True:
+            try:
+                return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))
+            except asyncio.CancelledError:  # one of its turns was, by a change of weights
+                await self._asked.again()
 
 
 def untraced(config: DictConfig) -> DictConfig:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine_arguments import engine_environment
+from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job
 from trinity_compat.explorer.main import configuration
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker, Trajectory, make_engine
@@ -58,12 +59,12 @@ class _Worker(RolloutWorker):
 
     def __init__(self, verl: Mapping[str, Any], device: str, engine: RemoteEngine) -> None:
         super().__init__(verl, device)
-        self._engine = engine
+        self._engine, self._asked = engine, Asked(engine)
 
     async def _by_agent(self, job: Job) -> Rollout:
         from trinity_compat.explorer.agents import AgentLoops
 
-        return Rollout(job.task_no, tuple(await AgentLoops(self._config, self._engine).run(job)))
+        return Rollout(job.task_no, tuple(await AgentLoops(self._config, self._asked).run(job)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -63,7 +64,8 @@ class Engine(Protocol):
 
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
         """Admit all requests before the next decoding step, so that the same requests make the same
-        batches. Each future gives a request's n completions, in order, or raises EngineDied."""
+        batches. Each future gives a request's n completions, in order, or raises EngineDied. Cancelling it
+        aborts the request: its places are free at the next step."""
 
     async def load(self, file: WeightFile) -> None:
         """Put a version's weights in place. Requests in flight go on with them: their caches are computed
@@ -114,9 +116,16 @@ class InProcessEngine:
         futures = {request.request_id: loop.create_future() for request in requests}
         self._waiting |= futures
         await self._call(self._admit, requests)
+        for request_id, future in futures.items():
+            future.add_done_callback(functools.partial(self._abort_if_cancelled, request_id))
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
         return list(futures.values())
+
+    def _abort_if_cancelled(self, request_id: str, future: asyncio.Future[list[Completion]]) -> None:
+        if future.cancelled() and request_id in self._waiting:
+            del self._waiting[request_id]
+            self._thread.submit(self._engine.abort_request, [request_id])
 
     def _admit(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -127,10 +136,12 @@ class InProcessEngine:
         try:
             while self._waiting:
                 for output in await self._call(self._engine.step):
-                    if output.finished:
-                        self._waiting.pop(output.request_id).set_result(completions(output))
+                    # One that was cancelled during the step has nobody who waits for it.
+                    waiting = self._waiting.pop(output.request_id, None) if output.finished else None
+                    if waiting and not waiting.done():
+                        waiting.set_result(completions(output))
         except Exception as error:
-            for future in self._waiting.values():
+            for future in [each for each in self._waiting.values() if not each.done()]:
                 future.set_exception(EngineDied(f"vLLM: {error!r}"))
             self._waiting.clear()
 

@@ -86,6 +86,13 @@ class Draw:
 
     def tasks(self) -> Iterator[int]:
         """The next tasks of the stream. Raises RunError after ``max_draws``."""
+        self.check()
+        self.draws += 1
+        self.position += self.filter.draw_size
+        yield from range(self.position - self.filter.draw_size, self.position)
+
+    def check(self) -> None:
+        """Raises RunError when it may draw no more."""
         bound = self.filter.max_draws
         if bound and self.draws >= bound:
             raise RunError(
@@ -94,9 +101,6 @@ class Draw:
                 " (algorithm.filter_groups.max_num_gen_batches)",
                 hint="are the tasks too easy or too hard? raise max_num_gen_batches, or 0 for no bound",
             )
-        self.draws += 1
-        self.position += self.filter.draw_size
-        yield from range(self.position - self.filter.draw_size, self.position)
 
     def add(self, groups: Sequence[Group]) -> None:
         """Groups of one draw, in the stream's order."""

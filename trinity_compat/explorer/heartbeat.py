@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Holder
 from trinity_compat.buffer.sight import Sight
+from trinity_compat.explorer.sharing import LEASE_S
 
 SILENCE_S = 10.0
 RESTARTS = "TRINITY_COMPAT_RESTARTS"  # set by the supervisor: how often it will start this explorer again
@@ -35,6 +37,7 @@ class Heartbeat:
         self.state = "starting"
         restarts = int(os.environ.get(RESTARTS) or 0) if role == "explorer" else 0
         self.detail: dict[str, Any] = {"restarts": restarts} if restarts else {}
+        self.holder: Callable[[], Holder | None] = lambda: None  # whose tasks are kept as long as it beats
         self._open = open_own
         self._name, self._role = name, role
         self._period, self._silence = period_s, silence_s
@@ -79,10 +82,14 @@ class Heartbeat:
         sight = Sight()
         while not self._stop.is_set():
             buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
+            if holder := self.holder():
+                buffer.keep(holder, lease_s=LEASE_S)
             reason = self._trainer_trouble(buffer, sight.look())
             if reason and not self._trouble:
                 self._trouble = TrainerGone(reason)
             self._stop.wait(self._period)
+        if holder := self.holder():
+            buffer.leave(holder)
         buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
 
     def _trainer_trouble(self, buffer: Buffer, seen_s: float) -> str | None:

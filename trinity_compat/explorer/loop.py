@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -92,6 +92,7 @@ class Explorer:
                 if not await self._advance(history):
                     await self._rest(history)
             self._store()
+            self._close(None)
 
     def _enter(self, history: int) -> int:
         """Weights of an ended history may be lost ones, under a number that will be given again."""
@@ -124,6 +125,10 @@ class Explorer:
         if request and (asked := self._plan.version_to_evaluate(request, in_place)):
             return await self._evaluate(request, asked, history)
         work = None if self._pool.full else self._plan.next_work(history)
+        known = 0 if self._pool.full else work.step if work else None
+        if self._end_stragglers(known):
+            return True
+        self._close(known)
         may_begin = work and not (self._busy and self._plan.alone(work))
         version = self._plan.version_for(work, in_place) if work and may_begin else None
         if self._plan.accepts(version) and (offer := self._weights.offer()):
@@ -151,7 +156,8 @@ class Explorer:
         if not work.jobs:
             self._buffer.finish_eval(request)
             return True
-        self._outbox.begin(Making(work.step, version.version, self._plan.tasks(work), times, request=request))
+        tasks = [job.task_no for job in work.jobs]
+        self._outbox.begin(Making(work.step, version.version, tasks, times, request=request, kind=work.kind))
         make = partial(self._maker.groups, work, version.version, history)
         self._pool.begin([Unit(make, work.answers, request)], at_once=True)
         return True
@@ -162,14 +168,37 @@ class Explorer:
             if not await self._weights.load(version):
                 return False
         draw = self._plan.draw(work)
-        works = self._plan.begin(work, version)
-        for step, tasks in self._plan.steps(works).items():
-            self._outbox.begin(Making(step, version.version, tasks, times.copy(), draw))
+        works = self._plan.begin(work, version, self._pool.room)
+        if not works:
+            return self._settle(work.step, version, times)
+        for (step, kind), tasks in self._plan.steps(works).items():
+            self._outbox.begin(Making(step, version.version, tasks, times.copy(), draw, kind=kind))
         if draw:
             units = [Unit(partial(self._drawn, draw, version, history), work.answers)]
         else:
-            units = [Unit(partial(self._made, each, version, history), each.answers) for each in works]
+            units = [self._unit(each, version, history) for each in works]
         self._pool.begin(units, at_once=self._plan.whole)
+        return True
+
+    def _unit(self, work: Work, version: WeightVersion, history: int) -> Unit:
+        task = work.jobs[0].task_no if len(work.jobs) == 1 and not self._plan.whole else None
+        return Unit(partial(self._made, work, version, history), work.answers, task=task)
+
+    def _end_stragglers(self, step: int | None) -> bool:
+        """Their tasks begin again, with the newest weights; the trainer goes on with others meanwhile."""
+        if not self._plan.ends_stragglers:
+            return False
+        ended = self._pool.end(self._plan.stragglers(self._pool, self._outbox, step))
+        self._outbox.forget(ended)
+        self._plan.ended(ended)
+        return bool(ended)
+
+    def _settle(self, step: int, version: WeightVersion, times: StepTimes) -> bool:
+        """Others have taken what there was; of a drawing that they share somebody has to see the end."""
+        if not (settled := self._plan.settle(step)):
+            return False
+        extra = {"train/num_gen_batches": float(settled.draw.draws)}
+        self._report_step(step, version.version, settled.kept, times, extra)
         return True
 
     async def _made(self, work: Work, version: WeightVersion, history: int) -> AsyncIterator[Group]:
@@ -200,7 +229,7 @@ class Explorer:
             self._plan.drawn(draw)
         began = time.monotonic()
         try:
-            self._buffer.put_groups(groups, history=self._history)
+            self._buffer.put_groups(groups, history=self._history, holder=self._plan.sharing.holder)
         except HistoryChanged:
             # The trainer resumed from a checkpoint meanwhile: these weights may be lost.
             self._weights.lost(made=True)
@@ -215,10 +244,21 @@ class Explorer:
     def _end(self, making: Making) -> None:
         if making.request:
             self._buffer.finish_eval(making.request)
-            return
-        extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
-        groups = sorted(making.groups, key=lambda group: group.task_no)
-        self._report.step(making.step, making.version, groups, making.times, extra)
+        elif making.kind == "train":
+            extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
+            extra |= {"rollout/ended_groups": float(making.ended)} if self._plan.ends_stragglers else {}
+            self._report_step(making.step, making.version, making.groups, making.times, extra)
+
+    def _close(self, before: int | None) -> None:
+        """This explorer makes no more of the steps before that one; None: for now of none."""
+        for making in self._outbox.close(before):
+            self._end(making)
+
+    def _report_step(
+        self, step: int, version: int, groups: Sequence[Group], times: StepTimes, extra: Mapping[str, float]
+    ) -> None:
+        ordered = sorted(groups, key=lambda group: group.task_no)
+        self._report.step(step, version, ordered, times, extra)
 
     async def _rest(self, history: int) -> None:
         """Until there is news, or it is time to look again."""

@@ -112,10 +112,12 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     report = Report(buffer, name, Trackers(spec.verl, name))
     shared = spec.mode == "colocate"
     place, by_load = Place.of(spec, index), spec.sync.style != "fixed"
-    workers = Workers(spec.verl, spec.device, spec.env, shared=shared, place=place, by_load=by_load)
+    own = {"shared": shared, "by_load": by_load, "partial": spec.partial_rollout}
+    workers = Workers(spec.verl, spec.device, spec.env, place=place, **own)
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
+        heart.holder = lambda: plan.sharing.holder
         if device:
             await device.wait(heart.check)
         with placement.told_when_pending(placement.ENGINES, heart.note):

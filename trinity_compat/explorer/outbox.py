@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from trinity_compat.buffer.model import EvalRequest, Group
+from trinity_compat.buffer.model import EvalRequest, Group, Pending
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.report import StepTimes
 from trinity_compat.explorer.rollout import Job
@@ -17,26 +17,30 @@ BATCH = 64  # groups of one transaction
 
 @dataclass(slots=True, eq=False)
 class Making:
-    """A step under way, or an evaluation (``request``). ``tasks`` make a group each; ``version`` began it."""
+    """A step under way, or an evaluation (``request``). ``tasks`` make a group each; ``version`` began it.
+    ``grows``: more of the step may come."""
 
     step: int
     version: int
-    tasks: Sequence[int]
+    tasks: list[int]
     times: StepTimes
     draw: Draw | None = None
     request: EvalRequest | None = None
+    kind: str = "train"
+    grows: bool = False
     groups: list[Group] = field(default_factory=list)
     stored: int = 0
-
-    @property
-    def kind(self) -> str:
-        """Of its groups."""
-        return f"eval:{self.request.request_id}" if self.request else "train"
+    ended: int = 0  # how often one of its tasks was ended before it was finished
 
     @property
     def finished(self) -> bool:
         """Whether all its groups are there."""
         return len(self.groups) == len(self.tasks)
+
+    @property
+    def open(self) -> bool:
+        """Whether some of its groups are not stored."""
+        return self.stored < len(self.tasks)
 
 
 class Slack:
@@ -49,17 +53,12 @@ class Slack:
     """
 
     def __init__(
-        self,
-        limit: int,
-        batch_size: int,
-        tasks: int,
-        share: Callable[[int], int],
-        others: Callable[[], int] | None = None,
+        self, limit: int, batch_size: int, tasks: int, others: Callable[[], Pending | None], *, explorers: int
     ) -> None:
-        """``tasks``: how many the run has. ``share``: how many of those below a number this explorer makes.
-        ``others``: the earliest deadline that another explorer's group may have; None where it is alone."""
+        """``tasks``: how many the run has. ``others``: what is stored, and what the other ``explorers`` have
+        under way; None where there are none."""
         self._limit, self._batch, self._tasks = limit, batch_size, tasks
-        self._share, self._others = share, others
+        self._others, self._explorers = others, explorers
         self._deadline: dict[int, int] = {}
         self._open: Counter[int] = Counter()  # groups that are not stored, by deadline
         self._below = 0
@@ -84,15 +83,24 @@ class Slack:
         finished: dict[int, list[int]] = {}
         for task in sorted(tasks):
             finished.setdefault(self._deadline[task], []).append(task)
-        stored, upto = self._share(self._below) - self._open.total(), 0
-        bounds = {*self._open, self._others()} if self._others else {*self._open}
-        left = self._tasks
-        for deadline in sorted(bounds):
+        stored, open_ = self._elsewhere()
+        upto, left = 0, self._tasks
+        for deadline in sorted(open_):
             # What goes counts for the deadlines before; for the others one more is stored and one less open.
             going = finished.get(deadline, [])[: max(0, left)]
             yield from going
-            upto += self._open[deadline]
-            left = min(left - len(going), self._share(deadline * self._batch) - stored - upto)
+            upto += open_[deadline]
+            # The others read the same numbers at the same time: each explorer uses its part of what is left.
+            spare = (deadline * self._batch - stored - upto) // self._explorers
+            left = min(left - len(going), spare)
+
+    def _elsewhere(self) -> tuple[int, Counter[int]]:
+        """What is stored, and all that is not but is being made, by deadline."""
+        others = self._others()
+        if others is None:
+            return self._below - self._open.total(), self._open
+        theirs = {version + 1 + self._limit: count for version, count in others.others.items()}
+        return others.stored, self._open + Counter(theirs)
 
     def stored(self, task: int) -> None:
         """It is."""
@@ -107,10 +115,11 @@ class Slack:
 class Outbox:
     """``whole``: a step is one transaction, and none goes before an earlier one; so neither the trainer's
     claims nor what a kill leaves to be made depend on which answer was the shortest. Else groups go as they
-    are finished, several together, as ``slack`` allows. An evaluation is one transaction anyway."""
+    are finished, several together, as ``slack`` allows. An evaluation is one transaction anyway. ``grows``: a
+    step's tasks come bit by bit."""
 
-    def __init__(self, *, whole: bool, slack: Slack | None = None) -> None:
-        self._whole, self._slack = whole, slack
+    def __init__(self, *, whole: bool, slack: Slack | None = None, grows: bool = False) -> None:
+        self._whole, self._slack, self._grows = whole, slack, grows
         self._makings: list[Making] = []
         self._of: dict[tuple[str, int], Making] = {}  # by kind and task
         self._loose: dict[int, Group] = {}  # finished and not stored, by task
@@ -118,10 +127,20 @@ class Outbox:
 
     def begin(self, making: Making) -> None:
         """Its groups will come."""
-        self._makings.append(making)
-        self._of |= {(making.kind, task): making for task in making.tasks}
+        growing = self._growing(making)
+        if growing is making:
+            self._makings.append(making)
+        else:
+            growing.tasks += making.tasks
+        self._of |= {(making.kind, task): growing for task in making.tasks}
         if self._slack and not making.request:
             self._slack.begin(making.tasks, making.version)
+
+    def _growing(self, making: Making) -> Making:
+        """What stands for it: the same step's that has begun before, where steps grow."""
+        making.grows = self._grows and not making.request
+        same = (each for each in self._makings if each.grows and making.grows and each.step == making.step)
+        return next(same, making)
 
     def began(self, jobs: Sequence[Job], version: int) -> None:
         """The turn of these training tasks has come, ``version`` being in place."""
@@ -173,10 +192,39 @@ class Outbox:
         for group in groups:
             making = self._of.pop((group.kind, group.task_no))
             making.stored += 1
-            if making.stored == len(making.tasks):
+            if not (making.open or making.grows):
                 self._makings.remove(making)
                 yield making
 
+    def stragglers(self, rate: float, before: int | None) -> list[int]:
+        """Of the steps before that one (None: of all), the tasks that are not finished when all but this part
+        of the step's are (veRL's ``rollout.over_sample_rate``)."""
+        steps = [each for each in self._makings if before is None or each.step < before]
+        return [
+            task
+            for making in steps
+            if making.open and not making.request and len(making.groups) >= (1 - rate) * len(making.tasks)
+            for task in {*making.tasks}.difference(group.task_no for group in making.groups)
+        ]
+
+    def forget(self, tasks: Iterable[int]) -> None:
+        """They were ended; they will be begun again."""
+        for task in tasks:
+            making = self._of.pop(("train", task))
+            making.tasks.remove(task)
+            making.ended, making.grows = making.ended + 1, self._grows
+            if self._slack:
+                self._slack.stored(task)
+
+    def close(self, before: int | None) -> list[Making]:
+        """No more tasks come of the steps before that one (None: of any); gives those that have ended."""
+        grown = [each for each in self._makings if each.grows and (before is None or each.step < before)]
+        for making in grown:
+            making.grows = False
+        ended = [making for making in grown if not making.open]
+        self._makings = [making for making in self._makings if making not in ended]
+        return ended
+
     def __len__(self) -> int:
         """Steps and evaluations under way."""
-        return len(self._makings)
+        return sum(making.open for making in self._makings)

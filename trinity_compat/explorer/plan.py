@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, WeightVersion
 from trinity_compat.buffer.position import stream_key
-from trinity_compat.errors import RunError
+from trinity_compat.explorer.drawing import Settled, SharedDrawing, begins
 from trinity_compat.explorer.filtering import Draw, GroupFilter
 from trinity_compat.explorer.jobs import eval_jobs, make_job, seeds_requests
 from trinity_compat.explorer.outbox import Outbox, Slack
+from trinity_compat.explorer.pool import Pool
 from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.sharing import Alone, Queue, Sharing
 from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import (
@@ -23,7 +26,6 @@ from trinity_compat.synchronizer.policy import (
     last_step,
     looks,
     required_version,
-    trainer_interval,
 )
 from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
@@ -87,9 +89,9 @@ class Plan:
         index: int = 0,
     ) -> None:
         self._spec, self._buffer, self._train, self._eval = spec, buffer, train, evaluation
-        self._index = index
         self._batch = train.order.batch_size
         self._filter = GroupFilter.of(spec.verl)
+        self.sharing, self._drawing = self._share(index)
         self._ended, self._accompanied = Ended(), False
         self._missed: tuple[WeightVersion, float] | None = None
         self._held: WeightVersion | None = None
@@ -98,8 +100,17 @@ class Plan:
         self._next: tuple[int, Work | None] | None = None
         self._looked = 0.0
         self._under_way: set[int] = set()  # training tasks that are begun and not stored
+        self._again: set[int] = set()  # of those that this explorer has for itself, what it ended
+        self._spared: set[int] = set()  # tasks that were ended once: not a second time
         self._seeded = seeds_requests(spec)
         self.total_steps = self._total_steps()
+
+    def _share(self, index: int) -> tuple[Sharing, SharedDrawing | None]:
+        if self._spec.explorers == 1:
+            return Alone(self._buffer), None
+        queue = Queue(self._buffer, index, by_place=self._spec.explorers if self.whole else 0)
+        drawing = SharedDrawing(self._buffer, queue, self._filter) if self._filter else None
+        return queue, drawing
 
     def _total_steps(self) -> int:
         if self._spec.total_steps is not None:
@@ -119,8 +130,8 @@ class Plan:
         return self._accompanied
 
     def next_eval(self) -> EvalRequest | None:
-        """The oldest open evaluation; the first explorer serves them all."""
-        return self._buffer.next_eval() if self._index == 0 else None
+        """The oldest open evaluation; one explorer serves them all."""
+        return self._buffer.next_eval() if self.sharing.evaluates() else None
 
     def next_work(self, history: int) -> Work | None:
         """Tasks that this explorer has to begin, of the earliest step that has some; None when none has."""
@@ -136,23 +147,29 @@ class Plan:
         if self._next is None or time.monotonic() - self._looked < LOOK_S:
             return
         self._looked, (_, work) = time.monotonic(), self._next
-        if self._to_begin(steps=1)[:1] != ([*self.tasks(work)[:1]] if work else []):
+        if self._drawing or self._to_begin(steps=1)[:1] != ([*self.tasks(work)[:1]] if work else []):
             self._next = None
 
     def _find_work(self) -> Work | None:
+        if self._drawing:
+            missing = self._missing(1)
+            step = missing[0] // self._batch + 1 if missing else 0
+            return Work(step, "train", ()) if step and self._drawing.needs(step, self._history) else None
         mine = self._to_begin(steps=1)
         if not mine:
             return None
         step = mine[0] // self._batch + 1
         if self._filter:
             return Work(step, "train", ())  # which tasks shows as it draws
+        if self.sharing.holder:
+            return self._train_work(step, mine[:1])  # which more shows as it takes them
         return self._train_work(step, [number for number in mine if number < step * self._batch])
 
     def _to_begin(self, *, steps: int) -> list[int]:
         """Tasks of this explorer that are neither stored nor under way; all there are in that many steps."""
-        share = self._spec.explorers
-        missing = self._missing(share * (steps * self._batch + len(self._under_way)))
-        return [no for no in missing if no % share == self._index and no not in self._under_way]
+        limit = steps * self._batch + len(self._under_way)
+        free = self.sharing.free(self.total_steps * self._batch, limit)
+        return [number for number in free if number not in self._under_way]
 
     def _train_work(self, step: int, numbers: Sequence[int]) -> Work:
         jobs = [self._job("train", number, self._train.task(number)) for number in numbers]
@@ -169,67 +186,114 @@ class Plan:
         due = asks(self._spec.sync, work.step) and self._asked_for != work.step
         return self.whole or due
 
-    def begin(self, work: Work, version: WeightVersion) -> list[Work]:
+    def begin(self, work: Work, version: WeightVersion, room: int) -> list[Work]:
         """``next_work``'s work is begun with ``version`` in place: what to begin, in this order. Under
-        ``fixed`` all steps that may use it, together; else (filter_groups apart) each task by itself."""
-        if self.whole and not self._filter:
-            last = last_step(self._spec.sync, None, version.version)
-            mine = self._to_begin(steps=last - work.step + 1)
-            work = self._train_work(work.step, [number for number in mine if number < last * self._batch])
-        self._under_way.update(self.tasks(work))
+        ``fixed`` all steps that may use it, together; else (filter_groups apart) each task by itself, and
+        where others take tasks too no more than there is ``room`` for (answers). Nothing when they have
+        taken it all meanwhile."""
         self._next = None
+        if self._drawing:
+            positions = self._drawing.take(work.step, version.version, self._history)
+            jobs = [self._job("train", number, self._train.task(number)) for number in positions]
+            return [Work(work.step, self._drawing.kind(work.step), jobs)] if jobs else []
+        if not self._filter:
+            work = self._taken(work, version, room)
+            if not work.jobs:
+                return []
+        self._under_way.update(self.tasks(work))
         return [work] if self.whole else [replace(work, jobs=[job]) for job in work.jobs]
+
+    def _taken(self, work: Work, version: WeightVersion, room: int) -> Work:
+        """``work`` with the tasks that this explorer now has for itself."""
+        if self.whole:
+            last = last_step(self._spec.sync, None, version.version)
+            limit = (last - work.step + 1) * self._batch
+        elif self.sharing.holder:
+            last, limit = self._reach(work.step, version), -(-room // work.jobs[0].answers)
+        else:
+            return work
+        upto = min(last, self.total_steps) * self._batch
+        again, self._again = self._again, set()
+        numbers = self.sharing.take(upto, limit, version.version, self._history)
+        return self._train_work(work.step, sorted({*again, *numbers}))
+
+    def _reach(self, step: int, version: WeightVersion) -> int:
+        """The last step of which tasks may be taken together with those of ``step``: newer weights have to
+        be asked for, or looked for, before the one after it."""
+        sync, limit = self._spec.sync, self._last_step(version)
+        while (
+            step < limit
+            and not asks(sync, step + 1)
+            and (sync.explorer_interval is None or not looks(sync, step + 1))
+        ):
+            step += 1
+        return step
+
+    def settle(self, step: int) -> Settled | None:
+        """End a drawing that several explorers share, if this is the one to do it."""
+        return self._drawing.settle(step, self._history) if self._drawing else None
 
     def tasks(self, work: Work) -> Sequence[int]:
         """Numbers of the groups that it makes. A drawing makes all of its step."""
         drawn = range((work.step - 1) * self._batch, work.step * self._batch)
         return [job.task_no for job in work.jobs] or drawn
 
-    def steps(self, works: Sequence[Work]) -> dict[int, list[int]]:
-        """Tasks by step of what ``begin`` gave."""
-        found: dict[int, list[int]] = {}
+    def steps(self, works: Sequence[Work]) -> dict[tuple[int, str], list[int]]:
+        """Tasks by step and kind of what ``begin`` gave."""
+        found: dict[tuple[int, str], list[int]] = {}
         for work in works:
             for task in self.tasks(work):
-                found.setdefault(task // self._batch + 1, []).append(task)
+                step = work.step_of(task) if work.jobs else work.step
+                found.setdefault((step, work.kind), []).append(task)
         return found
 
     def stored(self, tasks: Iterable[int]) -> None:
         """They are no longer under way, but in the buffer."""
         self._under_way.difference_update(tasks)
 
+    @property
+    def ends_stragglers(self) -> bool:
+        """Whether groups that take long are ended and made later. Not where a step is whole."""
+        spec = self._spec
+        return not self.whole and bool(spec.over_sample_rate or spec.group_timeout_s)
+
+    def stragglers(self, pool: Pool, outbox: Outbox, step: int | None) -> list[int]:
+        """Tasks to end now; ``step`` is the one of which more tasks are to begin, None for none. Each is
+        ended once only: else the longest answers would never be seen."""
+        late = {*(pool.longer_than(limit) if (limit := self._spec.group_timeout_s) else ())}
+        if rate := self._spec.over_sample_rate:
+            late.update(outbox.stragglers(rate, step))
+        return sorted(late - self._spared)
+
+    def ended(self, tasks: Sequence[int]) -> None:
+        """They were; they are to begin again."""
+        self._under_way.difference_update(tasks)
+        self._spared.update(tasks)
+        self._again.update(tasks if self.sharing.holder else ())
+        self._next = None if tasks else self._next
+
     def dropped(self) -> None:
         """Nothing is under way any more."""
         self._under_way.clear()
+        self._again.clear()
         self._next = None
+        self.sharing.begin()
 
     def outbox(self) -> Outbox:
         """What takes the groups that are finished."""
-        limit, share = self._spec.max_staleness, self._spec.explorers
+        limit, tasks = self._spec.max_staleness, self.total_steps * self._batch
+        grows = not self.whole and (self._spec.explorers > 1 or self.ends_stragglers)
         if self.whole or limit is None:
-            return Outbox(whole=self.whole)
-        tells = share > 1 and self._spec.sync.style != "explorer_driven"  # there it may not publish for long
-        others = self._earliest_deadline if tells else None
-        tasks = self.total_steps * self._batch
-        return Outbox(whole=False, slack=Slack(limit, self._batch, tasks, self._share_of, others))
-
-    def _share_of(self, below: int) -> int:
-        """How many of the tasks below a number are this explorer's."""
-        return (below - self._index + self._spec.explorers - 1) // self._spec.explorers
-
-    def _earliest_deadline(self) -> int:
-        """The step that the trainer has come to, as far as its versions tell: no group is of use before."""
-        if not self._has_trainer():
-            return self.total_steps
-        return max(0, _number(self._buffer.latest_version())) + trainer_interval(self._spec.sync)
+            return Outbox(whole=self.whole, grows=grows)
+        others = partial(self.sharing.pending, tasks)
+        slack = Slack(limit, self._batch, tasks, others, explorers=self._spec.explorers)
+        return Outbox(whole=False, slack=slack, grows=grows)
 
     def draw(self, work: Work) -> Draw | None:
-        """Begin a step whose groups are filtered; None where each task makes one group."""
-        if self._filter is None:
+        """Begin a step whose groups are filtered, by this explorer alone; else None."""
+        if self._filter is None or self._drawing:
             return None
-        begins = 0 if work.step == 1 else self._buffer.get_state(stream_key(work.step))
-        if begins is None:
-            raise RunError(f"the buffer does not say where in the task stream step {work.step} begins")
-        return Draw(self._filter, work.step, int(begins))
+        return Draw(self._filter, work.step, begins(self._buffer, work.step))
 
     def draw_work(self, draw: Draw) -> Work:
         """The next tasks of a drawing. Raises RunError when it may draw no more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -20,11 +20,12 @@ from trinity_compat.buffer.model import EvalRequest, Group
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """``make`` gives its groups as they are scored, ``answers`` in all; ``request``: the evaluation that it
-    answers."""
+    answers; ``task``: the training task, where it is a single one, which may be ended by itself."""
 
     make: Callable[[], AsyncIterator[Group]]
     answers: int
     request: EvalRequest | None = None
+    task: int | None = None
 
 
 class Pool:
@@ -40,6 +41,7 @@ class Pool:
         self._starting = 0  # answers that the engines have not been given yet, in tasks that are about to run
         self._news = asyncio.Event()
         self._evaluations = 0
+        self._single: dict[int, tuple[asyncio.Task[None], float]] = {}  # by training task; since when
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -65,7 +67,7 @@ class Pool:
 
     def refill(self) -> None:
         """Start what waits, as far as there is room."""
-        while self._waiting and self._room() > self._starting:
+        while self._waiting and self.room > 0:
             self._start(self._waiting.popleft())
 
     def _start(self, unit: Unit) -> None:
@@ -77,9 +79,12 @@ class Pool:
 
     async def _run(self, unit: Unit) -> None:
         self._starting -= unit.answers
+        if unit.task is not None and (task := asyncio.current_task()):
+            self._single[unit.task] = task, asyncio.get_running_loop().time()
         async for group in unit.make():
             if asyncio.current_task() not in self._running:
                 return  # dropped meanwhile
+            self._single.pop(group.task_no, None)
             self._finished.append(group)
             self._news.set()
 
@@ -87,6 +92,20 @@ class Pool:
         if unit := self._running.pop(task, None):
             self._evaluations -= unit.request is not None
         self._news.set()
+
+    def longer_than(self, seconds: float) -> list[int]:
+        """Single training tasks that have been under way for so long."""
+        now = asyncio.get_running_loop().time()
+        return [number for number, (_, since) in self._single.items() if now - since > seconds]
+
+    def end(self, tasks: Iterable[int]) -> list[int]:
+        """End these single tasks, as far as they are under way: their answers are aborted. Gives them."""
+        ended = [number for number in tasks if number in self._single]
+        for number in ended:
+            task, _ = self._single.pop(number)
+            self._running.pop(task, None)
+            task.cancel()
+        return ended
 
     def collect(self) -> list[Group]:
         """Groups that have been finished since the last call."""
@@ -99,6 +118,7 @@ class Pool:
             task.cancel()
         self._starting = self._evaluations = 0
         self._running.clear()
+        self._single.clear()
         self._waiting.clear()
         self._finished.clear()
 
@@ -110,6 +130,11 @@ class Pool:
         except TimeoutError:
             pass
         self._news.clear()
+
+    @property
+    def room(self) -> int:
+        """Answers that could be begun now."""
+        return self._room() - self._starting
 
     @property
     def busy(self) -> bool:

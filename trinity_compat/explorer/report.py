@@ -35,7 +35,7 @@ class StepTimes:
 
     def reach(self, phase: str) -> None:
         """A phase that began with the step, or with the end of those measured so far, ends now."""
-        before = sum(seconds for name, seconds in self.seconds.items() if name != "wait")
+        before = sum(seconds for name, seconds in self.seconds.items() if name not in ("wait", phase))
         self.seconds[phase] = time.monotonic() - self._begin - before
 
     def add(self, phase: str, seconds: float) -> None:

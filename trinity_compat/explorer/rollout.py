@@ -7,7 +7,7 @@ runs through veRL's own agent loops (``agents``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from trinity_compat.explorer.engine import (
     Request,
 )
 from trinity_compat.explorer.engine_arguments import engine_arguments
+from trinity_compat.explorer.interruption import Asked
 from trinity_compat.synchronizer.files import WeightFile
 
 SINGLE_TURN = "single_turn_agent"
@@ -94,7 +95,16 @@ Future = asyncio.Future[Rollout]
 class RolloutWorker:
     """Answers jobs with the weights loaded last."""
 
-    def __init__(self, verl: Mapping[str, Any], device: str, index: int = 0, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        verl: Mapping[str, Any],
+        device: str,
+        index: int = 0,
+        *,
+        shared: bool = False,
+        partial: bool = True,
+    ) -> None:
+        """``partial``: answers in flight go on when the weights change; else they begin again."""
         from omegaconf import OmegaConf
         from verl.utils.config import omega_conf_to_dataclass
 
@@ -102,6 +112,8 @@ class RolloutWorker:
         self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
         self._tokenizer = self._model.tokenizer
         self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
+        self._asked = Asked(self._engine, partial=partial)
+        self._runs: dict[int, list[Future]] = {}
         self._agents: Any = None
         self._count = 0
         self._version = 0
@@ -112,14 +124,16 @@ class RolloutWorker:
         await self._engine.start()
 
     async def load(self, file: WeightFile, version: int) -> None:
-        """Put published weights in place; answers in flight go on with them."""
-        await self._engine.load(file)
-        self._version = version
+        """Put published weights in place."""
+        async with self._asked.changing():
+            await self._engine.load(file)
+            self._version = version
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         """Take weights at a meeting; as ``Engine.receive``."""
-        answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
-        self._version = int(meeting["version"])
+        async with self._asked.changing():
+            answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
+            self._version = int(meeting["version"])
         return answers
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
@@ -151,14 +165,28 @@ class RolloutWorker:
                 yield told
             await asyncio.sleep(TELL_S)
 
-    async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
-        """Rollouts in the order in which they finish."""
+    async def run(self, jobs: Sequence[Job], name: int = 0) -> AsyncIterator[Rollout]:
+        """Rollouts in the order in which they finish; no more of them after ``abort(name)``."""
+        self._runs[name] = []
         if all(self._is_single_turn(job) for job in jobs):
             futures = await self._single_turns(jobs)
         else:
             futures = [asyncio.ensure_future(self._by_agent(job)) for job in jobs]
-        for finished in asyncio.as_completed(futures):
-            yield await finished
+        if name not in self._runs:
+            _cancel(futures)
+        self._runs[name] = futures
+        try:
+            for finished in asyncio.as_completed(futures):
+                yield await finished
+        except asyncio.CancelledError:
+            if name in self._runs:
+                raise
+        finally:
+            _cancel(self._runs.pop(name, ()))
+
+    async def abort(self, name: int) -> None:
+        """End what ``run`` began under that name; the engine drops its requests."""
+        _cancel(self._runs.pop(name, ()))
 
     def _is_single_turn(self, job: Job) -> bool:
         agent = self._config.actor_rollout_ref.rollout.agent.default_agent_loop
@@ -175,13 +203,11 @@ class RolloutWorker:
                 hopeless.append(_now(Rollout(job.task_no, (), str(error), hopeless=True)))
         asked = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
         every = [request for _, requests in asked for request, _ in requests]
-        answers = iter(await self._engine.submit(every))
+        answers = iter(await self._asked.submit(every))
         first = self._version
         return hopeless + [
             asyncio.ensure_future(
-                self._gather(
-                    job, prompts[job.task_no], [(next(answers), count) for _, count in requests], first
-                )
+                self._gather(job, [(request, next(answers), count) for request, count in requests], first)
             )
             for job, requests in asked
         ]
@@ -208,23 +234,35 @@ class RolloutWorker:
     async def _gather(
         self,
         job: Job,
-        prompt: list[int],
-        answers: Sequence[tuple[asyncio.Future[list[Completion]], int]],
+        answers: Sequence[tuple[Request, asyncio.Future[list[Completion]], int]],
         first: int,
     ) -> Rollout:
-        groups = await asyncio.gather(*(self._answer(prompt, *answer, first) for answer in answers))
+        groups = await asyncio.gather(*(self._answer(*answer, first) for answer in answers))
         return Rollout(job.task_no, tuple(part for group in groups for part in group))
 
     async def _answer(
-        self, prompt: list[int], answer: asyncio.Future[list[Completion]], count: int, first: int
+        self, request: Request, answer: asyncio.Future[list[Completion]], count: int, first: int
     ) -> list[Trajectory]:
         """``count`` of them; a request that made one stands for as many equal ones."""
         try:
-            parts = await answer
+            while (parts := await self._unless_interrupted(answer)) is None:
+                (answer,) = await self._asked.submit([self._named_anew(request)])
+                first = self._version
         finally:
             self._ended += count
-        made = [_trajectory(prompt, part, (first, self._version)) for part in parts]
+        made = [_trajectory([*request.prompt_ids], part, (first, self._version)) for part in parts]
         return made if len(made) == count else made * count
+
+    async def _unless_interrupted(self, answer: asyncio.Future[list[Completion]]) -> list[Completion] | None:
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            await self._asked.again()
+            return None
+
+    def _named_anew(self, request: Request) -> Request:
+        self._count += 1
+        return replace(request, request_id=f"{request.request_id}-{self._count}")
 
     def _prompt(self, messages: Any) -> list[int]:
         from verl.utils.tokenizer import normalize_token_ids
@@ -241,7 +279,7 @@ class RolloutWorker:
         if self._agents is None:
             from trinity_compat.explorer.agents import AgentLoops
 
-            self._agents = AgentLoops(self._config, self._engine)
+            self._agents = AgentLoops(self._config, self._asked)
         try:
             first = self._version
             async with asyncio.timeout(AGENT_TIMEOUT_S):
@@ -255,6 +293,11 @@ class RolloutWorker:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
         finally:
             self._ended += job.answers
+
+
+def _cancel(futures: Iterable[Future]) -> None:
+    for future in futures:
+        future.cancel()
 
 
 def _now(rollout: Rollout) -> Future:

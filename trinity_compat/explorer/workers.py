@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -62,10 +63,12 @@ class Workers:
         shared: bool = False,
         place: Place | None = None,
         by_load: bool = False,
+        partial: bool = True,
     ) -> None:
         """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
         placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest answers
-        under way, else to each in turn."""
+        under way, else to each in turn. ``partial``: as ``RolloutWorker``'s."""
+        self._partial, self._names = partial, itertools.count()
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or Place()
         self._actors: list[Any] = []
@@ -122,7 +125,8 @@ class Workers:
         import ray
 
         actor = ray.remote(RolloutWorker).options(**options)
-        return actor.remote(dict(self._verl), self._device, index, shared=self._shared)
+        own = {"shared": self._shared, "partial": self._partial}
+        return actor.remote(dict(self._verl), self._device, index, **own)
 
     def _not_started(self, limit_s: float) -> RunError:
         return RunError(
@@ -177,22 +181,26 @@ class Workers:
         await _all(self._actors, "wake")
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
-        """Rollouts of all jobs, as they finish. Raises RunError when an engine died."""
+        """Rollouts of all jobs, as they finish. Raises RunError when an engine died. Whoever wants no more of
+        them closes it: the engines then drop the rest."""
         queue: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
-        pumps = [
-            asyncio.ensure_future(_pump(actor, share, queue))
-            for actor, share in zip(self._actors, self._loads.share(jobs), strict=True)
-            if share
-        ]
+        shares = zip(self._actors, self._loads.share(jobs), strict=True)
+        name, busy = next(self._names), [(actor, share) for actor, share in shares if share]
+        pumps = [asyncio.ensure_future(_pump(actor, share, name, queue)) for actor, share in busy]
+        left = len(jobs)
         try:
-            for _ in jobs:
+            while left:
                 item = await queue.get()
                 if isinstance(item, Exception):
                     raise item
+                left -= 1
                 yield item
         finally:
             for pump in pumps:
                 pump.cancel()
+            if left:
+                for actor, _ in busy:
+                    actor.abort.remote(name)
 
     def close(self) -> None:
         """End the actors."""
@@ -245,9 +253,11 @@ async def _all(actors: Sequence[Any], method: str, *args: Any) -> list[Any]:
         raise engine_failed(error) from error
 
 
-async def _pump(actor: Any, jobs: Sequence[Job], queue: asyncio.Queue[Rollout | Exception]) -> None:
+async def _pump(
+    actor: Any, jobs: Sequence[Job], name: int, queue: asyncio.Queue[Rollout | Exception]
+) -> None:
     try:
-        async for reference in actor.run.options(num_returns="streaming").remote(jobs):
+        async for reference in actor.run.options(num_returns="streaming").remote(jobs, name):
             await queue.put(await reference)
     except Exception as error:
         await queue.put(engine_failed(error))

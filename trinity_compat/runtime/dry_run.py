@@ -40,7 +40,7 @@ def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[
 
 def _one(source: Source, options: RunOptions) -> Iterator[str]:
     made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
-    refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     # A run asks its Ray; here the command says what the cluster will have.
     if options.gpus is not None:
         check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))

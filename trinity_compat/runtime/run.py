@@ -40,7 +40,7 @@ _SURVIVE_S = 20.0  # what SIGTERM ends has so long, where its supervisor was kil
 def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
     made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
-    refusals.check(made.spec.verl, source.record, cwd=made.cwd, explorers=made.spec.explorers)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
     micro_batches.check(made.spec.verl, source.record)
@@ -195,6 +195,7 @@ def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster
                 each_poll=links.update,
                 say=say,
                 restarts=options.restarts,
+                all_needed=made.spec.sync.method == "nccl",
             ),
         )
 

@@ -43,7 +43,9 @@ class BufferExchange:
     ) -> None:
         self._buffer, self._spec, self._heart = buffer, spec, heart
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
-        self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s)
+        # A handover takes them all; a file waits for whoever is left.
+        together = spec.sync.method == "nccl"
+        self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s, all_needed=together)
         self._handover = Handover(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
         asked = self._handover or spec.sync.style == "explorer_driven"
         self._asked = Asked(buffer, spec.explorers if asked else 0)

@@ -17,13 +17,17 @@ RESTART_S = 120.0  # for an explorer that its supervisor starts again, until its
 class ExplorerWatch:
     """Looks at the explorers' heartbeats, at most twice a second.
 
-    While none is seen, ``start_s`` seconds are allowed: it may be started by hand, later. Each one has tasks
-    that are nobody else's, so the first that dies ends the wait, unless it says that it has ``restarts``
-    left. An outage of the database is nobody's silence (``Sight``).
+    While none is seen, ``start_s`` seconds are allowed: it may be started by hand, later. The tasks of one
+    that dies go to the others, so the wait ends with the last of them, or with the first where
+    ``all_needed``; one that says that it has ``restarts`` left is waited for. An outage of the database is
+    nobody's silence (``Sight``).
     """
 
-    def __init__(self, buffer: Buffer, *, start_s: float, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self, buffer: Buffer, *, start_s: float, silent_s: float = SILENT_S, all_needed: bool = False
+    ) -> None:
         self._buffer, self._start_s, self._silent_s = buffer, start_s, silent_s
+        self._all_needed = all_needed
         self._since = self._looked = time.monotonic()
         self._sight = Sight()
 
@@ -38,7 +42,8 @@ class ExplorerWatch:
         if explorers:
             self._since = now
             dead = [explorer for explorer in explorers if self._is_dead(explorer, seen_s)]
-            if not dead and any(explorer.state != "done" for explorer in explorers):
+            works = any(explorer.state != "done" for explorer in explorers if explorer not in dead)
+            if works and not (dead and self._all_needed):
                 return None
             return PeerGone(
                 f"waiting for {what}, but {_fates(dead or explorers)}", hint="see log/explorer.log"
@@ -48,7 +53,7 @@ class ExplorerWatch:
         return None
 
     def check_alive(self, what: str) -> None:
-        """Raises PeerGone once an explorer has died. One that ended, or never came, is no trouble to a
+        """Raises PeerGone once none is left that lives. One that ended, or never came, is no trouble to a
         trainer that has groups to go on with."""
         found = self.verdict(what)
         if found and any(self._is_dead(one, self._sight.look()) for one in self._explorers()):

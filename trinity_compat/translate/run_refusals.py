@@ -97,7 +97,11 @@ _ALWAYS = (
         "the explorer starts its own engines",
         below=f"{_ROLLOUT}.disaggregation.",
     ),
-    Refusal(f"{_ROLLOUT}.over_sample_rate", "every group is waited for: none is cut short"),
+    Refusal(
+        f"{_ROLLOUT}.over_sample_rate",
+        "every group is waited for: none is cut short",
+        "leave it out, or write trinity_compat.over_sample_rate in a YAML whose sync_style is fully_async",
+    ),
     Refusal("actor_rollout_ref.model.mtp.enable_rollout", "the explorer's engines don't speculate"),
     Refusal(
         f"{_ROLLOUT}.mtp.enable_rollout", "the explorer's engines don't speculate", below=f"{_ROLLOUT}.mtp."
@@ -128,9 +132,9 @@ _ALWAYS = (
 )
 
 
-def refusals(value: Value, explorers: int = 1) -> Iterator[Refusal]:
+def refusals(value: Value) -> Iterator[Refusal]:
     """What a launch with these values asks for and a run of ours refuses."""
-    for refusal in (*_ALWAYS, *_conditional(value, explorers)):
+    for refusal in (*_ALWAYS, *_conditional(value)):
         if value(refusal.key) not in refusal.off:
             yield refusal
 
@@ -140,7 +144,7 @@ def why_refused(value: Value, key: str) -> str | None:
     return next((refusal.why for refusal in refusals(value) if refusal.key == key), None)
 
 
-def _conditional(value: Value, explorers: int) -> Iterator[Refusal]:
+def _conditional(value: Value) -> Iterator[Refusal]:
     if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
         why = "a group with a greedy answer in it is not filtered by what its answers differ in"
         yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or write another estimator")
@@ -150,9 +154,6 @@ def _conditional(value: Value, explorers: int) -> Iterator[Refusal]:
         yield Refusal(_MANAGER, why, hint, off=(None,), also=("reward_model.reward_manager",))
     metric = "algorithm.filter_groups.metric"
     if value("algorithm.filter_groups.enable"):
-        if explorers > 1:
-            why = "where a step's tasks begin depends on the step before, so one explorer draws them all"
-            yield Refusal("algorithm.filter_groups.enable", why, "leave out --explorers")
         if value(metric) == "seq_final_reward" and value("algorithm.use_kl_in_reward"):
             why = "the KL penalty is added in the trainer, after the filter"
             yield Refusal(metric, why, f"write {metric}=reward")

@@ -181,6 +181,9 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
         max_staleness=_max_staleness(config, sync, r),
         replay=replay_of(config),
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
+        partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
+        over_sample_rate=_over_sample_rate(config, verl, sync),
+        group_timeout_s=_group_timeout(config),
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
@@ -192,6 +195,33 @@ def _updates(verl: VerlView, r: int) -> int:
     if not batch or not mini:
         return r
     return mini_batches(batch, mini)
+
+
+def _over_sample_rate(config: Tree, verl: VerlView, sync: SyncSpec) -> float:
+    """Raises UserError where a step takes all of its groups."""
+    rate = inverse.compat_of(config).get("over_sample_rate") or 0.0
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise UserError(
+            f"trinity_compat.over_sample_rate is {rate!r}: write a part of a step, from 0 to below 1"
+        )
+    if rate and (sync.style == "fixed" or value_at(verl.tree, "algorithm.filter_groups.enable")):
+        why = "under sync_style fixed" if sync.style == "fixed" else "with algorithm.filter_groups"
+        raise UserError(
+            f"trinity_compat.over_sample_rate: {rate}: {why} a step trains all of its own groups, so none can"
+            " be made later",
+            hint="leave it out, or write synchronizer.sync_style: fully_async and no filter_groups",
+        )
+    return float(rate)
+
+
+def _group_timeout(config: Tree) -> float | None:
+    """Seconds; None for no limit. Raises UserError."""
+    limit = inverse.compat_of(config).get("group_timeout")
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        raise UserError(f"trinity_compat.group_timeout is {limit!r}: write a number of seconds")
+    return float(limit)
 
 
 def _max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:

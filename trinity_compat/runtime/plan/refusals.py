@@ -20,10 +20,10 @@ _ACTOR = "actor_rollout_ref.actor"
 _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
 
-def check(verl: Tree, record: LaunchRecord, *, cwd: Path, explorers: int = 1) -> None:
+def check(verl: Tree, record: LaunchRecord, *, cwd: Path) -> None:
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
     words and places, as config/launch.json holds them."""
-    for asked in refusals(partial(value_at, verl), explorers):
+    for asked in refusals(partial(value_at, verl)):
         raise UserError(
             f"{asked.key}={value_at(verl, asked.key)} cannot be run decoupled: {asked.why}",
             where=place(record, (asked.key, *asked.also)),

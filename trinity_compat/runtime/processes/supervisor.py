@@ -74,7 +74,8 @@ class Supervision:
 
     ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
     every poll and at the end. ``restarts`` counts how often a dead explorer may be started again; a dead
-    trainer is not: its rerun is a resume.
+    trainer is not: its rerun is a resume. ``all_needed``: the run can't go on without one of its explorers;
+    else the tasks of a dead one go to those that live.
     """
 
     watch: Watch
@@ -83,6 +84,7 @@ class Supervision:
     each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
+    all_needed: bool = False
     grace_s: float = 10.0
 
 
@@ -142,6 +144,8 @@ def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
     """Restart what may be, else name the one to blame: not the one that only lost its peer."""
     if by.restarts and _restart_explorers(children, by):
         return None
+    if not by.all_needed and _go_on_without(children, by):
+        return None
     deadline = time.monotonic() + _BLAME_S
     while True:
         dead = [child for child in children if child.returncode not in (None, 0)]
@@ -164,6 +168,21 @@ def _restart_explorers(children: list[Child], by: Supervision) -> bool:
         by.restarts -= 1
         by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
         children[children.index(child)] = _start(child.command, by)
+    return True
+
+
+def _go_on_without(children: list[Child], by: Supervision) -> bool:
+    """Leave dead explorers behind while another lives and nothing else died."""
+    dead = [child for child in children if child.returncode not in (None, 0)]
+    lives = any(child.command.role == "explorer" and child.returncode is None for child in children)
+    if not lives or any(
+        child.command.role != "explorer" or child.returncode in (BAD_INPUT, PEER_DIED) for child in dead
+    ):
+        return False
+    for child in dead:
+        by.say(f"{_failure(child, by.watch)}; the other explorers take its tasks")
+        children.remove(child)
+    end(dead, grace_s=by.grace_s)
     return True
 
 
