@@ -90,6 +90,8 @@ POLICY_LOSSES = [
     ),
     *_each("importance_sampling", None),
     *_each("sft", None),
+    *_each("sft_is", None),
+    *_each("sft_phi", None, {"cutoff_prob": 0.3}),
 ]
 
 ADVANTAGES = [

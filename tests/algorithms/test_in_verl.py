@@ -1,5 +1,6 @@
 """What stands around a function of ours inside veRL: the KL term at its loss, the parts of a mini-batch."""
 
+import math
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
+from trinity_compat.algorithms import ALGORITHMS
 from trinity_compat.algorithms.chosen import verl_keys
 from trinity_compat.algorithms.model import AGGREGATIONS
 from trinity_compat.trainer.algorithms import aggregate, with_kl
@@ -57,6 +59,13 @@ def loss_of(section, batch="near"):
     loss, metrics = function(model_output={"log_probs": flat}, data=data)
     (gradient,) = torch.autograd.grad(loss, log_prob)
     return loss.item(), gradient, metrics
+
+
+@pytest.mark.parametrize("name", [each.name for each in ALGORITHMS.values() if not each.lacks])
+def test_every_algorithm_that_runs_has_a_finite_loss_in_verls_worker(name):
+    loss, gradient, metrics = loss_of({"algorithm_type": name}, "far")
+    assert math.isfinite(loss) and gradient.isfinite().all() and gradient.any()
+    assert "actor/ppo_kl" in metrics and "actor/pg_loss" in metrics
 
 
 def test_a_kl_term_of_ours_takes_the_place_of_verls():

@@ -50,16 +50,12 @@ def rec_advantage(
     return out
 
 
-def _balanced(rewards: Tensor) -> Tensor:
+def _balanced(rewards: Tensor) -> list[int]:
     """Positions of all rewards of the mean or more, and of as many of the others, drawn at random."""
     good = rewards >= rewards.mean()
     bad = (~good).nonzero().flatten()
-    drawn = bad[bad.new_zeros(len(bad)).double().uniform_().argsort()]
-    return (
-        good.nonzero()
-        .flatten()
-        .new_tensor([*good.nonzero().flatten().tolist(), *drawn[: int(good.sum())].tolist()])
-    )
+    drawn = bad[rewards.new_empty(len(bad)).uniform_().argsort()]
+    return [*good.nonzero().flatten().tolist(), *drawn[: int(good.sum())].tolist()]
 
 
 def _check(arguments: Arguments) -> str:

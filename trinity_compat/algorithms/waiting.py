@@ -39,5 +39,5 @@ _lacking(
 )
 _lacking(
     "policy_loss_fn",
-    {"dpo": _FILES, "mix": _EXPERT, "mix_chord": _EXPERT, "sft_is": _EXPERT, "sft_phi": _EXPERT},
+    {"dpo": _FILES, "mix": _EXPERT, "mix_chord": _EXPERT},
 )
