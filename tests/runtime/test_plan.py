@@ -162,18 +162,20 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
 
 
 @pytest.mark.parametrize(
-    ("path", "known"),
+    ("said", "message", "hint"),
     [
-        ("algorithm.algorithm_type", "ppo, grpo"),
-        ("algorithm.kl_penalty_fn", "none, k1"),
-        ("algorithm.kl_loss_fn", "none, k1"),
-        ("algorithm.policy_loss_fn", "ppo, gspo"),
+        ("algorithm_type=dpo", "algorithm_type=dpo cannot be trained here: it trains on rows", "opmd, ppo"),
+        ("algorithm_type=rlooo", "algorithm_type=rlooo: trinity-rft has no such thing", "mean 'rloo'?"),
+        ("kl_penalty_fn=opmd", "kl_penalty_fn=opmd: trinity-rft has no such thing", "k1, k2"),
+        ("kl_loss_fn=k4", "kl_loss_fn=k4: trinity-rft has no such thing", "k1, k2"),
+        ("policy_loss_fn=mix", "policy_loss_fn=mix cannot be trained here: .* expert's rows", "ppo, sft"),
+        ("policy_loss_fn=opmd", "policy_loss_fn_args.clip_range: opmd of policy_loss_fn has", "it has tau"),
     ],
 )
-def test_an_algorithm_that_verl_lacks_is_refused_not_replaced_by_its_default(path, known):
-    with pytest.raises(UserError, match=f"{path}=opmd: a run trains with veRL") as error:
-        planned(sets=(f"{path}=opmd",))
-    assert known in error.value.hint
+def test_an_algorithm_that_cannot_be_trained_is_refused_not_replaced_by_a_default(said, message, hint):
+    with pytest.raises(UserError, match=f"algorithm.{message}") as error:
+        planned(sets=(f"algorithm.{said}",))
+    assert hint in error.value.hint
 
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"

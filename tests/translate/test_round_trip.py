@@ -69,7 +69,7 @@ def test_public_launches_come_back_exactly(target):
 def test_an_edit_of_the_yaml_wins_over_what_was_carried():
     _, config = translated("algorithm.adv_estimator=remax")
     assert to_verl(config)["algorithm.adv_estimator"] == "remax"
-    config["algorithm"]["algorithm_type"] = "rloo"
+    config["algorithm"]["advantage_fn"] = "rloo"
     config["algorithm"]["optimizer"]["lr"] = 3e-6
     assert to_verl(config)["algorithm.adv_estimator"] == "rloo"
     assert to_verl(config)["actor_rollout_ref.actor.optim.lr"] == 3e-6

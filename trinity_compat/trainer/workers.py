@@ -7,6 +7,8 @@ from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from trinity_compat.trainer.algorithms import with_kl
+
 
 class TrainingOnlyWorker(ActorRolloutRefWorker):
     """veRL's actor (and reference) worker without the rollout engine beside it: the explorer has that.
@@ -20,6 +22,13 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         super().__init__(*args, **kwargs)
         self.role = self.role.replace("actor_rollout", "actor")
         self._is_rollout = False
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """veRL's own; then a KL term in the loss may be Trinity's."""
+        super().init_model()
+        if self.actor is not None:
+            self.set_loss_fn(with_kl(self.loss_fn, self.loss_fn.keywords["config"]))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave_device(self) -> None:

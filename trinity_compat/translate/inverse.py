@@ -17,7 +17,6 @@ from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
-from trinity_compat.translate.sections.algorithm import NAMED
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 COMPAT = "trinity_compat"
@@ -28,8 +27,8 @@ _TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat
 def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     """Return dotted keys of the pinned veRL with the values that ``config`` determines.
 
-    Raises UserError for a count of steps that r doesn't divide, and for a configuration without the
-    fields that every run needs.
+    Raises UserError for a count of steps that r doesn't divide, for a configuration without the fields that
+    every run needs, and for an algorithm that cannot be trained.
     """
     told: dict[str, object] = {}
     compat = compat_of(config)
@@ -40,23 +39,11 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     for way_back in WAYS_BACK:
         told.update(way_back(reading))
     told |= _passed(config)
-    _refuse_unknown(reading, carried)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
         # Where the YAML says something else by now it was edited, and the edit wins.
         if told.get(key) == yaml_says:
             told[key] = launch_says
     return told | carried
-
-
-def _refuse_unknown(reading: TrinityReader, carried: Mapping[str, object]) -> None:
-    """Raises UserError for an algorithm of Trinity's that veRL lacks: its default would train instead."""
-    for path, (key, known) in NAMED.items():
-        name = reading.get(path)
-        if name is not None and name not in known and key not in carried:
-            raise UserError(
-                f"{path}={name}: a run trains with veRL, which has no such thing",
-                hint=f"it may be {', '.join(known)}; or run the YAML on trinity-rft",
-            )
 
 
 def flavour_of(config: Mapping[str, object]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trinity_compat.algorithms.chosen import verl_keys
+from trinity_compat.algorithms.model import AGGREGATIONS
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
@@ -75,14 +77,6 @@ KL = Spellings.of(
     ("abs", "abs"),
 )
 LOSSES = Spellings.of(("vanilla", "ppo"), ("gspo", "gspo"))
-# The pinned veRL's (workers/config/actor.py); the first is its default.
-AGGREGATIONS = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
 # What the pinned veRL registers itself (core_algos.py); code of the user's may register more.
 ESTIMATORS = (
     "gae",
@@ -169,12 +163,12 @@ def _is_dapo(view: LaunchView) -> bool:
 
 
 @way_back
-def estimator(reading: TrinityReader) -> Told:
-    """Estimator and discounts."""
-    kind = reading.get(ALGORITHM)
-    if kind in ADVANTAGES.back:
-        yield ESTIMATOR, ADVANTAGES.back[kind]
-    yield from reading.told(GAMMA, LAM)
+def functions(reading: TrinityReader) -> Told:
+    """Advantage, losses, KL and entropy, Trinity's defaults for what is not named included. Raises UserError
+    for what trinity-rft lacks, and for what a run cannot train."""
+    section = reading.get("algorithm")
+    if section:
+        yield from verl_keys(section).items()
 
 
 @derivation
@@ -229,18 +223,6 @@ def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
         yield Verdict(term.estimate, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
 
 
-@way_back
-def kl(reading: TrinityReader) -> Told:
-    """KL in the reward and KL in the loss."""
-    for term in (IN_REWARD, IN_LOSS):
-        function = reading.get(term.function)
-        if function is not None:
-            yield term.switch, function != "none"
-        if function in KL.back:
-            yield term.estimate, KL.back[function]
-            yield from reading.told(term.coefficient)
-
-
 @derivation
 def policy_loss(view: LaunchView) -> Said:
     """policy_loss_fn and its arguments in full: a partial dictionary would replace the defaults."""
@@ -259,24 +241,6 @@ def policy_loss(view: LaunchView) -> Said:
         reason = f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, {ours}"
         yield Verdict(LOSS_MODE, status, reason)
         yield Caution("TW017", reason, view.where(LOSS_MODE))
-
-
-@way_back
-def losses(reading: TrinityReader) -> Told:
-    """The policy loss and its clipping, entropy."""
-    function = reading.get(POLICY_LOSS)
-    if function in LOSSES.back:
-        yield LOSS_MODE, LOSSES.back[function]
-    yield from reading.told(*CLIPS, AGGREGATION, ENTROPY)
-
-
-# What Trinity calls by name: veRL's key for it, and the names that veRL has something for.
-NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
-    ALGORITHM: (ESTIMATOR, tuple(ADVANTAGES.back)),
-    PENALTY: (IN_REWARD.estimate, ("none", *KL.back)),
-    KL_LOSS: (IN_LOSS.estimate, ("none", *KL.back)),
-    POLICY_LOSS: (LOSS_MODE, tuple(LOSSES.back)),
-}
 
 
 @derivation

@@ -1,0 +1,134 @@
+"""What a YAML's functions compute here is what trinity-rft 0.6.0 computes, to 1e-6, veRL's own functions
+included.
+
+``numbers.json`` holds the real ones; the way is a run's: YAML → veRL's keys → configuration → veRL's
+registries.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from verl import DataProto
+from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
+from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.utils.config import omega_conf_to_dataclass
+
+from trinity_compat.algorithms import FUNCTIONS
+from trinity_compat.algorithms.chosen import PREFIX, verl_keys
+from trinity_compat.trainer.algorithms import aggregate
+from trinity_compat.verl_config.pinned import compose_pinned
+
+from .cases import LENGTH, answer_batch, cases, token_batch
+
+HERE = Path(__file__).parent
+NUMBERS = json.loads((HERE / "numbers.json").read_text())
+ACTOR = {
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+    "actor_rollout_ref.actor.optim.total_training_steps": 1,
+}
+
+
+@cache
+def configuration(given):
+    """veRL's, of the ``algorithm`` section ``given`` as JSON."""
+    return OmegaConf.create(compose_pinned({**verl_keys(json.loads(given)), **ACTOR}))
+
+
+def configured(kind, name, arguments):
+    """veRL's configuration of a YAML that chooses one function. A mode of the loss alone is said for all."""
+    common = {"loss_agg_mode": arguments["loss_agg_mode"]} if "loss_agg_mode" in (arguments or {}) else {}
+    if kind == "policy_loss_fn" and name == "gspo" and arguments is None:
+        common = {
+            "loss_agg_mode": "seq-mean-token-mean"
+        }  # its default_args alone, as upstream's function has them
+    given = {"algorithm_type": "grpo", kind: name, **({f"{kind}_args": arguments} if arguments else {})}
+    return configuration(json.dumps({**given, **common}))
+
+
+def tensors(batch):
+    wanted = {key: torch.tensor(rows, dtype=torch.float64) for key, rows in batch.items()}
+    wanted["log_prob"].requires_grad_()
+    return {**wanted, "mask": wanted["mask"].bool()}
+
+
+def policy_loss(arguments, batch, name):
+    config = omega_conf_to_dataclass(configured("policy_loss_fn", name, arguments).actor_rollout_ref.actor)
+    of = tensors(batch)
+    # As ppo_loss counts a mini-batch; one without any token is part of a larger one: alone, veRL divides by
+    # 0.
+    tokens = max(1, int(of["mask"].sum()))
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=tokens, global_batch_size=len(of["mask"]))
+    loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
+        old_log_prob=of["old"],
+        log_prob=of["log_prob"],
+        advantages=of["advantages"],
+        response_mask=of["mask"],
+        loss_agg_mode=config.loss_agg_mode,
+        config=config,
+        rollout_is_weights=None,
+    )
+    return loss, of
+
+
+def kl_loss(arguments, batch, name):
+    actor = configured("kl_loss_fn", name, arguments).actor_rollout_ref.actor
+    of, ours = tensors(batch), actor.policy_loss.get(f"{PREFIX}kl")
+    if not actor.use_kl_loss:
+        return torch.tensor(0.0), of
+    if ours:
+        values = FUNCTIONS["kl_loss_fn"][ours].call(of["log_prob"], of["ref"], of["old"])
+    else:
+        values = kl_penalty(of["log_prob"], of["ref"], actor.kl_loss_type)
+    return aggregate(values, of["mask"], actor.loss_agg_mode) * actor.kl_loss_coef, of
+
+
+def of_loss(loss, of):
+    gradient = torch.zeros_like(of["log_prob"])
+    if loss.requires_grad:
+        (gradient,) = torch.autograd.grad(loss, of["log_prob"])
+    assert not gradient[~of["mask"]].any()
+    return [loss.item(), *gradient[of["mask"]].tolist()]
+
+
+def advantages(arguments, batch, name):
+    algorithm = configured("advantage_fn", name, arguments).algorithm
+    mask = torch.tensor(batch["mask"], dtype=torch.float32)
+    rewards = torch.zeros_like(mask)
+    rewards[range(len(mask)), mask.long().sum(-1) - 1] = torch.tensor(batch["rewards"])
+    data = DataProto.from_dict(
+        tensors={
+            "token_level_rewards": rewards,
+            "response_mask": mask,
+            "values": torch.tensor(batch["values"]),
+            "reward_baselines": torch.tensor(batch["baselines"]),
+        },
+        non_tensors={"uid": np.array(batch["tasks"])},
+    )
+    done = compute_advantage(
+        data, algorithm.adv_estimator, gamma=algorithm.gamma, lam=algorithm.lam, config=algorithm
+    )
+    assert done.batch["advantages"].shape == (len(mask), LENGTH)
+    return done.batch["advantages"][mask.bool()].tolist()
+
+
+def close(ours, theirs):
+    """To 1e-6 of the larger of 1 and the largest number of the case."""
+    return np.allclose(ours, theirs, rtol=0, atol=1e-6 * max(1.0, *np.abs(theirs)))
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "name", "arguments", "batch"), [pytest.param(*case, id=case[0]) for case in cases()]
+)
+def test_the_numbers_are_trinitys(key, kind, name, arguments, batch):
+    theirs = NUMBERS[key]
+    if kind == "advantage_fn":
+        assert close(advantages(arguments, answer_batch(batch), name), theirs)
+        return
+    make = policy_loss if kind == "policy_loss_fn" else kl_loss
+    ours = of_loss(*make(arguments, token_batch(batch), name))
+    assert close(ours, [theirs["loss"], *theirs["gradient"]])

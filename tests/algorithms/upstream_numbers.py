@@ -1,0 +1,126 @@
+"""Runs inside the real trinity-rft 0.6.0: what its functions give for ``cases.py``, as JSON on stdout.
+
+    <venv of trinity-rft>/bin/python tests/algorithms/upstream_numbers.py > tests/algorithms/numbers.json
+
+Of a loss: its value and its gradient by log_prob; of an advantage: every token's. Tokens that count alone,
+row after row.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+RESULT = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)  # trinity logs to stdout
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from cases import answer_batch, cases, token_batch  # noqa: E402
+from trinity.algorithm.advantage_fn import ADVANTAGE_FN  # noqa: E402
+from trinity.algorithm.kl_fn import KL_FN  # noqa: E402
+from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN  # noqa: E402
+from trinity.common.experience import EID, Experience  # noqa: E402
+from verl import DataProto  # noqa: E402
+
+
+def made(registry, name, arguments):
+    found = registry.get(name)
+    return found(**(found.default_args() if arguments is None else arguments))
+
+
+def tensors(batch):
+    wanted = {key: torch.tensor(rows, dtype=torch.float64) for key, rows in batch.items()}
+    wanted["log_prob"].requires_grad_()
+    return {**wanted, "mask": wanted["mask"].bool()}
+
+
+def of_loss(loss, of):
+    gradient = torch.zeros_like(of["log_prob"])
+    if loss.requires_grad:
+        (gradient,) = torch.autograd.grad(loss, of["log_prob"])
+    assert not gradient[~of["mask"]].any()
+    return {"loss": loss.item(), "gradient": gradient[of["mask"]].tolist()}
+
+
+def policy_loss(name, arguments, batch):
+    of = tensors(token_batch(batch))
+    loss, _ = made(POLICY_LOSS_FN, name, arguments)(
+        logprob=of["log_prob"],
+        old_logprob=of["old"],
+        action_mask=of["mask"],
+        advantages=of["advantages"],
+    )
+    return of_loss(loss, of)
+
+
+def kl_loss(name, arguments, batch):
+    of = tensors(token_batch(batch))
+    loss, _ = made(KL_FN, name, arguments).calculate_kl_loss(
+        logprob=of["log_prob"],
+        ref_logprob=of["ref"],
+        response_mask=of["mask"],
+        loss_agg_mode="token-mean",
+        old_logprob=of["old"],
+    )
+    return of_loss(loss, of)
+
+
+def experiences(of):
+    for number, (reward, task) in enumerate(zip(of["rewards"], of["tasks"], strict=True)):
+        length = sum(of["mask"][number])
+        yield Experience(
+            eid=EID(batch=0, task=task, run=number, step=0),
+            tokens=torch.zeros(1 + length, dtype=torch.int32),
+            prompt_length=1,
+            reward=reward,
+            logprobs=torch.zeros(length),
+        )
+
+
+def advantage(name, arguments, batch):
+    of, function = answer_batch(batch), made(ADVANTAGE_FN, name, arguments)
+    if not type(function).compute_in_trainer():
+        done, _ = function(list(experiences(of)))
+        by_run = {int(one.eid.run): one.advantages.tolist() for one in done}
+        return [number for _, row in sorted(by_run.items()) for number in row]
+    mask = torch.tensor(of["mask"], dtype=torch.float32)
+    rewards = torch.zeros_like(mask)
+    rewards[range(len(mask)), mask.long().sum(-1) - 1] = torch.tensor(of["rewards"])
+    data = DataProto.from_dict(
+        tensors={
+            "token_level_rewards": rewards,
+            "response_mask": mask,
+            "values": torch.tensor(of["values"]),
+            "reward_baselines": torch.tensor(of["baselines"]),
+        },
+        non_tensors={"uid": np.array(of["tasks"])},
+    )
+    done, _ = function(data)
+    return done.batch["advantages"][mask.bool()].tolist()
+
+
+MAKE = {"policy_loss_fn": policy_loss, "kl_loss_fn": kl_loss, "advantage_fn": advantage}
+
+
+def rounded(value):
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.9g}")
+
+
+def main():
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(rounded(MAKE[kind](name, arguments, batch)))}"
+        for key, kind, name, arguments, batch in cases()
+    )
+    RESULT.write("{\n" + ",\n".join(lines) + "\n}\n")
+    RESULT.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""The numbers that our algorithms are held against are the real trinity-rft's."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+
+pytestmark = pytest.mark.upstream
+
+
+def test_the_recorded_numbers_are_what_trinity_gives(upstream):
+    done = subprocess.run(
+        [upstream("0.6.0"), ALGORITHMS / "upstream_numbers.py"], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == json.loads((ALGORITHMS / "numbers.json").read_text())

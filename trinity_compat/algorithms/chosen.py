@@ -1,0 +1,190 @@
+"""What a YAML's ``algorithm`` section chooses, with Trinity's defaults, and veRL's keys for it.
+
+Defaults as trinity-rft 0.6.0 sets them (common/config_validator.py: AlgorithmConfigValidator): a function
+that is not named is the algorithm's; arguments that are not given at all are the function's
+``default_args``, and where some are given its constructor's defaults stand for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from trinity_compat.algorithms.kl import loss_keys
+from trinity_compat.algorithms.model import ALGORITHMS, FUNCTIONS, KINDS, Algorithm, Function, Kind
+from trinity_compat.errors import UserError
+from trinity_compat.nearest import nearest, question
+
+PREFIX = "trinity_"  # of our functions' names in veRL's registries
+CLASSES = "trinity_compat.trainer.algorithms"
+_ACTOR = "actor_rollout_ref.actor"
+_POLICY_LOSS = f"{_ACTOR}.policy_loss"
+_AGGREGATION = "loss_agg_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A function and all its arguments. ``given``: those that the YAML names; None where it has no
+    section."""
+
+    function: Function
+    arguments: Mapping[str, Any]
+    given: Mapping[str, Any] | None
+
+    @property
+    def path(self) -> str:
+        return f"algorithm.{self.function.kind}"
+
+
+def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, Chosen]:
+    """The functions of an ``algorithm`` section, but for the kinds in ``skip``.
+
+    Raises UserError, in the YAML's words, for a name or an argument that trinity-rft lacks, a value of
+    another type, and what a run here cannot do.
+    """
+    of = _algorithm(str(section.get("algorithm_type") or "ppo"))
+    return {kind: _choose(kind, section, of) for kind in KINDS if kind not in skip}
+
+
+def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
+    """Dotted keys of the pinned veRL for an ``algorithm`` section. Raises as ``choose``."""
+    functions = choose(section, skip)
+    told: dict[str, object] = {}
+    for chosen in functions.values():
+        told |= _keys(chosen)
+    if "policy_loss_fn" in functions:
+        told[f"{_ACTOR}.loss_agg_mode"] = _aggregation(section, functions["policy_loss_fn"])
+    return told
+
+
+def _algorithm(name: str) -> Algorithm:
+    known = [each.name for each in ALGORITHMS.values() if not each.lacks]
+    if name not in ALGORITHMS:
+        raise _unknown("algorithm.algorithm_type", name, list(ALGORITHMS), known)
+    if why := ALGORITHMS[name].lacks:
+        raise _lacking("algorithm.algorithm_type", name, why, known)
+    return ALGORITHMS[name]
+
+
+def _choose(kind: Kind, section: Mapping[str, Any], of: Algorithm) -> Chosen:
+    name = str(section.get(kind) or getattr(of, kind))
+    path, functions = f"algorithm.{kind}", FUNCTIONS[kind]
+    known = [each.name for each in functions.values() if each.signature or each.call or not each.lacks({})]
+    if name not in functions:
+        raise _unknown(path, name, list(functions), known)
+    function, given = functions[name], section.get(f"{kind}_args")
+    if given is not None and not isinstance(given, Mapping):
+        raise UserError(f"{path}_args is {given!r}, it should be a section")
+    if name not in known:
+        raise _lacking(path, name, function.lacks({}), known)
+    chosen = Chosen(function, _arguments(function, given), None if given is None else dict(given))
+    if why := function.lacks(chosen.arguments):
+        raise _lacking(path, name, why, known)
+    _check_together(chosen)
+    return chosen
+
+
+def _arguments(function: Function, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is None:
+        return {**function.defaults, **function.without_arguments}
+    path = f"algorithm.{function.kind}_args"
+    for name, value in given.items():
+        if name not in function.signature:
+            has = ", ".join(function.signature) or "no arguments"
+            near = question(nearest(name, function.signature))
+            raise UserError(
+                f"{path}.{name}: {function.name} of {function.kind} has none of that name",
+                hint=near or f"it has {has}",
+            )
+        if (wanted := _wanted(function.signature[name], value)) is not None:
+            raise UserError(f"{path}.{name}={value}: {function.name} takes {wanted}")
+    # A null is Trinity's way to leave an argument out only where the argument may be none.
+    return {**function.defaults, **given}
+
+
+def _wanted(parameter: Parameter, value: object) -> str | None:
+    """What ``value`` should be; None when it is, or isn't known yet."""
+    if isinstance(value, str) and "${" in value:
+        return None
+    kinds = _kinds(parameter.annotation)
+    return None if any(_is(value, kind) for kind in kinds) else " or ".join(_words(kind) for kind in kinds)
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+
+
+def _is(value: object, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    return {float: "a number", bool: "true or false", NoneType: "null"}.get(kind, kind.__name__)
+
+
+def _check_together(chosen: Chosen) -> None:
+    if any(isinstance(value, str) and "${" in value for value in chosen.arguments.values()):
+        return
+    if why := chosen.function.check(chosen.arguments):
+        raise UserError(f"{chosen.path}_args: {chosen.function.name}: {why}")
+
+
+def _keys(chosen: Chosen) -> Mapping[str, object]:
+    """veRL's own function where it has the same numbers, else ours under its registered name."""
+    function, arguments = chosen.function, dict(chosen.arguments)
+    if (of_verl := function.verl(arguments)) is not None:
+        return of_verl
+    name = f"{PREFIX}{function.name}"
+    if function.kind == "kl_loss_fn":
+        # veRL has to keep a reference model; the estimate is replaced in its workers.
+        ours = {
+            f"{_POLICY_LOSS}._target_": f"{CLASSES}.PolicyLoss",
+            f"{_POLICY_LOSS}.{PREFIX}kl": function.name,
+        }
+        return {**loss_keys("low_var_kl", arguments["kl_coef"]), **ours}
+    arguments.pop(_AGGREGATION, None)
+    if function.kind == "advantage_fn":
+        return {
+            "algorithm.adv_estimator": name,
+            "algorithm._target_": f"{CLASSES}.Algo",
+            f"algorithm.{PREFIX}args": arguments,
+        }
+    return {
+        f"{_POLICY_LOSS}.loss_mode": name,
+        f"{_POLICY_LOSS}._target_": f"{CLASSES}.PolicyLoss",
+        f"{_POLICY_LOSS}.{PREFIX}args": arguments,
+    }
+
+
+def _aggregation(section: Mapping[str, Any], loss: Chosen) -> object:
+    """Trinity's common mode where the loss names one too, or nothing at all. Trinity replaces a mode that
+    stands among the arguments alone by token-mean; here it is followed."""
+    common, given = section.get(_AGGREGATION), loss.given
+    if given is None or _AGGREGATION not in loss.function.signature:
+        return common or "token-mean"
+    if _AGGREGATION in given:
+        return common or given[_AGGREGATION]
+    return loss.arguments[_AGGREGATION]
+
+
+def _unknown(path: str, name: str, all_of_them: list[str], known: list[str]) -> UserError:
+    near = question(nearest(name, all_of_them))
+    return UserError(
+        f"{path}={name}: trinity-rft has no such thing", hint=near or f"it may be {', '.join(known)}"
+    )
+
+
+def _lacking(path: str, name: str, why: str, known: list[str]) -> UserError:
+    return UserError(
+        f"{path}={name} cannot be trained here: {why}",
+        hint=f"it may be {', '.join(known)}; or run the YAML on trinity-rft",
+    )

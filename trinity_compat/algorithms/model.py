@@ -1,0 +1,154 @@
+"""What an algorithm is made of, and where each file of this package enters what it has.
+
+Nothing here imports torch: a function of an algorithm uses methods of the tensors that it is given, so a
+name, its arguments and their checks are known where torch is not installed. ``trainer/algorithms.py`` hands
+them to veRL.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+
+Tensor: TypeAlias = Any  # torch.Tensor, not imported
+Arguments: TypeAlias = Mapping[str, Any]
+Kind = Literal["advantage_fn", "policy_loss_fn", "kl_penalty_fn", "kl_loss_fn", "entropy_loss_fn"]
+KINDS: tuple[Kind, ...] = ("advantage_fn", "policy_loss_fn", "kl_penalty_fn", "kl_loss_fn", "entropy_loss_fn")
+# veRL 0.9.1's (workers/config/actor.py); Trinity has all but token-sum (algorithm/utils.py).
+AGGREGATIONS = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+Aggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
+    positions of the answers to each task."""
+
+    rewards: Tensor
+    groups: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a policy loss is computed from, each [N, T]. ``mask`` is bool, true for the tokens that count;
+    ``old_log_prob`` is the trainer's at the step's start or the rollout's, as the run says."""
+
+    log_prob: Tensor
+    old_log_prob: Tensor
+    advantages: Tensor
+    mask: Tensor
+
+    @property
+    def log_ratio(self) -> Tensor:
+        return self.log_prob - self.old_log_prob
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a policy loss gives, each [N, T]. ``clipped``: tokens whose gradient the algorithm cut off;
+    ``aggregation``: the only one that the algorithm has."""
+
+    values: Tensor
+    clipped: Tensor | None = None
+    aggregation: Aggregation | None = None
+
+
+Verl: TypeAlias = Callable[[Arguments], Mapping[str, object] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One of Trinity's functions.
+
+    ``call`` is ours, None where veRL's own is always taken. ``without_arguments``: what Trinity sets where
+    the YAML gives no arguments at all (``default_args``), over the defaults of the signature. ``verl``:
+    arguments → veRL's keys where a function of veRL's gives the same numbers, else None. ``check``:
+    arguments → what is wrong with them together, "" when nothing is. ``lacks``: arguments → why they cannot
+    be run here, "" when they can.
+    """
+
+    kind: Kind
+    name: str
+    source: str  # below trinity/algorithm of trinity-rft 0.6.0
+    call: Callable[..., Any] | None = None
+    signature: Mapping[str, inspect.Parameter] = field(default_factory=dict)
+    without_arguments: Arguments = field(default_factory=dict)
+    verl: Verl = lambda arguments: None
+    check: Callable[[Arguments], str] = lambda arguments: ""
+    lacks: Callable[[Arguments], str] = lambda arguments: ""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Of single arguments that the YAML leaves out while it gives others."""
+        return {name: parameter.default for name, parameter in self.signature.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One of Trinity's ``algorithm_type``: the functions that it stands for. ``paper``: arXiv's number, or
+    a URL. ``lacks``: why it cannot be run here; "" when it can."""
+
+    name: str
+    title: str
+    paper: str = ""
+    advantage_fn: str = "ppo"
+    policy_loss_fn: str = "ppo"
+    kl_penalty_fn: str = "none"
+    kl_loss_fn: str = "k2"
+    entropy_loss_fn: str = "default"
+    arguments: Mapping[str, Arguments] = field(default_factory=dict)  # by the name of the kind
+    lacks: str = ""
+
+
+ALGORITHMS: dict[str, Algorithm] = {}
+FUNCTIONS: dict[Kind, dict[str, Function]] = {kind: {} for kind in KINDS}
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def algorithm(name: str, title: str, **fields: Any) -> None:
+    """Enter an ``algorithm_type``; ``fields`` as ``Algorithm`` has them."""
+    ALGORITHMS[name] = Algorithm(name, title, **fields)
+
+
+def advantage(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
+    """Enter a function (Answers, **arguments) → advantages [N], without gradient."""
+    return _entered("advantage_fn", name, source, fields, computes=True)
+
+
+def policy_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
+    """Enter a function (Tokens, **arguments) → Loss. An argument ``loss_agg_mode`` is veRL's to apply."""
+    return _entered("policy_loss_fn", name, source, fields, computes=True)
+
+
+def kl_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
+    """Enter a function (log_prob, ref_log_prob, old_log_prob) → KL [N, T]."""
+    return _entered("kl_loss_fn", name, source, fields, computes=True)
+
+
+def of_verl(kind: Kind, name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
+    """Enter a function that veRL has: what is decorated has the arguments' names, types and defaults alone,
+    and returns veRL's keys for them."""
+    return _entered(kind, name, source, fields, computes=False)
+
+
+def _entered(
+    kind: Kind, name: str, source: str, fields: Mapping[str, Any], *, computes: bool
+) -> Callable[[Call], Call]:
+    def enter(function: Call) -> Call:
+        given = inspect.signature(function, eval_str=True).parameters
+        own = {key: value for key, value in given.items() if value.kind is inspect.Parameter.KEYWORD_ONLY}
+        made: dict[str, Any] = {"call": function} if computes else {"verl": lambda args: function(**args)}
+        FUNCTIONS[kind][name] = Function(kind, name, source, signature=own, **{**made, **fields})
+        return function
+
+    return enter

@@ -1,0 +1,43 @@
+"""What trinity-rft 0.6.0 has and a run here cannot train yet, each with its reason."""
+
+from functools import partial
+
+from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind, algorithm
+
+_FILES = "it trains on rows of a file, a run here on fresh answers"
+_EXPERT = (
+    "it trains on an expert's rows beside fresh answers (auxiliary_buffers), a run here on fresh answers"
+)
+_TEACHER = "it needs a teacher's log-probabilities of each answer"
+_STEPS = "it needs the state of the environment at each step, which the buffer does not hold"
+_CLIPS = "it needs the entropy of each token, which veRL gives no estimator"
+
+algorithm("sft", "supervised fine-tuning", policy_loss_fn="sft", lacks=_FILES)
+algorithm("cpt", "continued pre-training", policy_loss_fn="sft", lacks=_FILES)
+algorithm("dpo", "DPO", paper="2305.18290", policy_loss_fn="dpo", lacks=_FILES)
+algorithm("mix", "MIX", paper="2505.17826", advantage_fn="grpo", policy_loss_fn="mix", lacks=_EXPERT)
+algorithm(
+    "mix_chord", "CHORD", paper="2508.11408", advantage_fn="grpo", policy_loss_fn="mix_chord", lacks=_EXPERT
+)
+algorithm("gigpo", "GiGPO", paper="2505.10978", advantage_fn="gigpo", lacks=_STEPS)
+algorithm("on_policy_distill", "on-policy distillation", advantage_fn="on_policy_distill", lacks=_TEACHER)
+algorithm("jsd", "distillation by JSD", advantage_fn="jsd", lacks=_TEACHER)
+
+
+def _lacking(kind: Kind, reasons: dict[str, str]) -> None:
+    for name, reason in reasons.items():
+        FUNCTIONS[kind][name] = Function(kind, name, "", lacks=partial(_because, reason))
+
+
+def _because(reason: str, arguments: Arguments) -> str:
+    return reason
+
+
+_lacking(
+    "advantage_fn",
+    {"gigpo": _STEPS, "on_policy_distill": _TEACHER, "jsd": _TEACHER, "clipb": _CLIPS, "clipv": _CLIPS},
+)
+_lacking(
+    "policy_loss_fn",
+    {"dpo": _FILES, "mix": _EXPERT, "mix_chord": _EXPERT},
+)
