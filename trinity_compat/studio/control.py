@@ -102,10 +102,13 @@ def _again(job: Job) -> tuple[list[str], Path, str]:
     if holders(job):
         return [], job.dir.root, "It runs already."
     try:
+        written_at = json.loads(job.dir.spec_path.read_text())["job_dir"]
         record = json.loads((job.dir.root / "config" / "launch.json").read_text())
         command, folder = command_of(record, job.dir.root), Path(record.get("cwd") or Path.cwd())
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [], job.dir.root, f"config/launch.json does not say how it was started ({error})."
+    if Path(written_at) != job.dir.root:
+        return command, folder, f"This is a copy: the recorded command would go on in {written_at}."
     if any("***" in word for word in command):
         return (
             command,

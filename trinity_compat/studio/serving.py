@@ -20,7 +20,7 @@ def serve(folder: Path, host: str, port: int) -> None:
     """Until Ctrl-C or SIGTERM. Raises UserError where the folder is not there or the port is taken."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
-    with _listening(host, port) as taken:
+    with listening(host, port) as taken:
         door = Door.at(host, taken.getsockname()[1])
         app = create_app(folder, door)
         config = uvicorn.Config(
@@ -36,7 +36,8 @@ def serve(folder: Path, host: str, port: int) -> None:
             uvicorn.Server(config).run(sockets=[taken])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises UserError where it can't."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)

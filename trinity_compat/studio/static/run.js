@@ -52,7 +52,7 @@ addEventListener("DOMContentLoaded", async () => {
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`/seconds/${job}`)).json();
   const parts = [];
-  const colours = part => waiting.includes(part) ? "wait" : `k${parts.indexOf(part) % 8 + 1}`;
+  const colours = part => waiting.includes(part) ? "wait" : part === "other" ? "k8" : `k${parts.indexOf(part) % 7 + 1}`;
   // Parts that never take a hundredth of a step would only fill the key: they count as other.
   const joined = of => {
     const whole = Object.values(of).reduce((a, b) => a + b, 0), found = {};
