@@ -17,6 +17,8 @@ PAGES = {
     "run": "/run/toy/grpo",
     "finished": "/run/done",
     "configuration": "/configuration/toy/grpo",
+    "experiences": "/experiences/toy/grpo?text=sort",
+    "group": "/group/toy/grpo?id=2",
     "stop": "/stop/toy/grpo",
     "resume": "/resume/done",
 }
@@ -127,6 +129,22 @@ def test_the_keyboard_reaches_everything_and_the_theme_stays(opened):
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_an_answer_is_found_pinned_and_found_again(opened):
+    page = opened("/experiences/done")
+    page.fill("[name=text]", "answer5x2x1")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer")).to_have_count(1)
+    page.locator("a.reward-tag").click()
+    chosen = page.locator(".answer:target")
+    chosen.get_by_label("pin").check()
+    chosen.get_by_placeholder("a note").fill("look at <b>this</b>")
+    chosen.get_by_role("button", name="Keep").click()
+    expect(chosen.get_by_label("pin")).to_be_checked()
+    page.goto(page.url.partition("/group")[0] + "/experiences/done?pinned=on")
+    expect(page.locator(".answer")).to_have_count(1)
+    expect(page.locator(".note")).to_have_text("look at <b>this</b>")
 
 
 def test_the_configuration_is_filtered_as_one_types(opened):

@@ -9,7 +9,15 @@ from studio_jobs import EVIL, SECRET, client_of, make_job
 
 from trinity_compat.studio.guard import Door
 
-PAGES = ["/", "/run/toy/grpo", "/configuration/toy/grpo", "/stop/toy/grpo", "/resume/toy/grpo"]
+PAGES = [
+    "/",
+    "/run/toy/grpo",
+    "/configuration/toy/grpo",
+    "/stop/toy/grpo",
+    "/resume/toy/grpo",
+    "/experiences/toy/grpo",
+    "/group/toy/grpo?id=2",
+]
 
 
 class Tags(HTMLParser):
@@ -111,7 +119,7 @@ def test_a_form_of_another_site_is_refused_even_with_the_secret(studio, sent):
     ["../plain", "toy%2fgrpo%2f..%2f..%2fplain", "%2e%2e/plain", "toy", "nope", "/etc", "toy/grpo/config"],
 )
 def test_only_jobs_that_were_found_have_pages(studio, path):
-    for page in ("run", "metrics", "configuration", "stop"):
+    for page in ("run", "metrics", "configuration", "stop", "experiences", "group", "selection", "events"):
         assert studio.get(f"/{page}/{path}").status_code in (404, 400)
 
 

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.errors import UserError
 from trinity_compat.secret import shown
-from trinity_compat.studio import control, live, runs
+from trinity_compat.studio import control, experiences, live, runs
 from trinity_compat.studio.guard import Door, Guard
 from trinity_compat.studio.pages import HERE, Studio, page
 
@@ -30,6 +30,10 @@ def create_app(root: Path, door: Door) -> Starlette:
             Route("/seconds/{job:path}", runs.seconds),
             Route("/events/{job:path}", live.events),
             Route("/configuration/{job:path}", runs.configuration),
+            Route("/experiences/{job:path}", experiences.experiences),
+            Route("/group/{job:path}", experiences.group),
+            Route("/selection/{job:path}", experiences.selection),
+            Route("/note/{job:path}", experiences.note, methods=["POST"]),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),

@@ -35,7 +35,7 @@ async def stop(request: Request) -> Response:
     found = await run_in_threadpool(holders, job)
     if request.method == "GET":
         return page(request, "stop.html", {"job": job, "holders": found})
-    await _must_be_ours(request)
+    await must_be_ours(request)
     for pid in found:
         os.kill(pid, signal.SIGTERM)
     return RedirectResponse(request.url_for("run", job=job.name).path, 303)
@@ -53,12 +53,13 @@ async def resume(request: Request) -> Response:
             "why_not": why_not,
         }
         return page(request, "resume.html", values, status=409 if request.method == "POST" else 200)
-    await _must_be_ours(request)
+    await must_be_ours(request)
     await run_in_threadpool(_start, command, folder, job)
     return RedirectResponse(request.url_for("run", job=job.name).path, 303)
 
 
-async def _must_be_ours(request: Request) -> None:
+async def must_be_ours(request: Request) -> None:
+    """Raises HTTPException 403 for a form that this process did not make."""
     if not await is_ours(request, studio_of(request).door):
         raise HTTPException(
             403, "The form is not from this studio, or from an earlier start of it: open it again."
