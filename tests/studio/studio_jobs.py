@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 from starlette.testclient import TestClient
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
@@ -31,11 +34,13 @@ def make_job(root: Path, *, state: str = "done", steps: int = STEPS, evil: bool 
     """A job of ``steps`` trained steps of 4 groups of 3 answers; both sides say ``state``."""
     spec = _files(root, evil=evil)
     buffer = open_buffer(spec.database_url)
+    events = EventFileWriter(str(root / "monitor" / "tensorboard" / "trainer"))
     for step in range(1, steps + 1):
         buffer.put_groups([_group(step, number, evil=evil) for number in range(GROUPS)])
         claim = buffer.claim_groups(GROUPS, owner="test", step=step)
         buffer.mark_trained(claim, step=step)
-        train_step(buffer, step)
+        events.add_event(_event(step, train_step(buffer, step)))
+    events.close()
     buffer.publish_version(WeightVersion(steps, "/dev/shm/x", "0" * 32, 10))
     for role in ("trainer", "explorer"):
         buffer.beat(role, role, state=state, detail={"step": steps})
@@ -43,8 +48,8 @@ def make_job(root: Path, *, state: str = "done", steps: int = STEPS, evil: bool 
     return root
 
 
-def train_step(buffer, step: int) -> None:
-    """What both sides log at the end of ``step``."""
+def train_step(buffer, step: int) -> dict[str, float]:
+    """What both sides log at the end of ``step``; the trainer's part."""
     row = {"critic/score/mean": step / 10, "actor/entropy": float("nan") if step == 3 else 1 / step}
     row |= {
         "timing_s/step": 4.0,
@@ -62,6 +67,12 @@ def train_step(buffer, step: int) -> None:
     buffer.log_metrics("trainer", step, row)
     explored = {"critic/score/mean": step / 9, "time/rollout": 1.0, "time/wait": 2.0, "time/step": 1.0}
     buffer.log_metrics("explorer", step, explored)
+    return row
+
+
+def _event(step: int, row: dict[str, float]) -> Event:
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+    return Event(step=step, wall_time=float(step), summary=Summary(value=values))
 
 
 def _files(root: Path, *, evil: bool) -> RunSpec:

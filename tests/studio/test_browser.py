@@ -19,6 +19,9 @@ PAGES = {
     "configuration": "/configuration/toy/grpo",
     "experiences": "/experiences/toy/grpo?text=sort",
     "group": "/group/toy/grpo?id=2",
+    "choose": "/compare",
+    "compare": "/compare?a=done&b=other",
+    "answers": "/answers?a=done&b=other&task=toy/sort 1",
     "stop": "/stop/toy/grpo",
     "resume": "/resume/done",
 }
@@ -33,6 +36,7 @@ def jobs(tmp_path_factory):
     root = tmp_path_factory.mktemp("jobs")
     make_job(root / "toy" / "grpo", state="running")
     make_job(root / "done")
+    make_job(root / "other", evil=False)
     return root
 
 
@@ -63,6 +67,8 @@ def opened(browser, address):
         page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(address + path)
+        if page.locator("#charts[data-address]").count():
+            page.wait_for_selector("#charts[data-ready]")
         if page.locator("#live").count():
             page.wait_for_selector("#live[data-ready]")
             expect(page.locator(".log pre")).to_have_count(2)
@@ -95,9 +101,7 @@ def test_a_step_that_ends_arrives_in_an_open_page(opened, jobs):
     expect(page.locator(".chart .value").first).to_have_text("0.7")
     with (jobs / "toy" / "grpo" / "log" / "trainer.log").open("a") as log:
         log.write("a new line <b>of text</b>\n")
-    page.wait_for_function(
-        "document.querySelector('.log pre').textContent.includes('a new line <b>of text</b>')"
-    )
+    expect(page.locator(".log pre").first).to_contain_text("a new line <b>of text</b>")
 
 
 def test_a_metric_is_added_smoothed_kept_and_taken_away(opened):

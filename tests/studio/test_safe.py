@@ -17,6 +17,8 @@ PAGES = [
     "/resume/toy/grpo",
     "/experiences/toy/grpo",
     "/group/toy/grpo?id=2",
+    "/compare?a=toy/grpo&b=plain",
+    "/answers?a=toy/grpo&b=plain&task=toy/sort 1",
 ]
 
 

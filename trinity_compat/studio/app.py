@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.errors import UserError
 from trinity_compat.secret import shown
-from trinity_compat.studio import control, experiences, live, runs
+from trinity_compat.studio import comparing, control, experiences, live, runs
 from trinity_compat.studio.guard import Door, Guard
 from trinity_compat.studio.pages import HERE, Studio, page
 
@@ -34,6 +34,10 @@ def create_app(root: Path, door: Door) -> Starlette:
             Route("/group/{job:path}", experiences.group),
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
+            Route("/compare", comparing.comparison),
+            Route("/curves", comparing.curves),
+            Route("/report", comparing.report),
+            Route("/answers", comparing.same_task),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -45,7 +49,7 @@ def create_app(root: Path, door: Door) -> Starlette:
             BufferError: _told,
         },
     )
-    app.state.studio = Studio.over(root, door)
+    app.state.studio = Studio.over(root, door, comparing.Comparisons())
     return app
 
 

@@ -139,7 +139,7 @@ def group(request: Request) -> Response:
     number = request.query_params.get("id", "")
     if not number.isdecimal():
         raise HTTPException(404, "Which group? The address has no id.")
-    found = job.database().run(lambda conn: _read_group(conn, int(number)), write=False)
+    found = job.database().run(lambda conn: read_group(conn, int(number)), write=False)
     if found is None:
         raise HTTPException(404, f"The job has no group {number}.")
     about, members = found
@@ -155,7 +155,8 @@ def group(request: Request) -> Response:
     return page(request, "group.html", values)
 
 
-def _read_group(conn: sa.Connection, number: int) -> tuple[Row, list[tuple[int, Experience]]] | None:
+def read_group(conn: sa.Connection, number: int) -> tuple[Row, list[tuple[int, Experience]]] | None:
+    """(what is known of the group, (id, answer) in order); None where it is not there."""
     bind = {"group_id": number}
     row = conn.execute(query(_GROUP), bind).one_or_none()
     if row is None:

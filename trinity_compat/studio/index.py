@@ -175,6 +175,15 @@ class Index:
             db.row_factory = sqlite3.Row
             return [dict(row) for row in db.execute(statement, (kind, task))]
 
+    def newest_by_task(self, kind: str, *, among: int = 20_000) -> dict[str, tuple[int, float]]:
+        """Task → (step, mean reward) of its newest group, of the newest ``among`` experiences."""
+        statement = """SELECT task, max(step), avg(reward) FROM
+            (SELECT task, step, group_id, reward FROM rows WHERE kind = ? ORDER BY id DESC LIMIT ?)
+            GROUP BY group_id ORDER BY step"""
+        with self.connected() as db:
+            found = db.execute(statement, (kind, among))
+            return {task: (step, mean) for task, step, mean in found if mean is not None}
+
     def notes(self, ids: Sequence[int]) -> dict[int, tuple[bool, str]]:
         """id → (pinned, note) of those that have one."""
         marks = ",".join("?" * len(ids))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import jinja2
@@ -18,6 +19,9 @@ from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.series import Store
 from trinity_compat.studio.state import MEANS, Summaries, spark_points
 
+if TYPE_CHECKING:
+    from trinity_compat.studio.comparing import Comparisons
+
 HERE = Path(__file__).parent
 
 
@@ -29,12 +33,13 @@ class Studio:
     door: Door
     store: Store
     summaries: Summaries
+    comparisons: Comparisons
     templates: jinja2.Environment
 
     @classmethod
-    def over(cls, root: Path, door: Door) -> Studio:
+    def over(cls, root: Path, door: Door, comparisons: Comparisons) -> Studio:
         """A studio over the jobs below ``root``."""
-        return cls(Jobs(root), door, Store(), Summaries(), _templates())
+        return cls(Jobs(root), door, Store(), Summaries(), comparisons, _templates())
 
 
 def _templates() -> jinja2.Environment:

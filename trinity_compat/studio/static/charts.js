@@ -52,7 +52,7 @@ const Charts = (() => {
 
   // One chart. series: [{label, colour (a CSS variable), points: Map step → value}]
   class Curve {
-    constructor(box, title, series, { group = "curves", onClose, ticks = brief } = {}) {
+    constructor(box, title, series, { group = "curves", onClose, tag, ticks = brief } = {}) {
       this.series = series; this.group = group; this.ticks = ticks;
       this.box = el("figure", undefined, "chart");
       this.box.setAttribute("role", "group");
@@ -60,6 +60,7 @@ const Charts = (() => {
       const head = el("h3", title + " ");
       this.value = el("span", "", "value");
       head.append(this.value);
+      if (tag) head.append(" ", el("span", tag, `pill ${tag}`));
       this.place = el("div", undefined, "plot");
       this.box.append(head, this.place);
       if (onClose) {
