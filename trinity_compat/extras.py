@@ -13,7 +13,8 @@ _DISTRIBUTION = "trinity-compat"
 _REQUIREMENT = re.compile(
     r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
 )
-_OFFERED = ("data", "run", "postgres", "gpu")  # the first one that has all that is missing is offered
+# The first one that has all that is missing is offered.
+_OFFERED = ("data", "run", "postgres", "gpu", "studio")
 EVERY_RUN = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
 _MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
 _ON_A_CPU = ", or `make install` in a checkout, which takes torch and vLLM for a CPU"

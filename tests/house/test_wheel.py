@@ -36,6 +36,7 @@ CASES = {
     ("profile",): ("cpu", 0, "attn_implementation"),
     ("run",): ("run.sh", *NEEDS_RUN),
     ("status",): ("job", *NEEDS_RUN),
+    ("studio",): (".", 2, "hint: pip install 'trinity-compat[studio]'"),
     ("toy",): ("toy", *NEEDS_RUN),
     ("translate",): ("run.sh", 0, "checkpoint_root_dir:"),
 }

@@ -60,12 +60,12 @@ def _by_step(side: Side) -> dict[int, Parts]:
         }
         for step in clocks.get("step", {}):
             at = {part: seconds[step] for part, seconds in clocks.items() if step in seconds}
-            found.setdefault(step, []).append(_parts(at))
+            found.setdefault(step, []).append(step_parts(at))
     return {step: _average(parts) for step, parts in found.items()}
 
 
-def _parts(clock: Mapping[str, float]) -> Parts:
-    """One step's parts, which add up to timing_s/step and the validation after it."""
+def step_parts(clock: Mapping[str, float]) -> Parts:
+    """One veRL step's parts, which add up to timing_s/step and the validation after it."""
     inside = {part: clock[part] for part in _INSIDE if part in clock}
     other = clock["step"] - sum(inside.values())
     waited = min(clock.get(_WAITED, 0.0), inside.get("gen", 0.0))

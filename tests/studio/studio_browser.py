@@ -1,0 +1,56 @@
+"""Debian's chromium, driven by playwright, and a studio on a port of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from importlib import resources
+from pathlib import Path
+
+import uvicorn
+
+from trinity_compat.studio.app import create_app
+from trinity_compat.studio.guard import Door
+from trinity_compat.studio.serving import listening
+
+
+def chromium() -> str:
+    """The browser's path; installs Debian's package as root, one test process at a time."""
+    with (Path(tempfile.gettempdir()) / "trinity-compat-tests-apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 300}
+            subprocess.run(["apt-get", "update"], **quiet)
+            subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", "chromium"], **quiet)
+    found = shutil.which("chromium")
+    if found is None:
+        raise RuntimeError("no browser: apt-get install chromium")
+    return found
+
+
+@contextlib.contextmanager
+def serving(folder: Path):
+    """A studio over ``folder`` in a thread; its address."""
+    with listening("127.0.0.1", 0) as taken:
+        door = Door.at("127.0.0.1", taken.getsockname()[1])
+        server = uvicorn.Server(
+            uvicorn.Config(create_app(folder, door), log_level="warning", timeout_graceful_shutdown=1)
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.02)
+        yield door.url.rstrip("/")
+        server.should_exit = True
+        thread.join(10)
+
+
+def axe() -> str:
+    """axe-core's script."""
+    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()

@@ -1,0 +1,139 @@
+"""Finished and running jobs made by the store's own interface, with texts that break a careless page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from starlette.testclient import TestClient
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.studio.app import create_app
+from trinity_compat.studio.guard import Door
+
+EVIL = "</script><script>window.stolen=1</script><img src=x onerror='window.stolen=1'>\"'&{{7*7}}"
+SECRET = "sk-live-1234567890"
+STEPS = 6
+GROUPS = 4  # a step
+ANSWERS = 3  # a group
+
+
+def client_of(root: Path, **door) -> TestClient:
+    """Asks a studio over ``root`` as a browser on its own machine does."""
+    app = create_app(root, Door("127.0.0.1", 8080, **door))
+    return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
+
+
+def make_job(root: Path, *, state: str = "done", steps: int = STEPS, evil: bool = True) -> Path:
+    """A job of ``steps`` trained steps of 4 groups of 3 answers; both sides say ``state``."""
+    spec = _files(root, evil=evil)
+    buffer = open_buffer(spec.database_url)
+    events = EventFileWriter(str(root / "monitor" / "tensorboard" / "trainer"))
+    for step in range(1, steps + 1):
+        buffer.put_groups([_group(step, number, evil=evil) for number in range(GROUPS)])
+        claim = buffer.claim_groups(GROUPS, owner="test", step=step)
+        buffer.mark_trained(claim, step=step)
+        events.add_event(_event(step, train_step(buffer, step)))
+    events.close()
+    buffer.publish_version(WeightVersion(steps, "/dev/shm/x", "0" * 32, 10))
+    for role in ("trainer", "explorer"):
+        buffer.beat(role, role, state=state, detail={"step": steps})
+    buffer.close()
+    return root
+
+
+def train_step(buffer, step: int) -> dict[str, float]:
+    """What both sides log at the end of ``step``; the trainer's part."""
+    row = {"critic/score/mean": step / 10, "actor/entropy": float("nan") if step == 3 else 1 / step}
+    row |= {
+        "timing_s/step": 4.0,
+        "timing_s/gen": 1.0,
+        "timing_s/update_actor": 2.0,
+        "timing_s/buffer_wait": 0.5,
+    }
+    row |= {
+        "perf/tokens_per_second": 1000.0 + step,
+        "training/model_version_lag/mean": 1.0,
+        "buffer/ready": 2.0,
+    }
+    if step % 3 == 0:
+        row["val-core/toy/acc/mean@1"] = step / 20
+    buffer.log_metrics("trainer", step, row)
+    explored = {"critic/score/mean": step / 9, "time/rollout": 1.0, "time/wait": 2.0, "time/step": 1.0}
+    buffer.log_metrics("explorer", step, explored)
+    return row
+
+
+def _event(step: int, row: dict[str, float]) -> Event:
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+    return Event(step=step, wall_time=float(step), summary=Summary(value=values))
+
+
+def _files(root: Path, *, evil: bool) -> RunSpec:
+    for name in ("config", "buffer", "log"):
+        (root / name).mkdir(parents=True)
+    url = f"sqlite:///{root / 'buffer' / 'experiences.db'}"
+    verl = {"trainer": {"total_training_steps": STEPS}, "actor": {"optim": {"lr": 1e-6}}}
+    spec = RunSpec(str(root), url, verl, updates_per_step=2, total_steps=STEPS, sync=SyncSpec())
+    spec.save(root / "config" / "run.json")
+    record = {"script": "run.sh", "script_arguments": [], "where": "run.sh:3", "cwd": str(root.parent)}
+    text = EVIL if evil else "plain"
+    (root / "config" / "launch.json").write_text(
+        json.dumps(record | {"options": {"profiles": ["cpu"], "job": None}})
+    )
+    (root / "config" / "audit.json").write_text(json.dumps({"launches": [{"findings": [_finding(text)]}]}))
+    (root / "config" / "trinity.yaml").write_text(f"# {text}\nexplorer:\n  api_key: {SECRET}\n")
+    line = f"step:1 {text} WANDB_API_KEY={SECRET}\n"
+    (root / "log" / "trainer.log").write_text(f"loading  0%\rloading 100%\n\x1b[31mred\x1b[0m\n{line}")
+    (root / "log" / "explorer.log").write_text("explorer is here\n")
+    return spec
+
+
+def _finding(text: str) -> dict[str, object]:
+    return {
+        "code": "TC001",
+        "status": "approximated",
+        "key": "actor.optim.lr",
+        "value": text,
+        "source": "run.sh:7",
+        "target": "algorithm.optimizer.lr",
+        "target_value": text,
+        "reason": text,
+    }
+
+
+def _group(step: int, number: int, *, evil: bool) -> Group:
+    task_no = (step - 1) * GROUPS + number
+    index = task_no % 8  # each task comes back after two steps
+    text = f"sort {index} {EVIL if evil else ''}"
+    task = {"data_source": "toy/sort", "index": index, "raw_prompt": [{"role": "user", "content": text}]}
+    task["reward_model"] = {"ground_truth": str(index)}
+    answers = tuple(_answer(step, number, run, text) for run in range(ANSWERS))
+    return Group(f"h1/train/{task_no}", task_no, task, step, answers)
+
+
+def _answer(step: int, number: int, run: int, prompt: str) -> Experience:
+    tokens = 4 + run
+    mask = np.ones(tokens, np.uint8)
+    mask[1] = run != 2  # the third answer called a tool
+    return Experience(
+        run=run,
+        prompt_ids=np.arange(5, dtype=np.int32),
+        response_ids=np.arange(100, 100 + tokens, dtype=np.int32),
+        response_mask=mask,
+        logprobs=-np.arange(tokens, dtype=np.float32) / 2,
+        reward=(step + run) / 10,
+        min_model_version=step - 1,
+        max_model_version=step - 1,
+        prompt_text=f"<|im_start|>user\n{prompt}<|im_end|>\n",
+        response_text=f"answer{step}x{number}x{run} is {prompt}",
+        num_turns=4 if run == 2 else 2,
+        metrics={"acc": run / 2},
+        info={"acc": run / 2, "why": prompt},
+    )

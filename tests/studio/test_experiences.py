@@ -1,0 +1,266 @@
+"""The list of experiences, a group side by side, notes and exports, and the index below them."""
+
+import io
+import json
+import sqlite3
+import threading
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from studio_jobs import ANSWERS, EVIL, GROUPS, STEPS, client_of, make_job
+from tokenizers import Tokenizer, models
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience
+from trinity_compat.buffer.report import BufferReport
+from trinity_compat.studio import experiences, tokens
+from trinity_compat.studio.index import Index, Wanted, search_words
+from trinity_compat.studio.jobs import Jobs
+
+ALL = STEPS * GROUPS * ANSWERS
+
+
+@pytest.fixture
+def root(tmp_path):
+    return make_job(tmp_path / "job")
+
+
+@pytest.fixture
+def index(tmp_path, root):
+    made = Index(Jobs(tmp_path).get("job"))
+    made.fill(60)
+    return made
+
+
+def everything(index, wanted, limit=7):
+    """All pages of a selection."""
+    column = "id" if wanted.text else {"newest": "id"}.get(wanted.sort, wanted.sort)
+    found = []
+    while rows := index.page(wanted, limit=limit):
+        found += rows[:limit]
+        if len(rows) <= limit:
+            break
+        last = found[-1]
+        wanted = Wanted(
+            **{**{f: getattr(wanted, f) for f in Wanted.__slots__}, "after": (last[column], last["id"])}
+        )
+    return found
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("sort", ["newest", "step", "reward", "length", "version"])
+def test_pages_hold_every_row_once_and_in_order(index, sort, up):
+    rows = everything(index, Wanted(sort=sort, up=up))
+    assert sorted(row["id"] for row in rows) == list(range(1, ALL + 1))
+    keys = [(row["id" if sort == "newest" else sort], row["id"]) for row in rows]
+    assert keys == sorted(keys, reverse=not up)
+
+
+def test_bounds_task_and_search_select(index):
+    assert {row["step"] for row in everything(index, Wanted(least={"step": 3}, most={"step": 4}))} == {3, 4}
+    rewarded = everything(index, Wanted(least={"reward": 0.5}))
+    assert rewarded and all(row["reward"] >= 0.5 for row in rewarded)
+    of_task = everything(index, Wanted(task="toy/sort 3"))
+    assert {row["step"] for row in of_task} == {1, 3, 5}
+    (hit,) = everything(index, Wanted(text="answer5x2x1"))
+    assert (hit["step"], hit["run"]) == (5, 1)
+    assert len(everything(index, Wanted(text="sort"))) == ALL
+    assert len(everything(index, Wanted(text="answer5x2"))) == ANSWERS  # the beginning of a word
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"', "a AND", "NOT", "prompt:x", "(", "*", "a*b", '"a"" b', "^x", "-x", "{{", EVIL, "é 你好", "\\", "%"],
+)
+def test_no_search_is_an_error(studio, text):
+    assert studio.get("/experiences/toy/grpo", params={"text": text}).status_code == 200
+
+
+def test_a_phrase_is_a_phrase():
+    assert search_words('the "big one" yes') == '"the" "big one" "yes"*'
+
+
+@pytest.mark.parametrize("bad", ["step_min=x", "reward_max=1,2", "after=x,1", "after=1,x"])
+def test_a_number_that_is_none_is_said_so(studio, bad):
+    answer = studio.get(f"/experiences/toy/grpo?{bad}")
+    assert answer.status_code == 400 and "not a number" in answer.text
+
+
+def test_the_pages_lead_from_one_to_the_next(studio):
+    import re
+
+    seen, place = [], "/experiences/toy/grpo?sort=reward"
+    while place:
+        page = studio.get(place).text
+        seen += re.findall(r"#a(\d+)", page)
+        following = re.search(r'href="([^"]+)" rel="next"', page)
+        place = following and "/experiences/toy/grpo" + following[1].replace("&amp;", "&")
+    assert len(seen) == ALL == len(set(seen))
+
+
+def test_what_a_run_adds_is_indexed_later(root, index):
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    from studio_jobs import _group
+
+    buffer.put_groups([_group(STEPS + 1, 0, evil=False)])
+    assert index.fill(0) == (ALL, ALL + ANSWERS)
+    assert index.fill(60) == (ALL + ANSWERS, ALL + ANSWERS)
+    assert len(everything(index, Wanted(least={"step": STEPS + 1}))) == ANSWERS
+
+
+def test_threads_that_fill_at_once_index_each_row_once(tmp_path, root):
+    job = Jobs(tmp_path).get("job")
+    made = Index(job)
+    threads = [threading.Thread(target=made.fill, args=(60,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(everything(made, Wanted())) == ALL
+
+
+def test_two_studios_over_one_job_index_each_row_once(tmp_path, root):
+    both = [Index(Jobs(tmp_path).get("job")) for _ in range(2)]
+    threads = [threading.Thread(target=one.fill, args=(60,)) for one in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(everything(both[0], Wanted())) == ALL
+
+
+def test_another_run_s_database_in_the_same_place_is_indexed_anew(tmp_path, root, index):
+    index.note(1, pinned=True, text="of the first run")
+    for path in (root / "buffer").iterdir():
+        path.unlink()
+    make_job(tmp_path / "other", steps=1)
+    for path in (tmp_path / "other" / "buffer").iterdir():
+        path.rename(root / "buffer" / path.name)
+    again = Index(Jobs(tmp_path).get("job"))
+    again.fill(60)
+    assert len(everything(again, Wanted())) == GROUPS * ANSWERS and again.notes([1]) == {}
+
+
+def test_an_index_that_is_none_is_told(tmp_path, root):
+    (root / "studio.db").write_text("something else, longer than a header of a database would be " * 9)
+    answer = client_of(tmp_path).get("/experiences/job")
+    assert answer.status_code == 503 and "studio.db cannot be used" in answer.text
+
+
+def test_a_group_shows_its_answers_and_why_they_were_rewarded(studio):
+    page = studio.get("/group/toy/grpo?id=2").text
+    assert page.count("<article") == ANSWERS
+    assert "Why this reward" in page and "trained in step 1" in page and "toy/sort 1" in page
+    assert "The same task over training" in page
+
+
+@pytest.mark.parametrize("query", ["", "?id=x", "?id=999999", "?id=-1"])
+def test_a_group_that_is_not_there_is_not_found(studio, query):
+    assert studio.get(f"/group/toy/grpo{query}").status_code == 404
+
+
+def test_a_pruned_group_says_so(tmp_path, root):
+    report = BufferReport(f"sqlite:///{root}/buffer/experiences.db")
+    report.prune(keep_steps=0)
+    studio = client_of(tmp_path)
+    assert "(pruned)" in studio.get("/group/job?id=2").text
+    assert "(pruned)" in studio.get("/experiences/job").text
+    assert len(studio.get("/selection/job?format=jsonl").text.splitlines()) == ALL
+
+
+def test_notes_and_pins_stay_and_go(tmp_path, root):
+    studio = client_of(tmp_path)
+    csrf = studio.app.state.studio.door.csrf
+    form = {"csrf": csrf, "id": "5", "group": "2", "note": EVIL, "pinned": "on"}
+    assert studio.post("/note/job", data=form).headers["location"] == "/group/job?id=2#a5"
+    page = studio.get("/experiences/job?pinned=on").text
+    assert page.count('<li class="card answer">') == 1 and "&lt;/script&gt;" in page
+    studio.post("/note/job", data={"csrf": csrf, "id": "5", "group": "2"})
+    assert "Nothing here matches" in studio.get("/experiences/job?pinned=on").text
+    assert studio.post("/note/job", data={"csrf": csrf, "id": "x", "group": "2"}).status_code == 400
+
+
+def test_the_selection_as_json_lines_and_as_parquet(studio):
+    query = "least=1&step_min=2&step_max=3&sort=reward"
+    lines = [json.loads(line) for line in studio.get(f"/selection/toy/grpo?{query}").text.splitlines()]
+    assert len(lines) == 2 * GROUPS * ANSWERS and {line["step"] for line in lines} == {2, 3}
+    first = lines[0]
+    assert EVIL in first["prompt_text"] and len(first["response_ids"]) == first["length"] == len(
+        first["logprobs"]
+    )
+    assert first["info"]["acc"] == 1.0 and first["task"].startswith("toy/sort")
+    answer = studio.get(f"/selection/toy/grpo?{query}&format=parquet")
+    table = pq.read_table(io.BytesIO(answer.content))
+    assert table.num_rows == len(lines) and table.column("response_ids")[0].as_py() == first["response_ids"]
+    assert "attachment" in answer.headers["content-disposition"]
+    assert studio.get("/selection/toy/grpo?text=nothinglikeit&format=parquet").status_code == 200
+    assert studio.get("/selection/toy/grpo?format=exe").status_code == 400
+
+
+def answer(ids, mask=None, logprobs=None):
+    size = len(ids)
+    return Experience(
+        run=0,
+        prompt_ids=np.zeros(1, np.int32),
+        response_ids=np.array(ids, np.int32),
+        response_mask=np.array(mask or [1] * size, np.uint8),
+        logprobs=np.array(logprobs or [0.0] * size, np.float32),
+        reward=0.0,
+        min_model_version=0,
+        max_model_version=0,
+    )
+
+
+def test_tokens_are_cut_where_the_mask_changes():
+    found = tokens.pieces(answer([1, 2, 3, 4], mask=[1, 0, 0, 1]), lambda ids: "".join(map(str, ids)))
+    assert [(piece.ours, piece.text) for piece in found] == [(True, "1"), (False, "23"), (True, "4")]
+
+
+def test_the_less_likely_a_token_the_darker_it_is():
+    logprobs = [float(np.log(p)) for p in (0.95, 0.6, 0.3, 0.1, 0.02, 0.001)]
+    (piece,) = tokens.pieces(answer(range(6), logprobs=logprobs), str)
+    assert [token.shade for token in piece.tokens] == [0, 1, 2, 3, 4, 5]
+
+
+def test_tokens_that_only_together_make_a_character_are_one():
+    part = {1: b"\xe4", 2: b"\xbd", 3: b"\xa0", 4: b"!"}
+    (piece,) = tokens.pieces(
+        answer([1, 2, 3, 4]), lambda ids: b"".join(part[i] for i in ids).decode(errors="replace")
+    )
+    assert [token.text for token in piece.tokens] == ["你", "!"]
+    (broken,) = tokens.pieces(
+        answer([1, 1]), lambda ids: b"".join(part[i] for i in ids).decode(errors="replace")
+    )
+    assert "".join(token.text for token in broken.tokens) == "\ufffd\ufffd"
+
+
+def test_the_run_s_own_tokenizer_colours_the_answer(tmp_path):
+    Tokenizer(models.WordLevel({"<b>": 100, "you": 101}, unk_token="you")).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    decode = tokens.decoder({"actor_rollout_ref": {"model": {"path": str(tmp_path)}}})
+    assert decode([100]) == "<b>"
+    assert tokens.decoder({"actor_rollout_ref": {"model": {"path": str(tmp_path / "nope")}}}) is None
+    assert tokens.decoder({}) is None
+
+
+def test_coloured_tokens_are_escaped(studio, monkeypatch):
+    monkeypatch.setattr(tokens, "decoder", lambda verl: lambda ids: "<b>" * len(ids))
+    page = studio.get("/group/toy/grpo?id=2").text
+    assert "&lt;b&gt;" in page and "<b><b>" not in page and "not the policy" in page
+
+
+def test_the_index_is_made_without_writing_to_the_job_s_database(tmp_path, root):
+    before = (root / "buffer" / "experiences.db").read_bytes()
+    client_of(tmp_path).get("/experiences/job")
+    assert (root / "buffer" / "experiences.db").read_bytes() == before
+    with sqlite3.connect(root / "studio.db") as db:
+        assert db.execute("SELECT count(*) FROM rows").fetchone()[0] == ALL
+
+
+def test_a_page_answers_before_a_large_index_is_whole(tmp_path, root, monkeypatch):
+    monkeypatch.setattr(experiences, "_AT_ONCE_S", 0.0)
+    monkeypatch.setattr(Index, "fill_beside", lambda self: None)
+    page = client_of(tmp_path).get("/experiences/job").text
+    assert f"Indexed so far: 0 of {ALL}" in page

@@ -1,0 +1,235 @@
+"""What the pages of runs say, and what they read it from."""
+
+import json
+import os
+import sqlite3
+import time
+
+import pytest
+from studio_jobs import STEPS, client_of, make_job, train_step
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.studio.jobs import Jobs
+from trinity_compat.studio.live import Watch
+from trinity_compat.studio.logs import clean
+from trinity_compat.studio.series import Store
+from trinity_compat.studio.state import spark_points
+
+
+def test_every_job_below_the_folder_has_a_row(studio):
+    page = studio.get("/").text
+    assert 'href="/run/toy/grpo"' in page and 'href="/run/plain"' in page
+    assert f"{STEPS}<small> / {STEPS}" in page and "<polyline" in page and "1006" in page
+
+
+def test_a_folder_that_is_a_job_is_the_one_job(folder):
+    assert list(Jobs(folder / "toy" / "grpo").all()) == ["grpo"]
+
+
+def test_a_folder_without_jobs_says_how_to_get_one(tmp_path):
+    assert "trinity-compat run" in client_of(tmp_path).get("/").text
+
+
+def test_a_job_that_cannot_be_read_has_a_row_that_says_so(tmp_path):
+    (tmp_path / "broken" / "config").mkdir(parents=True)
+    (tmp_path / "broken" / "config" / "run.json").write_text("{")
+    make_job(tmp_path / "odd")
+    (tmp_path / "odd" / "buffer" / "experiences.db").write_text("not a database")
+    for name in ("-wal", "-shm"):
+        (tmp_path / "odd" / "buffer" / f"experiences.db{name}").unlink(missing_ok=True)
+    studio = client_of(tmp_path)
+    page = studio.get("/")
+    assert page.status_code == 200 and "cannot be read" in page.text and "not an SQLite database" in page.text
+    for name in ("broken", "odd"):
+        answer = studio.get(f"/run/{name}")
+        assert answer.status_code == 200 and "alert" in answer.text
+        assert studio.get(f"/metrics/{name}").status_code == 503
+
+
+def test_series_by_name_with_gaps_for_what_is_not_a_number(studio):
+    names = ["critic/score/mean", "actor/entropy", "explorer/critic/score/mean", "nope"]
+    found = studio.get("/metrics/plain", params={"name": names}).json()
+    assert found["series"]["critic/score/mean"] == [[1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4]]
+    assert found["series"]["actor/entropy"][1][2] is None
+    assert found["series"]["explorer/critic/score/mean"][1][0] == pytest.approx(1 / 9)
+    assert "nope" not in found["series"] and found["last"] == {"trainer": 4, "explorer": 4}
+
+
+def test_a_step_s_seconds_with_the_waiting_apart(studio):
+    found = studio.get("/seconds/plain").json()
+    step, parts = found["sides"]["trainer"][0]
+    assert step == 1 and parts["waiting for the buffer"] == 0.5 and parts["gen"] == 0.5
+    assert sum(parts.values()) == pytest.approx(4.0)
+    assert dict(found["sides"]["explorer"])[1] == {"rollout": 1.0, "waiting": 2.0}
+    assert {"waiting for the buffer", "waiting"} <= set(found["waiting"])
+
+
+def test_the_evaluations_of_a_run(studio):
+    page = studio.get("/run/toy/grpo").text
+    assert "val-core/toy/acc/mean@1" in page and ">0.3<" in page
+
+
+def watch_of(root, name="job", **seen):
+    return Watch(Jobs(root).get(name), Store(), 1, dict(seen))
+
+
+def events(found):
+    return {name: data for name, data in found if name != "log"}
+
+
+def test_what_happens_reaches_an_open_page_once(tmp_path):
+    root = make_job(tmp_path / "job", state="running")
+    watch = watch_of(tmp_path, trainer=STEPS, explorer=STEPS)
+    first = events(watch.look())
+    assert first["now"]["step"] == STEPS and first["now"]["state"] == "running" and "rows" not in first
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    train_step(buffer, STEPS + 1)
+    second = events(watch.look())
+    assert [step for step, _ in second["rows"]["rows"]] == [STEPS + 1, STEPS + 1]
+    assert second["rows"]["seconds"]["sides"]["trainer"][0][0] == STEPS + 1
+    assert second["now"]["step"] == STEPS + 1
+    assert events(watch.look()).get("rows") is None
+
+
+def test_a_resume_has_the_page_made_again(tmp_path):
+    root = make_job(tmp_path / "job")
+    watch = watch_of(tmp_path, trainer=STEPS, explorer=STEPS)
+    watch.look()
+    open_buffer(f"sqlite:///{root}/buffer/experiences.db").reconcile(step=2)
+    assert "again" in events(watch.look())
+    assert watch.store.of(watch.job).last()["trainer"] == 2
+
+
+def test_a_database_that_goes_away_is_told_and_does_not_end_the_page(tmp_path):
+    root = make_job(tmp_path / "job")
+    watch = watch_of(tmp_path)
+    watch.look()
+    (root / "buffer").rename(root / "gone")
+    assert "problem" in events(watch.look())
+    (root / "gone").rename(root / "buffer")
+    assert "now" in events(watch.look()) or not events(watch.look())
+
+
+def test_the_logs_are_followed_line_by_line(tmp_path):
+    root = make_job(tmp_path / "job")
+    watch = watch_of(tmp_path)
+    logs = dict(data for kind, data in watch.look() if kind == "log")
+    assert logs["trainer"].startswith("loading 100%\nred\n") and "***" in logs["trainer"]
+    with (root / "log" / "trainer.log").open("a") as file:
+        file.write("whole\nhalf")
+        file.flush()
+        assert ("log", ["trainer", "whole\n"]) in watch.look()
+        file.write(" a line\n")
+        file.flush()
+        assert ("log", ["trainer", "half a line\n"]) in watch.look()
+
+
+def test_a_long_log_begins_with_a_whole_line_near_its_end(tmp_path):
+    root = make_job(tmp_path / "job")
+    (root / "log" / "trainer.log").write_text("".join(f"line {n}\n" for n in range(50_000)))
+    found = dict(data for kind, data in watch_of(tmp_path).look() if kind == "log")["trainer"]
+    lines = found.splitlines()
+    assert lines[-1] == "line 49999" and len(found) < 70_000
+    assert lines[0] == f"line {50_000 - len(lines)}"
+
+
+def test_control_sequences_are_taken_out():
+    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07text\x00\r\n") == "red text\n"
+
+
+def test_the_job_s_database_is_never_written(tmp_path):
+    root = make_job(tmp_path / "job")
+    database = root / "buffer" / "experiences.db"
+    before = database.read_bytes()
+    studio = client_of(tmp_path)
+    for page in ("/", "/run/job", "/configuration/job", "/metrics/job?name=critic/score/mean"):
+        assert studio.get(page).status_code == 200
+    assert database.read_bytes() == before
+    found = Jobs(tmp_path).get("job").database()
+    with pytest.raises(PermissionError):
+        found.run(lambda conn: conn.exec_driver_sql("DELETE FROM metrics"))
+    with pytest.raises(Exception, match="readonly"):
+        found.run(lambda conn: conn.exec_driver_sql("DELETE FROM metrics"), write=False)
+
+
+def test_no_read_holds_back_the_checkpoint_of_a_run_s_wal(tmp_path):
+    root = make_job(tmp_path / "job")
+    studio = client_of(tmp_path)
+    assert studio.get("/run/job").status_code == 200
+    raw = sqlite3.connect(root / "buffer" / "experiences.db")
+    raw.execute("INSERT INTO job_state VALUES ('x', '1')")
+    raw.commit()
+    busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    assert busy == 0
+
+
+def test_a_job_that_is_no_longer_heard_of_is_lost(tmp_path):
+    root = make_job(tmp_path / "job", state="running")
+    raw = sqlite3.connect(root / "buffer" / "experiences.db")
+    raw.execute("UPDATE participants SET beat_at = ?", (time.time() - 100,))
+    raw.commit()
+    assert "pill lost" in client_of(tmp_path).get("/run/job").text
+
+
+def test_the_configuration_says_where_a_value_was_set(studio):
+    page = studio.get("/configuration/plain").text
+    assert "run.sh:7" in page and "algorithm.optimizer.lr" in page and "approximated" in page
+
+
+def test_a_sparkline_of_one_point_or_of_equal_ones():
+    assert spark_points([(1, 0.5)]) == ""
+    assert spark_points([(1, 0.5), (2, 0.5)]) == "2.0,14.0 118.0,14.0"
+
+
+def test_a_stop_is_asked_and_names_what_it_ends(tmp_path, monkeypatch):
+    root = make_job(tmp_path / "job", state="running")
+    studio, sent = client_of(tmp_path), []
+    monkeypatch.setattr("trinity_compat.studio.control.os.kill", lambda *how: sent.append(how))
+    assert "nothing to stop" in studio.get("/stop/job").text
+    from trinity_compat.runtime.job.jobdir import JobDir, locked
+
+    with locked(JobDir(root), "both"):
+        assert f"process {os.getpid()}" in studio.get("/stop/job").text and sent == []
+        csrf = studio.app.state.studio.door.csrf
+        assert studio.post("/stop/job", data={"csrf": csrf}).headers["location"] == "/run/job"
+    assert sent == [(os.getpid(), 15)]
+
+
+def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
+    from trinity_compat.runtime.job.jobdir import JobDir, locked
+
+    root = make_job(tmp_path / "job", state="running")
+    raw = sqlite3.connect(root / "buffer" / "experiences.db")
+    raw.execute("UPDATE participants SET host = 'elsewhere'")
+    raw.commit()
+    with locked(JobDir(root), "both"):
+        assert "nothing to stop" in client_of(tmp_path).get("/stop/job").text
+
+
+def test_a_resume_shows_its_command_and_starts_it_in_its_folder(tmp_path, monkeypatch):
+    make_job(tmp_path / "job")
+    studio, started = client_of(tmp_path), []
+    monkeypatch.setattr(
+        "trinity_compat.studio.control.subprocess.Popen", lambda *a, **k: started.append((a[0], k))
+    )
+    assert "trinity_compat run run.sh --profile cpu" in studio.get("/resume/job").text and not started
+    studio.post("/resume/job", data={"csrf": studio.app.state.studio.door.csrf})
+    ((command, how),) = started
+    assert command[1:] == ["-m", "trinity_compat", "run", "run.sh", "--profile", "cpu"]
+    assert how["cwd"] == tmp_path and how["start_new_session"]
+
+
+def test_a_copy_is_not_resumed_in_its_original_s_place(tmp_path):
+    make_job(tmp_path / "job").rename(tmp_path / "copy")
+    studio = client_of(tmp_path)
+    assert "This is a copy" in studio.get("/resume/copy").text
+    csrf = studio.app.state.studio.door.csrf
+    assert studio.post("/resume/copy", data={"csrf": csrf}).status_code == 409
+
+
+def test_a_command_that_held_a_secret_is_not_started(tmp_path):
+    root = make_job(tmp_path / "job")
+    path = root / "config" / "launch.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"script_arguments": ["--api_key", "***"]}))
+    assert "secret" in client_of(tmp_path).get("/resume/job").text

@@ -1,0 +1,31 @@
+"""``trinity-compat studio``: watch runs, read their experiences, compare, in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trinity_compat import extras
+
+
+@click.command(name="studio")
+@click.argument("folder", metavar="[DIR|JOB]", type=click.Path(path_type=Path), default=".")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one."
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen. Another than this machine's loopback asks everybody for the token that it prints.",
+)
+def command(folder: Path, port: int, host: str) -> None:
+    """Open a web page over the jobs below DIR (or one JOB): live curves, logs, experiences, comparisons.
+
+    Reads only: a run doesn't notice it, and its end is not theirs. Ctrl-C ends it.
+    """
+    extras.need("starlette", "uvicorn", "jinja2", "python-multipart", "SQLAlchemy", "numpy")
+    from trinity_compat.studio.serving import serve
+
+    serve(folder, host, port)

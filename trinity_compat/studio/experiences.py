@@ -1,0 +1,225 @@
+"""The pages of a job's experiences: the list, a group side by side, notes, the selection as a file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
+
+import sqlalchemy as sa
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from trinity_compat.buffer import codec, groups, queries
+from trinity_compat.buffer.model import Experience
+from trinity_compat.buffer.queries import query
+from trinity_compat.extras import need
+from trinity_compat.secret import hidden
+from trinity_compat.studio import export, tokens
+from trinity_compat.studio.control import must_be_ours
+from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.pages import job_of, page
+
+_AT_ONCE_S = 0.12  # of indexing while a page waits
+_BOUNDS = ("step", "reward", "version", "length")
+_TEXTS = """SELECT e.id, g.state, substr(e.prompt_text, 1, 2000), substr(e.response_text, 1, 600)
+FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id IN ({ids})"""
+_GROUP = """SELECT CAST(task AS TEXT), kind, state, explorer_step, task_no, key, use_count, size
+FROM task_groups WHERE id = :group_id"""
+_USES = "SELECT trainer_step FROM ledger_entries WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"
+_LONGEST_NOTE = 10_000
+_kept: dict[str, Index] = {}
+_lock = threading.Lock()
+
+
+def index_of(job: Job) -> tuple[Index, int, int]:
+    """The job's index, (last id indexed, last id there); the rest is indexed beside. Raises UserError."""
+    with _lock:
+        found = _kept.get(str(job.dir.root))
+        if found is None or not found.path.exists():
+            found = _kept[str(job.dir.root)] = Index(job)
+    done, last = found.fill(_AT_ONCE_S)
+    if done < last:
+        found.fill_beside()
+    return found, done, last
+
+
+def experiences(request: Request) -> Response:
+    """One page of the selection that the query names."""
+    job = job_of(request)
+    index, done, last = index_of(job)
+    wanted = wanted_of(request.query_params)
+    rows = index.page(wanted)
+    shown, more = rows[:PAGE], len(rows) > PAGE
+    texts = _texts(job, [_number(row["id"]) for row in shown])
+    values = {
+        "job": job,
+        "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],
+        "wanted": wanted,
+        "kinds": index.kinds() or ["train"],
+        "sorts": list(SORTS),
+        "next": _address(request.query_params, _after(wanted, shown[-1])) if more else "",
+        "first": _address(request.query_params, "") if wanted.after else "",
+        "query": urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "after"]),
+        "given": {name: request.query_params.get(name, "") for name in _FIELDS},
+        "indexing": (done, last) if done < last else None,
+    }
+    return page(request, "experiences.html", values)
+
+
+_FIELDS = ("text", "task", *(f"{name}_{end}" for name in _BOUNDS for end in ("min", "max")))
+_PRUNED: Row = {"state": "gone", "prompt": "", "response": ""}
+
+
+def wanted_of(given: QueryParams) -> Wanted:
+    """The selection that an address names. Raises HTTPException 400 for a number that is none."""
+    bounds = {
+        end: {name: _float(text) for name in _BOUNDS if (text := given.get(f"{name}_{end}", "").strip())}
+        for end in ("min", "max")
+    }
+    sort = given.get("sort", "newest")
+    value, _, number = given.get("after", "").rpartition(",")
+    return Wanted(
+        given.get("kind") or "train",
+        given.get("text", "").strip(),
+        given.get("task", "").strip(),
+        "pinned" in given,
+        bounds["min"],
+        bounds["max"],
+        sort if sort in SORTS else "newest",
+        "up" in given,
+        (_float(value), int(_float(number))) if value else None,
+    )
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise HTTPException(400, f"{text!r} is not a number.") from None
+
+
+def _after(wanted: Wanted, last: Row) -> str:
+    column = "id" if wanted.text else SORTS[wanted.sort]
+    return f"{last[column]},{last['id']}"
+
+
+def _address(given: QueryParams, after: str) -> str:
+    pairs = [pair for pair in given.multi_items() if pair[0] != "after"]
+    return "?" + urlencode([*pairs, ("after", after)] if after else pairs)
+
+
+def _number(value: object) -> int:
+    return int(str(value))
+
+
+def _texts(job: Job, ids: Sequence[int]) -> dict[int, Row]:
+    """id → its group's state now, and how its texts begin."""
+    if not ids:
+        return {}
+    statement = _TEXTS.format(ids=",".join(map(str, ids)))
+    found = job.database().run(lambda conn: conn.execute(sa.text(statement)).all(), write=False)
+    return {
+        row[0]: {"state": row[1], "prompt": _end(row[2] or "", 220), "response": row[3] or ""}
+        for row in found
+    }
+
+
+def _end(text: str, most: int) -> str:
+    return text if len(text) <= most else f"…{text[-most:]}"
+
+
+def group(request: Request) -> Response:
+    """All answers to one task side by side."""
+    job = job_of(request)
+    number = request.query_params.get("id", "")
+    if not number.isdecimal():
+        raise HTTPException(404, "Which group? The address has no id.")
+    found = job.database().run(lambda conn: read_group(conn, int(number)), write=False)
+    if found is None:
+        raise HTTPException(404, f"The job has no group {number}.")
+    about, members = found
+    index, _, _ = index_of(job)
+    values = {
+        "job": job,
+        "number": int(number),
+        "about": about,
+        "answers": _answers(job, members, index.notes([member[0] for member in members])),
+        "prompt": members[0][1].prompt_text if members else "",
+        "over_time": index.over_time(str(about["kind"]), str(about["name"])),
+    }
+    return page(request, "group.html", values)
+
+
+def read_group(conn: sa.Connection, number: int) -> tuple[Row, list[tuple[int, Experience]]] | None:
+    """(what is known of the group, (id, answer) in order); None where it is not there."""
+    bind = {"group_id": number}
+    row = conn.execute(query(_GROUP), bind).one_or_none()
+    if row is None:
+        return None
+    task = codec.from_json(row[0])
+    names = ("kind", "state", "step", "task_no", "key", "uses", "size")
+    about = dict(zip(names, row[1:], strict=True))
+    about |= {"task": hidden("", task), "name": task_of(row[0], about["task_no"])}
+    about["trained"] = [use[0] for use in conn.execute(query(_USES), bind)]
+    members = [(one[1], groups.experience(one)) for one in conn.execute(query(queries.ONE_GROUP), bind)]
+    return about, members
+
+
+def _answers(
+    job: Job, members: Sequence[tuple[int, Experience]], notes: Mapping[int, tuple[bool, str]]
+) -> list[dict[str, object]]:
+    decode = tokens.decoder(job.spec.verl)
+    return [
+        {
+            "id": number,
+            "it": answer,
+            "pieces": tokens.pieces(answer, decode) if decode else None,
+            "length": len(answer.response_ids),
+            "masked": int((answer.response_mask == 0).sum()),
+            "why": {**answer.metrics, **answer.info},
+            "pinned": notes.get(number, (False, ""))[0],
+            "note": notes.get(number, (False, ""))[1],
+        }
+        for number, answer in members
+    ]
+
+
+async def note(request: Request) -> Response:
+    """Keep a pin and a note of one answer."""
+    job = job_of(request)
+    await must_be_ours(request)
+    form = await request.form()
+    number, back = str(form.get("id", "")), str(form.get("group", ""))
+    if not number.isdecimal() or not back.isdecimal():
+        raise HTTPException(400, "The form does not say which answer.")
+    text = str(form.get("note", ""))[:_LONGEST_NOTE].strip()
+
+    def keep() -> None:
+        index_of(job)[0].note(int(number), pinned="pinned" in form, text=text)
+
+    await run_in_threadpool(keep)
+    place = request.url_for("group", job=job.name).path
+    return RedirectResponse(f"{place}?id={back}#a{number}", 303)
+
+
+def selection(request: Request) -> Response:
+    """The whole selection as JSON lines, or as a parquet file."""
+    job = job_of(request)
+    index, _, _ = index_of(job)
+    wanted = wanted_of(request.query_params)
+    form = request.query_params.get("format", "jsonl")
+    name = f"{job.name.replace('/', '-')}-experiences.{form}"
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{export.safe_name(name)}"}
+    if form == "jsonl":
+        lines = export.json_lines(export.chosen(job, index, wanted))
+        return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
+    if form == "parquet":
+        need("pyarrow")
+        body = export.parquet(export.chosen(job, index, wanted))
+        return StreamingResponse(body, media_type="application/vnd.apache.parquet", headers=headers)
+    raise HTTPException(400, "The format is jsonl or parquet.")

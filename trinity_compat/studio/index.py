@@ -1,0 +1,258 @@
+"""The side index of one job's experiences: ``studio.db`` beside its database, for search, sorting and notes.
+
+Filled in order of id, a batch at a time, each batch one short read of the job's database; what is indexed
+never changes (a resume adds, it doesn't rewrite). Texts are not copied: the full-text index holds none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec
+from trinity_compat.buffer.queries import query
+from trinity_compat.errors import UserError
+from trinity_compat.studio.jobs import Job
+
+_BATCH = 1000  # experiences
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, group_id INTEGER, run INTEGER, kind TEXT,
+    step INTEGER, task TEXT, reward REAL, version INTEGER, length INTEGER, turns INTEGER);
+CREATE INDEX IF NOT EXISTS by_kind ON rows (kind, id);
+CREATE INDEX IF NOT EXISTS by_step ON rows (kind, step, id);
+CREATE INDEX IF NOT EXISTS by_task ON rows (kind, task, id);
+CREATE INDEX IF NOT EXISTS by_reward ON rows (kind, reward, id);
+CREATE INDEX IF NOT EXISTS by_version ON rows (kind, version, id);
+CREATE INDEX IF NOT EXISTS by_length ON rows (kind, length, id);
+CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5(prompt, response, content='', columnsize=0);
+CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, pinned INTEGER NOT NULL, note TEXT NOT NULL);
+"""
+_FROM = """SELECT e.id, e.group_id, e.run, g.kind, g.explorer_step, CAST(g.task AS TEXT), g.task_no, e.reward,
+    e.max_model_version, {bytes}(e.response_ids), e.num_turns, e.prompt_text, e.response_text
+FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after ORDER BY e.id LIMIT :limit"""
+_LAST = "SELECT coalesce(max(id), 0) FROM experiences"
+# The first group's birth tells one database from another; groups are never deleted.
+_IDENTITY = "SELECT written_at FROM task_groups ORDER BY id LIMIT 1"
+_WORD = re.compile(r'"([^"]*)"|(\S+)')
+SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
+PAGE = 30
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A selection. Bounds are inclusive; ``after`` is where the last page ended: (value of the sort, id)."""
+
+    kind: str = "train"
+    text: str = ""
+    task: str = ""
+    pinned: bool = False
+    least: Mapping[str, float] = field(default_factory=dict)  # step, reward, version, length
+    most: Mapping[str, float] = field(default_factory=dict)
+    sort: str = "newest"
+    up: bool = False
+    after: tuple[float, int] | None = None
+
+
+class Index:
+    """``studio.db`` of one job. Raises UserError where it can't be written."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.path = job.dir.root / "studio.db"
+        self._filling = threading.Lock()
+        try:
+            self._begin()
+        except sqlite3.Error as error:
+            raise UserError(
+                f"{self.path} cannot be used: {error}", hint="remove it; it is made again"
+            ) from error
+
+    def _begin(self) -> None:
+        born = self.job.database().run(lambda c: c.execute(query(_IDENTITY)).scalar(), write=False)
+        identity = "" if born is None else repr(born)
+        with self.connected() as db:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.executescript(_SCHEMA)
+            known = db.execute("SELECT value FROM meta WHERE name = 'of'").fetchone()
+            if known and known[0] != identity:  # another run's database lies here now: other ids
+                db.executescript("DROP TABLE texts; DROP TABLE rows; DROP TABLE notes;" + _SCHEMA)
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('of', ?)", (identity,))
+
+    @contextmanager
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """One transaction."""
+        db = sqlite3.connect(self.path, timeout=10)
+        try:
+            db.execute("PRAGMA synchronous=NORMAL")
+            with db:
+                yield db
+        finally:
+            db.close()
+
+    # -- filling --------------------------------------------------------------------------------
+
+    def fill(self, seconds: float) -> tuple[int, int]:
+        """Index what is new, for about so long; (last id indexed, last there). One thread fills at a time."""
+        until = time.monotonic() + seconds
+        last = self._last_there()
+        if self._filling.acquire(blocking=False):
+            try:
+                while self._done() < last and time.monotonic() < until:
+                    self._batch()
+            finally:
+                self._filling.release()
+        return self._done(), last
+
+    def fill_beside(self) -> None:
+        """The rest in a thread of its own."""
+        threading.Thread(target=self.fill, args=(math.inf,), daemon=True, name="studio-index").start()
+
+    def _last_there(self) -> int:
+        return int(self.job.database().run(lambda c: c.execute(query(_LAST)).scalar_one(), write=False))
+
+    def _done(self) -> int:
+        with self.connected() as db:
+            return _done(db)
+
+    def _batch(self) -> None:
+        database = self.job.database()
+        size_of = "length" if database.dialect == "sqlite" else "octet_length"
+        bind = {"after": self._done(), "limit": _BATCH}
+
+        def read(conn: sa.Connection) -> Sequence[Sequence[object]]:
+            return conn.execute(query(_FROM.format(bytes=size_of)), bind).all()
+
+        found = database.run(read, write=False)
+        with self.connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            if _done(db) != bind["after"]:  # another studio was faster
+                return
+            db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?,?,?,?,?)", map(_indexed, found))
+            texts = ((row[0], row[11] or "", row[12] or "") for row in found)
+            db.executemany("INSERT INTO texts (rowid, prompt, response) VALUES (?,?,?)", texts)
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def page(self, wanted: Wanted, *, limit: int = PAGE) -> list[Row]:
+        """``limit`` rows of the selection in its order; one more, where there is a next page."""
+        column = SORTS[wanted.sort] if not wanted.text else "id"
+        where, values = _conditions(wanted)
+        if wanted.after is not None:
+            where.append(f"(r.{column}, r.id) {'>' if wanted.up else '<'} (?, ?)")
+            values += wanted.after
+        order = "ASC" if wanted.up else "DESC"
+        # Of a search the hits come in order of id by themselves: the first ones are enough.
+        source = "texts CROSS JOIN rows r ON r.id = texts.rowid" if wanted.text else "rows r"
+        by = "texts.rowid" if wanted.text else f"r.{column} {order}, r.id"
+        statement = f"""SELECT r.*, coalesce(n.pinned, 0) AS pinned, coalesce(n.note, '') AS note
+            FROM {source}
+            LEFT JOIN notes n ON n.id = r.id WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
+        with self.connected() as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute(statement, [*values, limit + 1])]
+
+    def kinds(self) -> list[str]:
+        """``train`` first, then evaluations."""
+        with self.connected() as db:
+            found = [row[0] for row in db.execute("SELECT DISTINCT kind FROM rows")]
+        return sorted(found, key=lambda kind: (kind != "train", kind))
+
+    def over_time(self, kind: str, task: str) -> list[Row]:
+        """The groups of one task, oldest first: group_id, step, mean and best reward, answers."""
+        statement = """SELECT group_id, step, avg(reward) AS mean, max(reward) AS best, count(*) AS answers
+            FROM rows WHERE kind = ? AND task = ? GROUP BY group_id ORDER BY step, group_id LIMIT 200"""
+        with self.connected() as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute(statement, (kind, task))]
+
+    def newest_by_task(self, kind: str, *, among: int = 20_000) -> dict[str, tuple[int, float]]:
+        """Task → (step, mean reward) of its newest group, of the newest ``among`` experiences."""
+        statement = """SELECT task, max(step), avg(reward) FROM
+            (SELECT task, step, group_id, reward FROM rows WHERE kind = ? ORDER BY id DESC LIMIT ?)
+            GROUP BY group_id ORDER BY step"""
+        with self.connected() as db:
+            found = db.execute(statement, (kind, among))
+            return {task: (step, mean) for task, step, mean in found if mean is not None}
+
+    def notes(self, ids: Sequence[int]) -> dict[int, tuple[bool, str]]:
+        """id → (pinned, note) of those that have one."""
+        marks = ",".join("?" * len(ids))
+        with self.connected() as db:
+            found = db.execute(f"SELECT id, pinned, note FROM notes WHERE id IN ({marks})", list(ids))
+            return {row[0]: (bool(row[1]), row[2]) for row in found}
+
+    def note(self, number: int, *, pinned: bool, text: str) -> None:
+        """Keep a pin and a note; neither of them forgets the entry."""
+        with self.connected() as db:
+            db.execute("DELETE FROM notes WHERE id = ?", (number,))
+            if pinned or text:
+                db.execute("INSERT INTO notes VALUES (?, ?, ?)", (number, pinned, text))
+
+
+def _done(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT coalesce(max(id), 0) FROM rows").fetchone()[0])
+
+
+def _indexed(row: Sequence[object]) -> tuple[object, ...]:
+    number, group, run, kind, step, task, task_no, reward, version, size, turns, *_ = row
+    value = float(str(reward))
+    finite = value if math.isfinite(value) else None
+    return (
+        number,
+        group,
+        run,
+        kind,
+        step,
+        task_of(str(task), task_no),
+        finite,
+        version,
+        int(str(size or 0)) // 4,
+        turns,
+    )
+
+
+def task_of(task: str, task_no: object) -> str:
+    """What stays the same of a task when it comes back: its data source and row; else its number."""
+    found = codec.from_json(task)
+    index = found.get("index")
+    source = found.get("data_source", "")
+    return f"{source} {index}" if index is not None else f"#{task_no}"
+
+
+def search_words(text: str) -> str:
+    """``text`` as an FTS5 query that cannot be wrong: every word and "phrase" must be there; the last
+    word may be a beginning."""
+    found = [phrase or word for phrase, word in _WORD.findall(text)]
+    words = [word for word in found if any(char.isalnum() for char in word)]
+    quoted = ['"' + word.replace('"', '""') + '"' for word in words]
+    return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else '""'
+
+
+def _conditions(wanted: Wanted) -> tuple[list[str], list[object]]:
+    where = ["r.kind = ?"]
+    values: list[object] = [wanted.kind]
+    if wanted.text:
+        where.append("texts MATCH ?")
+        values.append(search_words(wanted.text))
+    if wanted.task:
+        where.append("r.task = ?")
+        values.append(wanted.task)
+    if wanted.pinned:
+        where.append("n.pinned")
+    if wanted.sort == "reward":
+        where.append("r.reward IS NOT NULL")
+    for sign, bounds in ((">=", wanted.least), ("<=", wanted.most)):
+        for name, value in bounds.items():
+            where.append(f"r.{name} {sign} ?")
+            values.append(value)
+    return where, values

@@ -1,0 +1,110 @@
+"""One run as server-sent events: ``now`` (figures), ``rows`` (new metrics), ``log`` (new lines).
+
+Each look is a few short reads, once a second, of which nothing stays open; a browser that goes away ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from trinity_compat.secret import shown
+from trinity_compat.studio import lanes, logs, state
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.pages import job_of, studio_of
+from trinity_compat.studio.series import Metrics, Store
+
+LOOK_EVERY_S = 1.0
+_SILENT_LOOKS = 15  # after as many a comment keeps the connection open
+Rows = Mapping[str, Sequence[tuple[int, dict[str, float | None]]]]
+
+
+@dataclass
+class Watch:
+    """What one open page has been told."""
+
+    job: Job
+    store: Store
+    history: int
+    seen: dict[str, int]
+    logs_at: dict[str, int] = field(default_factory=dict)
+    told: dict[str, object] = field(default_factory=dict)
+
+    def look(self) -> list[tuple[str, object]]:
+        """(event, data) of all that is new since the last look."""
+        try:
+            metrics = self.store.of(self.job)
+            events = [("now", state.now(self.job)), *self._rows(metrics)]
+        except Exception as error:  # the next look may do better
+            events = [("problem", shown(str(error)))]
+        fresh = [(name, data) for name, data in events if self.told.get(name) != data]
+        self.told |= {name: data for name, data in fresh if name != "rows"}
+        return [
+            *fresh,
+            *(("log", [name, text]) for name, text in logs.follow(self.job, self.logs_at).items()),
+        ]
+
+    def _rows(self, metrics: Metrics) -> list[tuple[str, object]]:
+        if metrics.history != self.history:
+            self.history, self.seen = metrics.history, metrics.last()
+            return [("again", metrics.history)]
+        new = {
+            role: [(step, row) for step, row in rows if step > self.seen.get(role, -1)]
+            for role, rows in metrics.after(self.seen).items()
+        }
+        self.seen |= metrics.last()
+        new = {role: rows for role, rows in new.items() if rows}
+        trainer = {name for row in metrics.rows.get("trainer", {}).values() for name in row}
+        return [("rows", {"rows": _named(new, trainer), "seconds": seconds(new)})] if new else []
+
+
+def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, dict[str, float | None]]]:
+    from trinity_compat.studio.series import public
+
+    return [
+        (step, {public(role, name, trainer): value for name, value in row.items()})
+        for role, found in rows.items()
+        for step, row in found
+    ]
+
+
+def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
+    """Side → [(step, part → seconds)] of rows that have a clock, the last ``most`` of them."""
+    found = {}
+    for role, of_role in rows.items():
+        read: Callable[[Mapping[str, float | None]], dict[str, float]]
+        read = lanes.trainer if role == "trainer" else lanes.explorer
+        clocks = [(step, parts) for step, row in of_role if (parts := read(row))]
+        found[role] = clocks[-most:] if most else clocks
+    return {"sides": found}
+
+
+def events(request: Request) -> StreamingResponse:
+    """``?history=H&last=ROLE:STEP…``: what the page has already."""
+    seen = {}
+    for text in request.query_params.getlist("last"):
+        role, _, step = text.rpartition(":")
+        if step.lstrip("-").isdecimal():
+            seen[role] = int(step)
+    history = request.query_params.get("history", "0")
+    watch = Watch(job_of(request), studio_of(request).store, int(history) if history.isdecimal() else 0, seen)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_stream(request, watch), media_type="text/event-stream", headers=headers)
+
+
+async def _stream(request: Request, watch: Watch) -> AsyncIterator[str]:
+    silent = 0
+    while not await request.is_disconnected():
+        found = await run_in_threadpool(watch.look)
+        silent = 0 if found else silent + 1
+        for name, data in found:
+            yield f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
+        if silent % _SILENT_LOOKS == _SILENT_LOOKS - 1:
+            yield ": still here\n\n"
+        await asyncio.sleep(LOOK_EVERY_S)

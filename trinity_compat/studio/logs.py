@@ -1,0 +1,59 @@
+"""The ends of a job's log files, followed; secrets masked, control sequences taken out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trinity_compat.secret import shown
+from trinity_compat.studio.jobs import Job
+
+_AT_ONCE = 64 * 1024  # bytes
+_CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)|[\x00-\x08\x0b\x0c\x0e-\x1f]"
+)
+
+
+def names(job: Job) -> list[str]:
+    """The processes that have a log, trainer first."""
+    found = (path.stem for path in (job.dir.root / "log").glob("*.log") if path.is_file())
+    return sorted(found, key=lambda name: (name != "trainer", not name.startswith("explorer"), name))
+
+
+def follow(job: Job, at: dict[str, int]) -> dict[str, str]:
+    """Process → what its log has had since byte ``at[process]``, which moves on; whole lines only. A first
+    look begins near the end; so does one after a file that became shorter."""
+    fresh = {}
+    for name in names(job):
+        text, at[name] = _since(job.dir.log(name), at.get(name))
+        if text:
+            fresh[name] = clean(text)
+    return fresh
+
+
+def _since(path: Path, at: int | None) -> tuple[str, int]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            begin = at if at is not None and at <= size else max(0, size - _AT_ONCE)
+            begin = max(begin, size - 4 * _AT_ONCE)
+            file.seek(begin)
+            data = file.read(size - begin)
+    except OSError:
+        return "", at or 0
+    whole = data[: data.rfind(b"\n") + 1]
+    if at is None and begin:  # from the middle of a line
+        whole = whole[whole.find(b"\n") + 1 :]
+        return whole.decode(errors="replace"), begin + data.rfind(b"\n") + 1
+    return whole.decode(errors="replace"), begin + len(whole)
+
+
+def clean(text: str) -> str:
+    """``text`` as a terminal would have it in the end: of a progress bar its last state; no colours; secrets
+    masked."""
+    return "".join(f"{_line(line)}\n" for line in text.split("\n")[:-1])
+
+
+def _line(line: str) -> str:
+    last = line.rstrip("\r").rpartition("\r")[2]
+    return shown(_CONTROL.sub("", last))

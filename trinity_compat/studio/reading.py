@@ -1,0 +1,65 @@
+"""A job's database, opened read-only: nothing that the studio does can write there or keep a lock."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer.database import LATEST, Database, _parse
+from trinity_compat.buffer.store import SqlBuffer
+from trinity_compat.errors import UserError
+
+T = TypeVar("T")
+_WAIT_S = 2.0  # for a database that is locked just now
+
+
+class ReadOnlyDatabase(Database):
+    """``Database`` that never migrates and refuses to write. A connection lives for one read.
+
+    Raises UserError where there is no database, or one of another schema.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = _parse(url)
+        self.dialect = self.url.get_backend_name()
+        self.retry_s = _WAIT_S
+        self._check_file(create=False)
+        self.engine = self._make_engine()
+        found = self.run(self._version, write=False)
+        if found != LATEST:
+            raise UserError(
+                f"{self.name} has schema {found}, this studio reads {LATEST}",
+                hint="`trinity-compat buffer stats` brings an older one up to date",
+            )
+
+    def run(self, work: Callable[[sa.Connection], T], *, write: bool = True) -> T:
+        """``work`` in one short read. Raises PermissionError for anything that would write."""
+        if write:
+            raise PermissionError("the studio opens a job's database read-only")
+        return super().run(work, write=False)
+
+    def _make_engine(self) -> sa.Engine:
+        if self.dialect == "sqlite":
+            # No connection is kept: an idle reader would hold back the checkpoint of the run's WAL.
+            made = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.NullPool)
+            sa.event.listen(made, "begin", lambda conn: conn.exec_driver_sql("BEGIN"))
+            return made
+        arguments = {"connect_timeout": 5, "options": "-c default_transaction_read_only=on"}
+        return sa.create_engine(self.url, connect_args=arguments, poolclass=sa.NullPool)
+
+    def _connect(self) -> sqlite3.Connection:
+        place = quote(str(Path(self.url.database or "").absolute()))
+        return sqlite3.connect(
+            f"file:{place}?mode=ro", uri=True, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+        )
+
+
+def open_read_only(url: str) -> tuple[ReadOnlyDatabase, SqlBuffer]:
+    """The database and the buffer's reading methods over it. Raises as ``ReadOnlyDatabase``."""
+    database = ReadOnlyDatabase(url)
+    return database, SqlBuffer(database)

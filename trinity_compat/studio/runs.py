@@ -1,0 +1,126 @@
+"""The page of all runs, and the pages of one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse
+
+from trinity_compat.secret import hidden, shown
+from trinity_compat.studio import lanes, live, state
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.pages import job_of, page, studio_of
+
+# Shown first, those that the run has.
+_CURVES = (
+    "critic/score/mean",
+    "response_length/mean",
+    "actor/entropy",
+    "actor/grad_norm",
+    "actor/ppo_kl",
+    "perf/tokens_per_second",
+    "training/model_version_lag/mean",
+    "training/rollout_probs_diff_mean",
+)
+_BUFFER = ("buffer/ready", "buffer/claimed", "buffer/stale", "buffer/void")
+_LANE_STEPS = 60
+_RECORDS = ("trinity.yaml", "verl.yaml", "launch.json")
+
+
+def runs(request: Request) -> HTMLResponse:
+    """All jobs below the folder, those at work first."""
+    studio = studio_of(request)
+    rows = [studio.summaries.of(job) for job in studio.jobs.all().values()]
+    rows.sort(
+        key=lambda row: (row.state != "running", row.seen_s if row.seen_s is not None else 1e18, row.name)
+    )
+    template = "runs_table.html" if "table" in request.query_params else "runs.html"
+    return page(request, template, {"rows": rows})
+
+
+def run(request: Request) -> HTMLResponse:
+    """One run, live."""
+    job = job_of(request)
+    if problem := state.readable(job):
+        return page(request, "unreadable.html", {"job": job, "problem": problem})
+    metrics = studio_of(request).store.of(job)
+    names = metrics.names()
+    scores, evaluations = state.evaluations(metrics.rows.get("trainer", {}))
+    first = [name for name in _CURVES if name in names]
+    first += [name for name in scores if name.startswith("val-core")][:2]
+    values = {
+        "job": job,
+        "now": state.now(job),
+        "names": names,
+        "curves": first or names[:6],
+        "buffer": [name for name in _BUFFER if name in names],
+        "scores": scores,
+        "evaluations": evaluations[:20],
+    }
+    return page(request, "run.html", values)
+
+
+def metrics(request: Request) -> JSONResponse:
+    """``?name=…``: the series asked for, name → [steps, values]; and how far each side has been read."""
+    found = studio_of(request).store.of(job_of(request))
+    series = found.series(request.query_params.getlist("name"))
+    return JSONResponse({"series": series, "last": found.last(), "history": found.history})
+
+
+def seconds(request: Request) -> JSONResponse:
+    """The latest steps' seconds by part: {side: [[step, {part: seconds}], …]}."""
+    found = studio_of(request).store.of(job_of(request))
+    return JSONResponse(live.seconds(found.after({}), most=_LANE_STEPS) | {"waiting": lanes.WAITING})
+
+
+def configuration(request: Request) -> HTMLResponse:
+    """The configuration in effect, each value with where it came from."""
+    job = job_of(request)
+    folder = job.dir.root / "config"
+    launches = _json(folder / "audit.json").get("launches")
+    findings = launches[0].get("findings", []) if isinstance(launches, list) and launches else []
+    values = {
+        "job": job,
+        "findings": [_finding(finding) for finding in findings],
+        "texts": [(name, _text(folder / name)) for name in _RECORDS if (folder / name).is_file()],
+        "launch": _json(folder / "launch.json"),
+    }
+    return page(request, "configuration.html", values)
+
+
+def _finding(finding: dict[str, object]) -> dict[str, object]:
+    key, target = str(finding.get("key")), str(finding.get("target") or "")
+    return finding | {
+        "key": key,
+        "value": hidden(key, finding.get("value")),
+        "target": target,
+        "target_value": hidden(target or key, finding.get("target_value")),
+        "source": finding.get("source") or "default",
+        "reason": shown(str(finding.get("reason") or "")),
+        "status": str(finding.get("status", "")).replace("_", " "),
+    }
+
+
+def _text(path: Path) -> str:
+    """The file, line by line, secrets masked (``KEY: value`` of YAML as well)."""
+    try:
+        return "\n".join(shown(line) for line in path.read_text(errors="replace").splitlines())
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _json(path: Path) -> dict[str, object]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def whole_log(job: Job, name: str) -> Path | None:
+    """A log's path where the job has one of that name."""
+    from trinity_compat.studio import logs
+
+    return job.dir.log(name) if name in logs.names(job) else None

@@ -1,0 +1,117 @@
+"""Metrics of one job as series over steps, kept in memory and read on from where the last look ended."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec, queries
+from trinity_compat.buffer.queries import query
+from trinity_compat.studio.jobs import Job
+
+Row = dict[str, float]
+Series = dict[str, list[float | None]]
+
+_ROWS = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
+WHERE voided_in IS NULL AND step >= :first AND (role = 'trainer' OR role LIKE 'explorer%')
+ORDER BY history_id, step"""
+_KEPT = 8  # jobs whose metrics stay in memory
+
+
+class Metrics:
+    """``rows[role][step]`` are the metrics of one step; where two histories have a step, the newer one's."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[int, Row]] = {}
+        self.history = 0
+        self._lock = threading.Lock()
+
+    def update(self, job: Job) -> None:
+        """Read what is new. Raises UserError or BufferError where the database cannot be read."""
+        with self._lock:
+            job.database().run(self._read, write=False)
+
+    def _read(self, conn: sa.Connection) -> None:
+        history = int(conn.execute(query(queries.HISTORY)).scalar_one())
+        if history != self.history:  # a resume took rows back
+            self.rows, self.history = {}, history
+        # The last step again: its evaluation is added to it later. Sides stand at different steps.
+        first = min((max(rows) for rows in self.rows.values() if rows), default=0)
+        for role, step, text in conn.execute(query(_ROWS), {"first": first}):
+            self.rows.setdefault(role, {})[step] = codec.numbers(text)
+
+    def last(self) -> dict[str, int]:
+        """Role → its newest step."""
+        return {role: max(rows) for role, rows in self.rows.items() if rows}
+
+    def after(self, seen: Mapping[str, int]) -> dict[str, list[tuple[int, dict[str, float | None]]]]:
+        """Role → the rows from the step that was ``seen`` on (that one again: it may have grown)."""
+        return {
+            role: [
+                (step, {name: finite(value) for name, value in row.items()})
+                for step, row in sorted(rows.items())
+                if step >= seen.get(role, -1)
+            ]
+            for role, rows in self.rows.items()
+        }
+
+    def names(self) -> list[str]:
+        """Every series that ``series`` knows, sorted."""
+        trainer = {name for row in self.rows.get("trainer", {}).values() for name in row}
+        others = {
+            public(role, name, trainer)
+            for role, rows in self.rows.items()
+            if role != "trainer"
+            for row in rows.values()
+            for name in row
+        }
+        return sorted(trainer | others)
+
+    def series(self, names: Iterable[str]) -> dict[str, tuple[list[int], list[float | None]]]:
+        """Name → (steps, values); a name that is not there is left out. NaN and infinities are None."""
+        trainer = {name for row in self.rows.get("trainer", {}).values() for name in row}
+        found = {}
+        for name in dict.fromkeys(names):
+            points = sorted(self._points(name, trainer))
+            if points:
+                found[name] = ([step for step, _ in points], [finite(value) for _, value in points])
+        return found
+
+    def _points(self, wanted: str, trainer: set[str]) -> Iterable[tuple[int, float]]:
+        for role, rows in self.rows.items():
+            prefix = "" if role == "trainer" else f"{role}/"
+            name = wanted.removeprefix(prefix)
+            if public(role, name, trainer) == wanted:
+                yield from ((step, row[name]) for step, row in rows.items() if name in row)
+
+
+def public(role: str, name: str, trainer: set[str]) -> str:
+    """How a series is called: an explorer's metric that the trainer has too gets ``explorer/`` (as compare
+    calls it)."""
+    return f"{role}/{name}" if role != "trainer" and (name in trainer or role != "explorer") else name
+
+
+def finite(value: float) -> float | None:
+    """JSON has neither NaN nor infinities."""
+    return value if math.isfinite(value) else None
+
+
+class Store:
+    """The metrics of the jobs that were looked at last."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Metrics] = {}
+        self._lock = threading.Lock()
+
+    def of(self, job: Job) -> Metrics:
+        """Up to date. Raises as ``Metrics.update``."""
+        with self._lock:
+            found = self._kept.pop(job.name, None) or Metrics()
+            self._kept[job.name] = found
+            while len(self._kept) > _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+        found.update(job)
+        return found

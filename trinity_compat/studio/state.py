@@ -1,0 +1,205 @@
+"""What a job is doing now, in the words and figures of a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec
+from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.queries import query
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.snapshot import Snapshot, age, label, read_snapshot
+from trinity_compat.runtime.job.status import is_live
+from trinity_compat.secret import shown
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.series import finite
+
+_SPARK = 120  # steps
+_LATEST = """SELECT step, CAST(metrics AS TEXT) FROM metrics
+WHERE role = 'trainer' AND voided_in IS NULL ORDER BY step DESC, history_id DESC LIMIT :limit"""
+_REWARD = ("critic/score/mean", "critic/rewards/mean")
+_TOKENS = ("perf/tokens_per_second", "perf/throughput")
+MEANS = {
+    "running": "at work",
+    "done": "trained all its steps",
+    "failed": "a side has failed",
+    "stopped": "was stopped; a resume goes on from the last checkpoint",
+    "lost": "was working and has not been heard of for half a minute",
+    "new": "has not started yet",
+    "unreadable": "its files cannot be read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A row of the runs page. ``problem`` says why there are no figures."""
+
+    name: str
+    state: str
+    step: int = 0
+    total: int | None = None
+    reward: float | None = None
+    spark: tuple[tuple[int, float], ...] = ()
+    lag: float | None = None
+    tokens_per_s: float | None = None
+    step_s: float | None = None
+    seen_s: float | None = None
+    problem: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Of all steps, 0 … 1."""
+        return min(1.0, self.step / self.total) if self.total else None
+
+
+class Summaries:
+    """Of every job; one whose files have not changed, and that does not live, is not read again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[object, Summary]] = {}
+
+    def of(self, job: Job) -> Summary:
+        """Never raises: a job that cannot be read says so in its row."""
+        signature = job.signature()
+        kept = self._kept.get(job.name)
+        if kept and signature is not None and kept[0] == signature and kept[1].state != "running":
+            return kept[1]
+        try:
+            found = _summary(job)
+        except Exception as error:
+            return Summary(job.name, _without_figures(job), problem=shown(str(error)))
+        self._kept[job.name] = (signature, found)
+        return found
+
+
+def _without_figures(job: Job) -> str:
+    database = job.dir.root / "buffer" / "experiences.db"
+    return "unreadable" if database.exists() else "new"
+
+
+def _summary(job: Job) -> Summary:
+    spec, buffer = job.spec, job.buffer()
+    people = buffer.participants()
+    rows = job.database().run(_latest, write=False)
+    rewards = [(step, value) for step, row in rows if (value := _first(row, _REWARD)) is not None]
+    last = rows[-1] if rows else (0, {})
+    return Summary(
+        job.name,
+        state_of(people),
+        last[0],
+        spec.total_steps,
+        rewards[-1][1] if rewards else None,
+        tuple(rewards),
+        last[1].get("training/model_version_lag/mean"),
+        _first(last[1], _TOKENS),
+        last[1].get("timing_s/step"),
+        min((who.age_s for who in people), default=None),
+    )
+
+
+def _latest(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
+    found = conn.execute(query(_LATEST), {"limit": _SPARK}).all()
+    rows = [(int(step), codec.numbers(text)) for step, text in reversed(found)]
+    return [(step, row) for step, row in rows if step > 0 and any(not n.startswith("val-") for n in row)]
+
+
+def _first(row: Mapping[str, float], names: Sequence[str]) -> float | None:
+    found = next((row[name] for name in names if name in row), None)
+    return found if found is not None and math.isfinite(found) else None
+
+
+def state_of(people: Sequence[Participant]) -> str:
+    """One word of MEANS."""
+    if _alive(people):
+        return "running"
+    states = {who.state for who in people}
+    for word in ("failed", "stopped", "done"):
+        if word in states:
+            return word
+    return "lost" if states else "new"
+
+
+def _alive(people: Sequence[Participant]) -> bool:
+    return is_live(Snapshot(None, 1, [], {}, people, None, 0))
+
+
+def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:
+    """``points`` of an SVG polyline; '' for fewer than two."""
+    if len(points) < 2:
+        return ""
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    low, high = min(ys), max(ys)
+    across = (width - 4) / ((max(xs) - min(xs)) or 1)
+    up = (height - 6) / ((high - low) or 1)
+    flat = height / 2 if high == low else 0.0
+    at = ((2 + (x - xs[0]) * across, flat or height - 3 - (y - low) * up) for x, y in points)
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+
+
+def now(job: Job) -> dict[str, object]:
+    """The live figures of one job, as JSON. Raises UserError or BufferError."""
+    snapshot = read_snapshot(job.buffer(), job.spec)
+    last = snapshot.rows[-1] if snapshot.rows else None
+    left = snapshot.left_s
+    state = state_of(snapshot.participants)
+    return {
+        "state": state,
+        "means": MEANS[state],
+        "step": snapshot.step,
+        "total": snapshot.total,
+        "updates": snapshot.step * snapshot.updates_per_step,
+        "left": age(left) if left is not None and state == "running" else "",
+        "reward": finite(last.reward) if last and last.reward is not None else None,
+        "lag": last.staleness if last else None,
+        "tokens": last.tokens_per_s if last else None,
+        "step_s": last.step_s if last else None,
+        "depth": dict(snapshot.depth),
+        "version": snapshot.version,
+        "checkpoint": job.dir.latest_checkpoint,
+        "history": snapshot.history,
+        "sides": [_side(who) for who in snapshot.participants],
+        "validation": {name: finite(value) for name, value in snapshot.validation.items()},
+    }
+
+
+def _side(who: Participant) -> dict[str, object]:
+    detail = {key: value for key, value in asdict(who)["detail"].items() if key != "reason"}
+    return {
+        "name": label(who),
+        "state": who.state,
+        "seen": age(who.age_s),
+        "where": f"pid {who.pid} on {who.host}",
+        "reason": shown(str(who.detail.get("reason") or "")),
+        "detail": shown(" ".join(f"{key}={value}" for key, value in list(detail.items())[:4])),
+    }
+
+
+def evaluations(
+    rows: Mapping[int, Mapping[str, float]],
+) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
+    """(names of validation scores, (step, their values) newest first), out of the trainer's rows."""
+    found = {
+        step: {name: value for name, value in row.items() if name.startswith("val-")}
+        for step, row in rows.items()
+    }
+    names = sorted(
+        {name for row in found.values() for name in row}, key=lambda n: (not n.startswith("val-core"), n)
+    )
+    return names, [
+        (step, [finite(row[name]) if name in row else None for name in names])
+        for step, row in sorted(found.items(), reverse=True)
+        if row
+    ]
+
+
+def readable(job: Job) -> str:
+    """'' or why the job's database cannot be read."""
+    try:
+        job.database()
+    except (UserError, OSError) as error:
+        return shown(str(error))
+    return ""

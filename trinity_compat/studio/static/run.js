@@ -1,0 +1,146 @@
+"use strict";
+// One run, live: what the page was made with, then server-sent events.
+addEventListener("DOMContentLoaded", async () => {
+  const { el, figure, Curve, stack } = Charts;
+  const at = id => document.getElementById(id);
+  const live = at("live"), job = live.dataset.job;
+  const points = new Map();               // metric → Map(step → value)
+  const of = name => points.get(name) || points.set(name, new Map()).get(name);
+  const drawn = new Map();                // metric → Curve
+  let buffer = null, last = {}, history = 0;
+
+  const load = async names => {
+    const query = new URLSearchParams(names.map(name => ["name", name]));
+    const answer = await (await fetch(`/metrics/${job}?${query}`)).json();
+    for (const name in answer.series) {
+      const [steps, values] = answer.series[name], into = of(name);
+      steps.forEach((step, index) => into.set(step, values[index]));
+    }
+    return answer;
+  };
+  const draw = name => {
+    if (drawn.has(name)) return;
+    const series = [{ label: name, colour: "--c1", points: of(name) }];
+    drawn.set(name, new Curve(at("charts"), name, series, { onClose: () => { drawn.delete(name); remember(); } }));
+  };
+  // The reader's own choice of curves, by job.
+  const key = `curves:${job}`;
+  const remember = () => { try { localStorage.setItem(key, JSON.stringify([...drawn.keys()])); } catch { /* not kept */ } };
+  const chosen = () => { try { return JSON.parse(localStorage.getItem(key)); } catch { return null; } };
+
+  // ---- curves ----
+  const names = chosen()?.length ? chosen() : JSON.parse(live.dataset.curves);
+  const inBuffer = JSON.parse(live.dataset.buffer);
+  ({ last, history } = await load([...names, ...inBuffer]));
+  names.forEach(draw);
+  const label = name => name.replace("buffer/", "");
+  if (inBuffer.length) {
+    const series = inBuffer.map((name, k) => ({ label: label(name), colour: `--c${k + 1}`, points: of(name) }));
+    buffer = new Curve(at("buffer"), "groups", series);
+  } else at("buffer").append(el("p", "No depth was recorded.", "dim"));
+  at("add").addEventListener("change", async event => {
+    const name = event.target.value;
+    if (![...at("names").options].some(option => option.value === name)) return;
+    event.target.value = "";
+    await load([name]); draw(name); remember();
+  });
+  at("smooth").addEventListener("input", event => Charts.set({ smooth: +event.target.value }));
+  at("log").addEventListener("change", event => Charts.set({ log: event.target.checked }));
+  at("tools").addEventListener("submit", event => event.preventDefault());
+
+  // ---- lanes ----
+  const sides = {}, MOST = 60;
+  const { sides: first, waiting } = await (await fetch(`/seconds/${job}`)).json();
+  const parts = [];
+  const colours = part => waiting.includes(part) ? "wait" : part === "other" ? "k8" : `k${parts.indexOf(part) % 7 + 1}`;
+  // Parts that never take a hundredth of a step would only fill the key: they count as other.
+  const joined = of => {
+    const whole = Object.values(of).reduce((a, b) => a + b, 0), found = {};
+    for (const part in of) {
+      const name = parts.includes(part) || waiting.includes(part) || of[part] > whole / 100 ? part : "other";
+      if (!parts.includes(name) && !waiting.includes(name)) parts.push(name);
+      found[name] = (found[name] || 0) + of[part];
+    }
+    return found;
+  };
+  const lane = found => {
+    for (const side in found) {
+      const fresh = found[side].map(([step, of]) => [step, joined(of)]);
+      sides[side] = [...new Map([...(sides[side] || []), ...fresh])].sort((a, b) => a[0] - b[0]).slice(-MOST);
+    }
+    const order = Object.keys(sides).filter(side => sides[side].length).sort().reverse();
+    const boxes = order.map(side => {
+      const rows = sides[side], total = of => Object.values(of).reduce((a, b) => a + b, 0);
+      const highest = Math.max(...rows.map(([, of]) => total(of))), box = el("div", undefined, "lane");
+      const mean = rows.reduce((sum, [, of]) => sum + total(of), 0) / rows.length;
+      const idle = rows.reduce((sum, [, of]) => sum + waiting.reduce((s, part) => s + (of[part] || 0), 0), 0) / rows.length;
+      const said = `${side}: ${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
+      box.append(el("h3", `${said} · steps ${rows[0][0]}–${rows.at(-1)[0]}, up to ${figure(highest)} s`), stack(rows, colours, highest, said));
+      return box;
+    });
+    at("lanes").replaceChildren(...(boxes.length ? boxes : [el("p", "No step has finished yet.", "dim")]));
+    at("lane-key").replaceChildren(...[...parts, "waiting"].map(part => {
+      const entry = el("span", part), mark = el("i", undefined, colours(part));
+      entry.prepend(mark);
+      return entry;
+    }));
+  };
+  lane(first);
+
+  // ---- figures ----
+  const show = now => {
+    const pill = el("span", now.state, `pill ${now.state}`);
+    pill.title = now.means;
+    at("state").replaceChildren(pill);
+    at("stop").hidden = now.state !== "running"; at("resume").hidden = now.state === "running";
+    at("t-step").textContent = figure(now.step);
+    at("t-total").textContent = now.total ? `of ${figure(now.total)}` : "";
+    at("t-bar").hidden = !now.total; at("t-bar").max = now.total || 1; at("t-bar").value = now.step;
+    at("t-left").textContent = now.left ? `about ${now.left} left` : "";
+    for (const [id, value] of [["reward", now.reward], ["lag", now.lag], ["tokens", now.tokens], ["seconds", now.step_s],
+                               ["ready", now.depth.ready], ["version", now.version]]) at(`t-${id}`).textContent = figure(value);
+    at("t-depth").textContent = ["claimed", "stale", "void"].filter(k => now.depth[k]).map(k => `${now.depth[k]} ${k}`).join(", ");
+    at("t-checkpoint").textContent = now.checkpoint ? `checkpoint of ${now.checkpoint}` : "no checkpoint";
+    at("sides").replaceChildren(...now.sides.map(side => {
+      const row = el("tr"), name = el("th", side.name), state = el("td", `${side.state} `);
+      name.scope = "row";
+      state.append(el("small", side.reason || side.detail, "why"));
+      row.append(name, state, el("td", `${side.seen} ago`), el("td", side.where));
+      return row;
+    }));
+  };
+
+  // ---- logs ----
+  const logs = {}, KEEP = 400000;
+  const log = ([name, text]) => {
+    if (!logs[name]) {
+      const box = el("div", undefined, "log"), head = el("h3", name), label = el("label", " follow"), follow = el("input");
+      follow.type = "checkbox"; follow.checked = true;
+      label.prepend(follow); head.append(label);
+      const pane = el("pre");
+      pane.tabIndex = 0; pane.setAttribute("role", "region"); pane.setAttribute("aria-label", `log of ${name}`);
+      box.append(head, pane); at("logs").append(box);
+      logs[name] = { pane, follow };
+    }
+    const { pane, follow } = logs[name];
+    pane.textContent = (pane.textContent + text).slice(-KEEP);
+    if (follow.checked) pane.scrollTop = pane.scrollHeight;
+  };
+
+  // ---- what happens ----
+  const query = new URLSearchParams([["history", history], ...Object.entries(last).map(([role, step]) => ["last", `${role}:${step}`])]);
+  const events = new EventSource(`/events/${job}?${query}`);
+  const on = (name, act) => events.addEventListener(name, event => act(JSON.parse(event.data)));
+  on("now", now => { at("problem").hidden = true; show(now); });
+  on("rows", ({ rows, seconds }) => {
+    for (const [step, row] of rows) for (const name in row) if (points.has(name)) of(name).set(step, row[name]);
+    drawn.forEach(chart => chart.update());
+    buffer?.update();
+    lane(seconds.sides);
+  });
+  on("log", log);
+  on("again", () => location.reload());  // a resume took steps back
+  on("problem", text => { at("problem").textContent = text; at("problem").hidden = false; });
+  addEventListener("pagehide", () => events.close());
+  live.dataset.ready = "1";
+});
