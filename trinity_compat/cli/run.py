@@ -70,6 +70,16 @@ if TYPE_CHECKING:
     help="What the run is for.  [default: what this machine has]",
 )
 @click.option(
+    "--rules",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Rows of your own over the shipped ones: what becomes of a fork's keys, for one.",
+)
+@click.option(
+    "--allow-fork-keys",
+    is_flag=True,
+    help="Run a script of a fork of veRL without the keys that only the fork knows.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"

@@ -37,7 +37,9 @@ def translate_launch(
     _refuse_idle(launch)
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
-    effective = effective_config(launch, version=options.verl_version, root=root)
+    effective = effective_config(
+        launch, version=options.verl_version, root=root, fork_config=options.fork_config
+    )
     return translate_config(effective, options, root=root)
 
 

@@ -102,6 +102,12 @@ def _asked(version: str | None) -> VersionChoice | None:
 
 def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> EffectiveConfig:
     content = {key: value for key, value in file.config.items() if key != "hydra"}
+    if isinstance(content.get("worker"), Mapping) and "actor_rollout_ref" not in content:
+        raise UserError(
+            "this is a configuration of EasyR1, whose format (data, algorithm, worker, trainer) is another "
+            "than veRL's and is not translated",
+            where=Where(file.source, file.lines.get("worker", 0)),
+        )
     if not {"actor_rollout_ref", "data", "trainer", "algorithm"} & set(content):
         raise UserError(
             "not a configuration of veRL's PPO training (no actor_rollout_ref, data, algorithm or trainer)",

@@ -64,6 +64,10 @@ class Fork:
     changed: Mapping[str, tuple[object, object]]
     keys: Mapping[str, ForkKey]
 
+    def gives(self, key: str) -> bool:
+        """Whether the default of ``key`` is the fork's and not the nearest release's."""
+        return key in self.changed or key in self.added
+
     def key(self, key: str) -> ForkKey | None:
         """The fork key that ``key`` is or lies below; None for what veRL knows."""
         return next((self.keys[name] for name in (key, *sections_above(key)) if name in self.keys), None)
@@ -90,6 +94,12 @@ class EffectiveConfig:
     others: tuple[Setting, ...] = ()
     fork: Fork | None = None  # None: composed from config files that are a release's
     from_tree: bool = False  # with the config files of the tree that the script starts from
+
+    def default_of(self, *keys: str) -> str:
+        """Whose defaults ``keys`` have: ``default of verl 0.5.0``, or the fork's where one is its own."""
+        if self.fork and any(map(self.fork.gives, keys)):
+            return f"default of the fork in {self.fork.folder}"
+        return f"default of verl {self.version.value}"
 
     def get(self, key: str, default: object = None) -> object:
         """Value of ``key``; ``default`` when this release has no such key."""

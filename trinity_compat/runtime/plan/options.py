@@ -22,4 +22,6 @@ class RunOptions:
     restarts: int = 0
     dry_run: bool = False
     device: str | None = None  # cpu or cuda; None: what this machine has
+    rules: str | None = None  # a file of the user's rows, laid over the shipped ones
+    allow_fork_keys: bool = False  # run without the keys that only the script's fork of veRL knows
     gpus: int | None = None  # of a dry run: how many the cluster has
