@@ -198,6 +198,43 @@ def test_a_config_group_of_the_tree_is_chosen_from_the_tree(fork: Path) -> None:
     assert chosen.get("env.agent.turns") == 9 and "env.agent.turns" in chosen.fork.keys
 
 
+def test_a_config_group_that_the_launch_chooses_brings_the_fork_s_keys(fork: Path) -> None:
+    folder = fork / "verl" / "trainer" / "config"
+    (folder / "agent").mkdir()
+    (folder / "agent" / "short.yaml").write_text("turns: 2\n")
+    (folder / "agent" / "long.yaml").write_text("turns: 9\ndeep: 1\n")
+    edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short}, _self_]\ndata:\n")
+    found = effective_config(launch_in(fork, "agent@env.agent=long")).fork
+    assert found.keys["env.agent.deep"].where.file == "verl/trainer/config/agent/long.yaml"
+
+
+ACTOR = "actor_rollout_ref.actor"
+CLASSES = """\
+from dataclasses import dataclass
+raise RuntimeError("read, never run")
+
+@dataclass
+class ActorConfig:
+    ppo_epochs: int = 1
+    slip_cost: float = 0.0
+
+@dataclass
+class FSDPActorConfig(ActorConfig):
+    strategy: str = "fsdp"
+"""
+
+
+def test_a_field_of_the_tree_s_dataclass_is_the_fork_s_key_though_no_yaml_lists_it(tmp_path: Path) -> None:
+    root = write_repository("0.6.1", tmp_path)
+    edit(root / "verl/trainer/config/actor/actor.yaml", "clip_ratio: 0.2", "clip_ratio: 0.3")
+    (root / "verl" / "workers" / "config").mkdir(parents=True)
+    (root / "verl" / "workers" / "config" / "actor.py").write_text(CLASSES)
+    config = effective_config(launch_in(root, f"+{ACTOR}.slip_cost=1", f"+{ACTOR}.slip_cosst=1"))
+    assert str(config.fork.keys[f"{ACTOR}.slip_cost"].where) == "verl/workers/config/actor.py:7"
+    assert config.unknown == (f"{ACTOR}.slip_cosst",)
+    assert [note.code for note in config.diagnostics] == ["TP214"]
+
+
 # --config-path and YAML that name such a folder (review K 1.1)
 
 

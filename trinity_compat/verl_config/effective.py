@@ -17,7 +17,7 @@ from trinity_compat.verl_config.checkout import Checkout, find_checkout
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
 from trinity_compat.verl_config.folders import ConfigFolder
-from trinity_compat.verl_config.fork import compared
+from trinity_compat.verl_config.fork import compared, sources_of, with_fields
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
 from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
@@ -66,13 +66,17 @@ def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveCon
     own_tree = isinstance(read.path(VERL).tree, ConfigFolder)
     if choice is None and not own_tree:
         choice = choose(fit_releases(read))
-    fork = None
+    fork, sources = None, None
     if own_tree or read.checkout:
         path = read.path(choice.value if choice else VERL)
-        fork, nearest = compared(path, read.launch.module, choice.value if choice else None)
+        choices = _choices(_split_groups(read.arguments.overrides, path)[0])
+        fork, nearest = compared(path, choices, read.launch.module, choice.value if choice else None)
         choice = choice or nearest
+        sources = sources_of(path)
     assert choice is not None
-    return replace(compose_as(read, choice, fork), fork=fork, from_tree=read.checkout is not None)
+    config = compose_as(read, choice, fork)
+    config = replace(config, fork=fork, from_tree=read.checkout is not None)
+    return with_fields(config, sources) if sources else config
 
 
 def recompose(config: EffectiveConfig, launch: Launch, root: Path | None) -> EffectiveConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,22 +15,30 @@ from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, search_path, user_keys
 from trinity_compat.verl_config.folders import ConfigFolder, comment_at
-from trinity_compat.verl_config.model import Fork, ForkKey, VersionChoice
+from trinity_compat.verl_config.model import EffectiveConfig, Fork, ForkKey, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
 from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.verl_config.vendored import Sources
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _Leaves = Mapping[str, object]
+_DEPTH = 3  # verl/trainer/config
 
 
-def compared(path: SearchPath, module: str, version: str | None) -> tuple[Fork | None, VersionChoice]:
-    """The fork that ``path``'s config files are, compared with ``version``, or with the release that differs
-    from them in the fewest keys; None where that release's are the same. Raises UserError."""
-    parts = _parts(path)
+def compared(
+    path: SearchPath, choices: Choices, module: str, version: str | None
+) -> tuple[Fork | None, VersionChoice]:
+    """The fork that ``path``'s config files are with the launch's ``choices`` of config groups, compared with
+    ``version``, or with the release that differs from them in the fewest keys; None where that release's are
+    the same. Raises UserError."""
+    chosen = tuple((key, str(value)) for key, value in choices.overrides.items())
+    parts = _parts(path, choices)
     own = dict(leaves(merge_parts(parts)))
     flavour = user_keys(path)[0] or FLAVOURS[0]
-    releases = {release: _of_release(module, path.primary, flavour, release) for release in VERL_RELEASES}
+    releases = {
+        release: _of_release(module, path.primary, flavour, release, chosen) for release in VERL_RELEASES
+    }
     nearest = version or min(reversed(VERL_RELEASES), key=lambda release: _distance(own, releases[release]))
     told = releases[nearest]
     added = {key: _defined(key, parts) for key in own if key not in told}
@@ -50,10 +59,10 @@ def _folder(path: SearchPath, parts: list[tuple[str, ConfigFile]]) -> str:
     return path.tree.shown if isinstance(path.tree, ConfigFolder) else str(Path(parts[-1][1].source).parent)
 
 
-def _parts(path: SearchPath) -> list[tuple[str, ConfigFile]]:
+def _parts(path: SearchPath, choices: Choices) -> list[tuple[str, ConfigFile]]:
     """The files that give defaults; where the user's own stand for all, those."""
     try:
-        parts = defaults_list(path.find, path.primary, Choices())
+        parts = defaults_list(path.find, path.primary, choices)
     except CompositionError as error:
         error.where = error.where or path.where
         raise
@@ -75,15 +84,20 @@ def _counted(what: str, number: int, noun: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _of_release(module: str, primary: str, flavour: str, release: str) -> _Leaves:
-    """The defaults of a release for the main ``module``: of its config of that name, else of ``flavour``."""
+def _of_release(
+    module: str, primary: str, flavour: str, release: str, chosen: tuple[tuple[str, str], ...]
+) -> _Leaves:
+    """The defaults of a release for the main ``module``: of its config of that name, else of ``flavour``;
+    with the config groups that are ``chosen``, where it has them."""
     launch = Launch(module, (), Where(module))
     path = search_path(launch, release, Flags(), Path("/nonexistent"))
     path.primary = primary if path.find(primary) else flavour
-    try:
-        return dict(leaves(merge_parts(defaults_list(path.find, path.primary, Choices()))))
-    except CompositionError:
-        return {}
+    for choices in (Choices(dict(chosen)), Choices()):
+        try:
+            return dict(leaves(merge_parts(defaults_list(path.find, path.primary, choices))))
+        except CompositionError:
+            continue
+    return {}
 
 
 def _distance(own: _Leaves, release: _Leaves) -> int:
@@ -114,4 +128,32 @@ def _known(key: str, flavour: str) -> bool:
         any(key in index[name] for name in FLAVOURS)
         or row_for(key, flavour) is not None
         or pinned_release(flavour).takes(key) is True
+    )
+
+
+def sources_of(path: SearchPath) -> Sources | None:
+    """The Python files that a tree's config files belong to; None for a release's."""
+    tree = path.tree
+    if not isinstance(tree, ConfigFolder) or len(tree.path.absolute().parents) < _DEPTH:
+        return None
+    return Sources(tree.path.absolute().parents[_DEPTH - 1], tree.root)
+
+
+def with_fields(config: EffectiveConfig, sources: Sources) -> EffectiveConfig:
+    """``config`` with those added keys as the fork's own that are fields of its dataclasses, though its YAML
+    doesn't list them."""
+    found = {}
+    for key in config.unknown:
+        section, _, name = key.rpartition(".")
+        target = config.get(f"{section}._target_")
+        if isinstance(target, str) and (place := sources.field(target, name)):
+            found[key] = place
+    if not found or config.fork is None:
+        return config
+    places = {config.settings[key].where for key in found}
+    return replace(
+        config,
+        fork=replace(config.fork, keys={**config.fork.keys, **found}),
+        unknown=tuple(key for key in config.unknown if key not in found),
+        diagnostics=tuple(d for d in config.diagnostics if d.code != "TP214" or d.where not in places),
     )
