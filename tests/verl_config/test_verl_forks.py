@@ -145,9 +145,10 @@ def test_nothing_above_the_script_s_repository_is_read(fork: Path, tmp_path: Pat
     assert effective_config(make_launch(file=str(fork / "own" / "run.sh"), cwd=str(tmp_path))).fork is None
 
 
-def test_a_main_of_its_own_is_composed_from_what_its_decorator_names(fork: Path) -> None:
+@pytest.mark.parametrize("rest", ["", "def broken(: here"])
+def test_a_main_of_its_own_is_composed_from_what_its_decorator_names(fork: Path, rest: str) -> None:
     (fork / "mine").mkdir()
-    (fork / "mine" / "main_ppo.py").write_text(MAIN.format(folder="conf", name="mine"))
+    (fork / "mine" / "main_ppo.py").write_text(MAIN.format(folder="conf", name="mine") + rest)
     (fork / "mine" / "conf").mkdir()
     (fork / "mine" / "conf" / "mine.yaml").write_text(
         "hydra:\n  searchpath: ['file://verl/trainer/config']\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from trinity_compat.verl_config.folders import ConfigFolder, readable_file, read
 
 TREE = "verl/trainer/config"
 _MARKS = ("setup.py", "pyproject.toml")
+_DECORATOR = re.compile(r"^@(hydra\.main\(.*?\))[ \t]*(?:#.*)?$", re.M | re.S)
 _LARGEST_MAIN = 1_000_000  # bytes; veRL's own have some 20,000
 
 
@@ -114,22 +116,16 @@ def _main(base: Path, limit: Path, module: str) -> Main | None:
 
 
 def _decorated(path: Path) -> tuple[str, str] | None:
-    """(config_path, config_name) of the first function decorated with ``@hydra.main(…)`` in a file."""
+    """(config_path, config_name) of the first ``@hydra.main(…)`` in a file, where both are literals. The
+    decorator alone is parsed: the rest may be of a newer Python than ours."""
     try:
-        if path.stat().st_size > _LARGEST_MAIN:
-            return None
-        code = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_MAIN else ""
+        found = _DECORATOR.search(text)
+        call = ast.parse(found[1], mode="eval").body if found else None
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    for node in ast.walk(code):
-        for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "hydra.main":
-                return _named(call)
-    return None
-
-
-def _named(call: ast.Call) -> tuple[str, str] | None:
-    given = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
+    words = call.keywords if isinstance(call, ast.Call) else ()
+    given = {word.arg: word.value.value for word in words if isinstance(word.value, ast.Constant)}
     folder, name = given.get("config_path"), given.get("config_name")
     return (folder, name.removesuffix(".yaml")) if isinstance(folder, str) and isinstance(name, str) else None
 
