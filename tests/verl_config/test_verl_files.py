@@ -118,6 +118,17 @@ def test_a_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: 
     assert message in str(refused.value) and str(path) in str(refused.value)
 
 
+def test_a_configuration_of_easyr1_is_refused_by_its_name(tmp_path: Path) -> None:
+    """It has three sections of veRL's name, and another meaning in them."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\n"
+        "worker:\n  actor: {global_batch_size: 128}\n  rollout: {n: 5}\ntrainer: {total_epochs: 15}\n"
+    )
+    with pytest.raises(UserError, match=r"config\.yaml:3: .*EasyR1"):
+        config_from_yaml(path)
+
+
 def test_a_file_of_aliases_to_aliases_is_refused_at_once(tmp_path: Path) -> None:
     lines = ["data: {train_batch_size: 8}", "a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0, 0]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]

@@ -23,6 +23,13 @@ def blocks() -> list[tuple[list[str], list[str]]]:
     return out
 
 
+def test_a_key_that_was_refused_is_not_proposed_for_the_next() -> None:
+    words = ("actor_rollout_ref.actor.gigpo_weight=1", "critic.gigpo_weight=1", "gigpo_weight=1")
+    notes = effective_config(make_launch(*words), version="0.6.1").diagnostics
+    assert [note.code for note in notes] == ["TP201"] * 3
+    assert not any("did you mean" in note.message for note in notes)
+
+
 @pytest.mark.parametrize(("arguments", "expected"), blocks(), ids=lambda value: value[0][:40])
 def test_notes(arguments: list[str], expected: list[str]) -> None:
     notes = effective_config(make_launch(*arguments), version="0.6.1").diagnostics

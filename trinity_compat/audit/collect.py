@@ -102,7 +102,9 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
     """The launches of one source, and what reading it told that belongs to none of them."""
     told = ""
     if source.endswith(CONFIGURATIONS) and not is_job(source):
-        config = config_from_yaml(source, request.options.verl_version)
+        config = config_from_yaml(
+            source, request.options.verl_version, fork_config=request.options.fork_config
+        )
         text = Path(source).read_text(errors="replace")
         results = [audit_config(config, request, source=source)]
     else:
@@ -145,7 +147,12 @@ def audit_launch(
     """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
     launch = taught_launch(launch, request.options.rules)
     try:
-        config = effective_config(launch, version=request.options.verl_version, root=request.cwd)
+        config = effective_config(
+            launch,
+            version=request.options.verl_version,
+            root=request.cwd,
+            fork_config=request.options.fork_config,
+        )
     except UserError as error:
         rows = load_rows(request.options.rules)
         unknown = {key: reason_without_release(key, rows) for key, _ in _spelled_keys(launch)}
@@ -170,7 +177,10 @@ def audit_config(
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
         unknown = _unknown_reasons(config, load_rows(request.options.rules))
-        return _refused(config.launch, source, settings, _one_line(error), reading, unknown, config.version)
+        refused = _refused(
+            config.launch, source, settings, _one_line(error), reading, unknown, config.version
+        )
+        return replace(refused, fork=config.fork)
     return _audited(known, found, source, reading, why)
 
 
@@ -192,6 +202,7 @@ def _audited(
         refused=next(filter(None, refused), None),
         warnings=translation.warnings,
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
+        fork=config.fork,
     )
 
 
@@ -241,6 +252,7 @@ def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | 
         findings=findings,
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
         refused=reason,
+        fork=config.fork,
     )
 
 

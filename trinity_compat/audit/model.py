@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic
 from trinity_compat.translate.model import Caution, Finding, Status
-from trinity_compat.verl_config.model import VersionChoice
+from trinity_compat.verl_config.model import Fork, VersionChoice
 
 # From here on a key no longer means upstream what it meant in veRL.
 CHANGES_MEANING = Status.APPROXIMATED
@@ -22,7 +22,8 @@ class LaunchAudit:
     """One launch with exactly one finding per key.
 
     ``refused`` is the reason why no configuration can be written for it, None when one can.
-    ``silenced`` holds the keys whose finding the source itself asks not to hear about.
+    ``silenced`` holds the keys whose finding the source itself asks not to hear about. ``fork`` is the tree
+    that the script starts from, where its configuration is none of a release of veRL's.
     """
 
     source: str
@@ -34,6 +35,7 @@ class LaunchAudit:
     diagnostics: tuple[Diagnostic, ...] = ()
     refused: str | None = None
     silenced: frozenset[str] = frozenset()
+    fork: Fork | None = None
 
     def __post_init__(self) -> None:
         keys = Counter(finding.key for finding in self.findings)

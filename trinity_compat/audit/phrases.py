@@ -15,13 +15,21 @@ STATUS_MEANS: Mapping[Status, str] = {
     Status.APPROXIMATED: "nearly the same",
     Status.UNSUPPORTED_UPSTREAM: "only trinity-compat's runtime does it",
     Status.UNSUPPORTED: "neither side does it",
+    Status.FORK_KEY: "only the fork knows it",
     Status.UNKNOWN: "veRL has no such key",
 }
 
 
 def origin(finding: Finding, launch: LaunchAudit) -> str:
-    """``run.sh:12``, or ``default of verl 0.5.0``."""
-    return str(finding.where) if finding.where else f"default of verl {launch.version.value}"
+    """``run.sh:12``, ``default of verl 0.5.0`` or ``default of the fork``."""
+    return str(finding.where) if finding.where else default_of(launch, finding.key)
+
+
+def default_of(launch: LaunchAudit, key: str) -> str:
+    """Whose default the value of ``key`` is."""
+    if launch.fork and launch.fork.gives(key):
+        return f"default of the fork in {launch.fork.folder}"
+    return f"default of verl {launch.version.value}"
 
 
 def short(value: object, limit: int = 60) -> str:

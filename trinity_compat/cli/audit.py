@@ -25,6 +25,11 @@ from trinity_compat.trinity_config import TARGETS
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
 @click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERL_RELEASES)}.")
+@click.option(
+    "--no-fork-config",
+    is_flag=True,
+    help="Compose with a release's configuration though the script starts from a tree of veRL's code.",
+)
 @click.option("--target", type=click.Choice(TARGETS), default=TARGETS[0], show_default=True)
 @click.option(
     "--rules",
@@ -42,6 +47,7 @@ def command(
     cwd: Path | None,
     env: tuple[str, ...],
     verl_version: str | None,
+    no_fork_config: bool,
     target: str,
     rules: str | None,
     mains: tuple[str, ...],
@@ -56,8 +62,14 @@ def command(
     folder without scripts, or has a syntax error and no launch before it.
     """
     known = dict(name_and_value("--env", text) for text in env)
-    taught = taught_mains(mains, rules)
-    options = Options(target=target, verl_version=verl_version, env=known, rules=rules, mains=taught)
+    options = Options(
+        target=target,
+        verl_version=verl_version,
+        fork_config=not no_fork_config,
+        env=known,
+        rules=rules,
+        mains=taught_mains(mains, rules),
+    )
     audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
     write(render(audit, form), output)
     return int(fail_on is not None and audit.at_least(Status(fail_on)))

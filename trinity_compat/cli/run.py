@@ -72,6 +72,11 @@ if TYPE_CHECKING:
     help="What the run is for.  [default: what this machine has]",
 )
 @click.option(
+    "--allow-fork-keys",
+    is_flag=True,
+    help="Run a script of a fork of veRL without the keys that only the fork knows.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"
@@ -92,7 +97,10 @@ def command(
 
     Words after -- go to the script as its arguments.
     """
-    options = RunOptions(mains=taught_mains(mains, rules), rules=rules, **given)  # type: ignore[arg-type]
+    taught = taught_mains(mains, rules)
+    if rules and Path(rules).is_file():
+        rules = str(Path(rules).absolute())  # the script may change its folder
+    options = RunOptions(mains=taught, rules=rules, **given)  # type: ignore[arg-type]
     if options.gpus is not None and not options.dry_run:
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"

@@ -37,6 +37,11 @@ _STATUSES = [status.value for status in Status]
     help=f"trinity-rft release; {TRINITY}, for --as-published {TRINITY_OLD}.",
 )
 @click.option("--verl-version", metavar="VERSION", help=f"Not inferred: one of {', '.join(VERL_RELEASES)}.")
+@click.option(
+    "--no-fork-config",
+    is_flag=True,
+    help="Compose with a release's configuration though the script starts from a tree of veRL's code.",
+)
 @click.option("--rollout-gpus", type=click.IntRange(min=1), help="GPUs for the explorer.")
 @click.option(
     "--sync-offset", type=click.IntRange(min=0), default=0, help="veRL steps that the explorer is ahead."
@@ -86,6 +91,7 @@ def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
     return Options(
         target=given["target"],
         verl_version=given["verl_version"],
+        fork_config=not given["no_fork_config"],
         rollout_gpus=given["rollout_gpus"],
         sync_offset=given["sync_offset"],
         as_published=given["as_published"],
@@ -118,7 +124,8 @@ def _translate(
 ) -> list[tuple[Translation, str]]:
     root = Path(given["cwd"]) if given["cwd"] else None
     if _is_configuration(source) and not given["argv"]:
-        return [translate_config(config_from_yaml(source, options.verl_version), options)]
+        config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
+        return [translate_config(config, options)]
     reading = _read(source, arguments, given, options)
     for diagnostic in reading.diagnostics:
         click.echo(

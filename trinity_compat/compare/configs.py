@@ -21,7 +21,7 @@ from trinity_compat.translate.symbols import Symbols, named
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.trinity_config.read import load
 from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
-from trinity_compat.verl_config.entry import read_config
+from trinity_compat.verl_config.folders import read_config
 from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 

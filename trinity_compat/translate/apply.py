@@ -208,7 +208,7 @@ def _places(view: LaunchView, keys: list[str]) -> str:
         if where is not None:
             lines.setdefault(where.file, []).append(str(where.line) if where.line else "")
     if not lines:
-        return f"default of verl {view.origin.version.value}"
+        return view.origin.default_of(*keys)
     spots = []
     for file, numbers in lines.items():
         listed = ",".join(dict.fromkeys(number for number in numbers if number))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trinity_compat.translate import forks
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.inverse import compat_path, to_verl
 from trinity_compat.translate.launch_view import LaunchView
@@ -42,6 +43,8 @@ def _untold(view: LaunchView, told: Mapping[str, object]) -> tuple[dict[str, obj
             continue  # ??? is Hydra's "not given", which OmegaConf refuses to read back
         if key == MINI and view.updates.why:
             continue  # the pinned veRL refuses what the launch says: a run takes what the YAML says
+        if forks.idle(view, key):
+            continue
         if key in told:
             if not same(told[key], setting.value) and told[key] != view.variable(key):
                 approximated[key] = [told[key], view.text(key)]
@@ -67,6 +70,4 @@ def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, objec
     for key in values:
         draft.paths.setdefault(key, []).append(f"{path}.{key}")
         where = view.where(key)
-        draft.provenance[f"{path}.{key}"] = (
-            str(where) if where else f"default of verl {view.origin.version.value}"
-        )
+        draft.provenance[f"{path}.{key}"] = str(where) if where else view.origin.default_of(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.launch.model import Open
+from trinity_compat.translate import forks
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution
 from trinity_compat.translate.release_caution import release_caution
@@ -17,6 +18,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from _ignored(view)
     yield from _open(view)
     yield from release_caution(view)
+    yield from forks.caution(view.origin)
 
 
 def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trinity_compat.errors import Where
+from trinity_compat.translate import forks
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
@@ -34,8 +35,9 @@ class Judge:
     gone: Mapping[str, str]  # old key → why it means nothing today
 
     def effective_keys(self) -> list[str]:
-        """The launch's own keys, then the defaults of its release that change something in Trinity."""
-        own = list(dict.fromkeys(self.view.origin.set_keys))
+        """The launch's own keys, those that its fork gives a value to, then the defaults of its release that
+        change something in Trinity."""
+        own = list(dict.fromkeys((*self.view.origin.set_keys, *forks.by_default(self.view.origin))))
         given = set(own)
         return own + [
             key for key in self.view.origin.settings if key not in given and self._differs_from_trinity(key)
@@ -69,6 +71,8 @@ class Judge:
 
     def _fate(self, key: str) -> tuple[Status, str, str, str | None]:
         """(status, reason, code, target) of one key of the launch."""
+        if forks.is_fork_key(key, self.view.origin, self.rows):
+            return *forks.fate(key, self.view.origin), forks.CODE, self._carried_at(key)
         if self._is_unknown(key):
             return self._unknown(key)
         if key in self.gone and self._own_row(key) is None:

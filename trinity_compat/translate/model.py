@@ -20,6 +20,7 @@ class Status(StrEnum):
     APPROXIMATED = "approximated"
     UNSUPPORTED_UPSTREAM = "unsupported_upstream"  # ours runs it
     UNSUPPORTED = "unsupported"
+    FORK_KEY = "fork_key"  # only the fork of veRL that the script starts from knows it
     UNKNOWN = "unknown"
 
     @property

@@ -20,6 +20,7 @@ class Options:
 
     target: str | None = None
     verl_version: str | None = None
+    fork_config: bool = True  # False: not the configuration of a fork that the script starts from
     rollout_gpus: int | None = None
     sync_offset: int = 0
     as_published: bool = False

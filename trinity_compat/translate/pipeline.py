@@ -40,7 +40,9 @@ def translate_launch(
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
     launch = taught_launch(launch, options.rules)
-    effective = effective_config(launch, version=options.verl_version, root=root)
+    effective = effective_config(
+        launch, version=options.verl_version, root=root, fork_config=options.fork_config
+    )
     return translate_config(effective, options, root=root)
 
 

@@ -20,7 +20,7 @@ from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.symbols import Symbols, marked_launch
 from trinity_compat.trinity_config import validate
-from trinity_compat.verl_config import effective_config, upgrade
+from trinity_compat.verl_config import recompose, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 
@@ -66,7 +66,7 @@ def symbolic_settings(
     if marked is None:
         return None
     try:
-        composed = effective_config(marked, version=effective.version.value, root=root)
+        composed = recompose(effective, marked, root)
     except UserError:
         return None
     return upgrade(composed).config.settings

@@ -25,6 +25,9 @@ def is_unknown(key: str, unread: Collection[str], rows: Rows) -> bool:
 def reason_of(key: str, config: EffectiveConfig) -> str:
     """Why a key of a composed launch is unknown, with the nearest key of its release."""
     known = config.settings.keys() - set(config.unknown)
+    if config.fork:
+        folder = config.fork.folder
+        return f"neither the fork in {folder} nor a release of veRL has such a key; {_hint(key, known)}"
     return f"veRL {config.version.value} has no such key and never reads it; {_hint(key, known)}"
 
 

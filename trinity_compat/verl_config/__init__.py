@@ -3,7 +3,13 @@
 from trinity_compat.releases import VERL as PINNED
 from trinity_compat.releases import VERL_RELEASES as VERSIONS
 from trinity_compat.verl_config.arguments import Flags, hydra_flags
-from trinity_compat.verl_config.effective import as_tree, effective_config, infer_version, version_sensitive
+from trinity_compat.verl_config.effective import (
+    as_tree,
+    effective_config,
+    infer_version,
+    recompose,
+    version_sensitive,
+)
 from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.releases import FLAVOURS
@@ -23,6 +29,7 @@ __all__ = [
     "effective_config",
     "hydra_flags",
     "infer_version",
+    "recompose",
     "upgrade",
     "version_sensitive",
 ]

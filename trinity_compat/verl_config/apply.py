@@ -6,7 +6,7 @@ is reported and set all the same, so that every key of a launch has a value to s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,11 @@ _ABSENT = object()
 
 @dataclass
 class Applied:
-    """A tree with overrides. ``origins``: dotted leaf → the override that set it, in that order."""
+    """A tree with overrides. ``known`` are the keys that it had without them; ``origins``: dotted leaf → the
+    override that set it, in that order."""
 
     tree: dict[str, object]
+    known: Collection[str]
     origins: dict[str, GivenOverride] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     added: list[GivenOverride] = field(
@@ -40,7 +42,7 @@ class Applied:
 
 def apply_overrides(tree: dict[str, object], overrides: tuple[GivenOverride, ...], release: str) -> Applied:
     """Set ``overrides`` on ``tree`` in their order. ``release`` names the release in messages."""
-    done = Applied(tree)
+    done = Applied(tree, nodes(tree).keys())
     for given in overrides:
         _note_repeat(done, given)
         try:
@@ -122,7 +124,7 @@ def _set(done: Applied, given: GivenOverride, release: str) -> None:
 
 def _unknown(done: Applied, given: GivenOverride, release: str) -> None:
     key = given.override.key
-    near = did_you_mean(key, nodes(done.tree))
+    near = did_you_mean(key, done.known)
     hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
     done.unknown.append(key)
     done.refuse("TP201", given, f"Hydra would refuse {given.spelling}: {release} has no such key; {hint}")

@@ -13,12 +13,15 @@ from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.releases import VERL
 from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import Arguments, GivenOverride, read_arguments
+from trinity_compat.verl_config.checkout import Checkout, find_checkout
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
+from trinity_compat.verl_config.folders import ConfigFolder
+from trinity_compat.verl_config.fork import compared, sources_of, with_fields
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
 from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
-from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
+from trinity_compat.verl_config.model import EffectiveConfig, Fork, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import Tree, check_version
 from trinity_compat.verl_config.yaml_files import ConfigFile
@@ -31,30 +34,54 @@ class ReadLaunch:
     launch: Launch
     arguments: Arguments
     root: Path
+    checkout: Checkout | None = None  # the tree of code that it starts from, where that counts
 
     def path(self, version: str) -> SearchPath:
-        return search_path(self.launch, version, self.arguments.flags, self.root)
+        return search_path(self.launch, version, self.arguments.flags, self.root, self.checkout)
 
 
 def effective_config(
-    launch: Launch, *, version: str | None = None, root: Path | None = None
+    launch: Launch, *, version: str | None = None, root: Path | None = None, fork_config: bool = True
 ) -> EffectiveConfig:
-    """Compose ``launch`` under ``version``, or under the release that its keys fit best.
+    """Compose ``launch`` under the tree of veRL's code that it starts from, where there is one; else under
+    ``version``, or under the release that its keys fit best. ``version``, or ``fork_config`` false, leaves
+    such a tree out.
 
     What Hydra would refuse is among the diagnostics with severity ``error``; the refused key has
     its value in ``settings`` all the same. Config files are read only inside ``root`` (the launch's
-    working directory if None). A main that we don't know yields the keys that it was given and
-    nothing else. Raises UserError where no configuration can be made: an unknown version, a config
-    file or folder that isn't there, a config group without that choice.
+    working directory if None) and inside the script's own repository. A main that we don't know yields
+    the keys that it was given and nothing else. Raises UserError where no configuration can be made: an
+    unknown version, a config file or folder that isn't there, a config group without that choice.
     """
-    read = _read_launch(launch, root)
-    if not known_main(launch.taken_for):
+    read = _read_launch(launch, root, fork_config and version is None)
+    if not known_main(launch.taken_for) and not (read.checkout and read.checkout.main):
         return _keys_only(read, version)
-    if version is not None:
-        choice = VersionChoice(check_version(version), f"asked for ({version})")
-    else:
+    choice = VersionChoice(check_version(version), f"asked for ({version})") if version else None
+    return compose_best(read, choice)
+
+
+def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveConfig:
+    """Compose under ``choice``; if None under the release that fits best. Config files of veRL's that the
+    launch names or starts from are compared with the releases. Raises UserError."""
+    own_tree = isinstance(read.path(VERL).tree, ConfigFolder)
+    if choice is None and not own_tree:
         choice = choose(fit_releases(read))
-    return compose_as(read, choice)
+    fork, sources = None, None
+    if own_tree or read.checkout:
+        path = read.path(choice.value if choice else VERL)
+        choices = _choices(_split_groups(read.arguments.overrides, path)[0])
+        fork, nearest = compared(path, choices, read.launch.module, choice.value if choice else None)
+        choice = choice or nearest
+        sources = sources_of(path)
+    assert choice is not None
+    config = compose_as(read, choice, fork)
+    config = replace(config, fork=fork, from_tree=read.checkout is not None)
+    return with_fields(config, sources) if sources else config
+
+
+def recompose(config: EffectiveConfig, launch: Launch, root: Path | None) -> EffectiveConfig:
+    """Compose ``launch``, a variant of ``config``'s own, under the same release or fork. Raises UserError."""
+    return compose_as(_read_launch(launch, root, config.from_tree), config.version, config.fork)
 
 
 def infer_version(launch: Launch, *, root: Path | None = None) -> VersionChoice:
@@ -91,8 +118,10 @@ def as_tree(config: EffectiveConfig) -> dict[str, object]:
     return nested({key: setting.value for key, setting in config.settings.items()})
 
 
-def _read_launch(launch: Launch, root: Path | None) -> ReadLaunch:
-    return ReadLaunch(launch, read_arguments(launch), root if root is not None else Path(launch.cwd))
+def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -> ReadLaunch:
+    root = root if root is not None else Path(launch.cwd)
+    checkout = find_checkout(launch, root) if fork_config else None
+    return ReadLaunch(launch, read_arguments(launch), root, checkout)
 
 
 def fit_releases(read: ReadLaunch) -> Fit:
@@ -116,14 +145,14 @@ def _engine(overrides: list[Override], flavour: str) -> str:
     return flavour
 
 
-def compose_as(read: ReadLaunch, choice: VersionChoice) -> EffectiveConfig:
-    """Compose under a chosen release. Raises UserError."""
+def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None) -> EffectiveConfig:
+    """Compose under a chosen release, or under ``fork``, whose nearest release it is. Raises UserError."""
     path = read.path(choice.value)
     groups, plain = _split_groups(read.arguments.overrides, path)
     choices = _choices(groups)
     notes = [*read.arguments.diagnostics, *map(_hydra_note, read.arguments.hydra)]
     tree, files = _composed(path, choices, groups)
-    release = f"verl {choice.value}"
+    release = f"the fork's configuration ({fork.folder})" if fork else f"verl {choice.value}"
     applied = apply_overrides(tree, plain, release)
     notes += [*_path_notes(path), *applied.diagnostics]
     unread = _unread(applied, _flavour(path, choices))
@@ -238,16 +267,17 @@ def _composed(
 ) -> tuple[dict[str, object], Mapping[str, Where | None]]:
     """The configuration that the values are set on, and which of its keys stand in the user's files."""
     # Without files or groups of the user's it is the release's own tree, composed once for all launches.
-    if groups or path.places or not path.declares_tree:
+    tree = path.tree
+    if isinstance(tree, ConfigFolder) or groups or path.places or not path.declares_tree:
         parts = _defaults(path, choices, groups)
-        return merge_parts(parts), _file_origins(parts)
+        return merge_parts(parts), _file_origins(parts, path)
     try:
-        known, tree = _by_itself(path.tree, path.primary)
+        known, config = _by_itself(tree, path.primary)
     except CompositionError as error:
         error.where = path.where
         raise
     choices.known.update(known)
-    return copied(tree), {}
+    return copied(config), {}
 
 
 @lru_cache(maxsize=64)
@@ -286,15 +316,16 @@ def _path_notes(path: SearchPath) -> list[Diagnostic]:
     return [*path.notes, Diagnostic("TP208", message, path.where, "error")]
 
 
-def _file_origins(parts: list[tuple[str, ConfigFile]]) -> dict[str, Where | None]:
-    """Dotted key → the line of the user's config file that sets it last; None where veRL's own does."""
+def _file_origins(parts: list[tuple[str, ConfigFile]], path: SearchPath) -> dict[str, Where | None]:
+    """Dotted key → the line of the user's config file that sets it last; None where a default does."""
     out: dict[str, Where | None] = {}
     for package, file in parts:
         prefix = f"{package}." if package else ""
-        if not file.source and not out:
+        sets = path.sets(file)
+        if not sets and not out:
             continue
         for key in nodes(file.config):
-            where = Where(file.source, file.lines.get(key, 0)) if file.source else None
+            where = Where(file.source, file.lines.get(key, 0)) if sets else None
             out[prefix + key] = where
     return out
 

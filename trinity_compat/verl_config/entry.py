@@ -11,6 +11,9 @@ from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Flags
+from trinity_compat.verl_config.checkout import TREE as _TREE
+from trinity_compat.verl_config.checkout import Checkout, is_tree
+from trinity_compat.verl_config.folders import ConfigFolder, readable_folder
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
@@ -20,9 +23,7 @@ from trinity_compat.verl_config.releases import (
     recipes,
     release_tree,
 )
-from trinity_compat.verl_config.yaml_files import parse_config_file
 
-_TREE = "verl/trainer/config"
 # @hydra.main of the mains in verl/trainer; those of recipes come with each release's data.
 _MAINS = {
     "verl.trainer.main_ppo": "ppo_trainer",
@@ -36,15 +37,17 @@ _MAINS = {
 
 @dataclass
 class SearchPath:
-    """Hydra's search path of one launch under one release, and what was noted while building it."""
+    """Hydra's search path of one launch under one release, and what was noted while building it. ``tree`` is
+    the release's verl/trainer/config, or the one in the tree that the script starts from."""
 
     primary: str
     places: list[Find]
-    tree: Tree
+    tree: Tree | ConfigFolder
     declares_tree: bool
     where: Where
     notes: list[Diagnostic] = field(default_factory=list)
     from_tree_unasked: bool = False
+    own_primary: bool = False  # the user's file, by its name none of veRL's, though it lies in veRL's folder
 
     def find(self, name: str) -> ConfigFile | None:
         """The first config file of that name; veRL's own tree comes last, declared or not."""
@@ -58,6 +61,11 @@ class SearchPath:
 
     def has_group(self, group: str) -> bool:
         return self.tree.has_group(group)
+
+    def sets(self, file: ConfigFile) -> bool:
+        """Whether the keys of ``file`` count as set by the user, not as defaults of veRL's or a fork's."""
+        own = self.own_primary and file is self.find(self.primary)
+        return bool(file.source) and (own or not file.default)
 
 
 def known_main(module: str) -> bool:
@@ -79,26 +87,40 @@ def _having(name: str) -> tuple[str, ...]:
     return tuple(version for version in VERL_RELEASES if release_tree(version).find(name))
 
 
-def search_path(launch: Launch, version: str, flags: Flags, root: Path) -> SearchPath:
-    """The search path that Hydra would build. Files are read only inside ``root``.
+def search_path(
+    launch: Launch, version: str, flags: Flags, root: Path, checkout: Checkout | None = None
+) -> SearchPath:
+    """The search path that Hydra would build. Files are read only inside ``root``, and of ``checkout``.
 
     Raises UserError when --config-path or --config-dir names a folder that cannot be read.
     """
-    tree, module = release_tree(version), launch.module
+    module = launch.module
+    tree = (checkout and checkout.tree) or release_tree(version)
     folder, primary = _main_config(launch.taken_for, version)
+    main = checkout.main if checkout else None
+    if main:
+        folder, primary = main.path, main.name
+        if is_tree(main.folder.path, main.folder.root):
+            tree, folder = main.folder, _TREE
     name = flags.get("config_name")
     where = flags.words["config_name"].where if name else launch.where
     path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)
+    path.own_primary = path.primary != primary and not _of_a_release(path.primary)
     if flags.get("config_dir") is not None:
         path.places.append(_folder(flags, "config_dir", path, version, root, module))
     if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):
         place = _folder(flags, "config_path", path, version, root, module)
-        path.declares_tree = place == tree.find
-        path.places.append(place)
+        path.declares_tree = place == path.tree.find
+        if not path.declares_tree:
+            path.places.append(place)
     elif folder != _TREE:
-        path.places.append(_recipe(folder, version).find)
+        path.places.append((main.folder if main else _recipe(folder, version)).find)
     _add_declared(path, root)
     return path
+
+
+def _of_a_release(name: str) -> bool:
+    return any(release_tree(version).find(name) for version in VERL_RELEASES)
 
 
 def _main_config(module: str, version: str) -> tuple[str, str]:
@@ -128,16 +150,15 @@ def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path,
     """The folder that --config-path or --config-dir names; notes where Hydra would look elsewhere."""
     spelled = flags.values[flag].removeprefix("file://")
     where = flags.words[flag].where
-    if posixpath.normpath(spelled).endswith(_TREE):
+    found = _named_folder(spelled, flag, root, module)
+    if _is_tree(spelled) and (found is None or is_tree(found, root)):
+        if found is not None:
+            path.tree = ConfigFolder(found, root, defaults=True, shown=_shown(found, root))
         return path.tree.find
-    if flag == "config_path":
-        beside_main = root.joinpath(*module.split(".")[:-1], spelled)
-        if _readable(beside_main, root):
-            return _reader(beside_main, root)
-    if _readable(root / spelled, root):
-        if flag == "config_path" and not spelled.startswith("/"):
+    if found is not None:
+        if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
             path.notes.append(_relative_note(spelled, module, where))
-        return _reader(root / spelled, root)
+        return ConfigFolder(found, root).find
     known = _of_repository(spelled, version)
     if known is None:
         raise UserError(
@@ -148,6 +169,24 @@ def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path,
     message = f"{spelled} is not below {root}: the file of that name in veRL's own repository is taken"
     path.notes.append(Diagnostic("TP213", message, where))
     return known.find
+
+
+def _named_folder(spelled: str, flag: str, root: Path, module: str) -> Path | None:
+    """The user's folder of that name; --config-path is relative to where the main's file is."""
+    beside_main = [root.joinpath(*module.split(".")[:-1], spelled)] if flag == "config_path" else []
+    return next((path for path in (*beside_main, root / spelled) if readable_folder(path, root)), None)
+
+
+def _is_tree(spelled: str) -> bool:
+    return f"/{posixpath.normpath(spelled)}".endswith(f"/{_TREE}")
+
+
+def _shown(folder: Path, root: Path) -> str:
+    """A folder as messages name it: below ``root``; ``root`` itself by where it is."""
+    here, above = folder.resolve(), root.resolve()
+    if here == above:
+        above = Path.cwd()
+    return (here.relative_to(above) if here.is_relative_to(above) else here).as_posix()
 
 
 def _relative_note(spelled: str, module: str, where: Where) -> Diagnostic:
@@ -174,46 +213,6 @@ def _nearest(version: str) -> tuple[str, ...]:
     return (*reversed(VERL_RELEASES[: at + 1]), *VERL_RELEASES[at + 1 :])
 
 
-def _readable(path: Path, root: Path, *, folder: bool = True) -> bool:
-    """Whether ``path`` is a folder (or file) inside ``root``; a name that cannot be one is neither."""
-    try:
-        return _inside(path, root) and (path.is_dir() if folder else path.is_file())
-    except (OSError, ValueError):
-        return False
-
-
-def _inside(path: Path, root: Path) -> bool:
-    return path.resolve().is_relative_to(root.resolve())
-
-
-def _reader(folder: Path, root: Path) -> Find:
-    """Reads config files of a user's folder, each once. Its find raises UserError on broken YAML."""
-    cache: dict[str, ConfigFile | None] = {}
-
-    def find(name: str) -> ConfigFile | None:
-        if name not in cache:
-            path = folder / f"{name}.yaml"
-            cache[name] = read_config(path) if _readable(path, root, folder=False) else None
-        return cache[name]
-
-    return find
-
-
-def read_config(path: Path) -> ConfigFile:
-    """A user's config file. Raises UserError with the place when it isn't a mapping in YAML."""
-    import yaml
-
-    try:
-        return parse_config_file(path.read_text(encoding="utf-8"), str(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = Where(str(path), mark.line + 1 if mark else 0)
-        what = "configuration" if isinstance(error, yaml.composer.ComposerError) else "YAML file"
-        raise UserError(f"not a {what}: {getattr(error, 'problem', error)}", where=where) from None
-    except (TypeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise UserError(f"not a Hydra config file: {error}", where=Where(str(path))) from None
-
-
 def _add_declared(path: SearchPath, root: Path) -> None:
     """``hydra.searchpath`` of the primary config."""
     file = path.find(path.primary) if path.places else None
@@ -221,10 +220,10 @@ def _add_declared(path: SearchPath, root: Path) -> None:
     declared = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
     for entry in declared if isinstance(declared, list) else ():
         spelled = str(entry).removeprefix("file://").removeprefix("pkg://")
-        if posixpath.normpath(spelled.replace("verl.trainer.config", _TREE)).endswith(_TREE):
+        if _is_tree(spelled.replace("verl.trainer.config", _TREE)):
             path.declares_tree = True
-        elif _readable(root / spelled, root):
-            path.places.append(_reader(root / spelled, root))
+        elif readable_folder(root / spelled, root):
+            path.places.append(ConfigFolder(root / spelled, root).find)
 
 
 def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:

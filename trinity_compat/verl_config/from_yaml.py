@@ -13,15 +13,15 @@ from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Launch, Part, Word
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Arguments, Flags
+from trinity_compat.verl_config.checkout import find_checkout
 from trinity_compat.verl_config.effective import (
     ReadLaunch,
     as_tree,
     compose_as,
-    fit_releases,
+    compose_best,
     settings_of,
 )
-from trinity_compat.verl_config.entry import read_config
-from trinity_compat.verl_config.infer import choose
+from trinity_compat.verl_config.folders import read_config
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
@@ -31,11 +31,14 @@ from trinity_compat.verl_config.yaml_files import ConfigFile
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
 
 
-def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveConfig:
+def config_from_yaml(
+    path: Path | str, version: str | None = None, *, fork_config: bool = True
+) -> EffectiveConfig:
     """The configuration that a veRL YAML stands for, as if ``main_ppo`` were called with it.
 
     A file with ``defaults`` is composed as Hydra would with --config-path/--config-name; other files
-    of its folder may be named there. A file without is taken as the end of the composition: what it
+    of its folder may be named there, and those of the veRL that its repository holds, as
+    ``effective_config`` has it. A file without is taken as the end of the composition: what it
     lacks has the default of ``version``, or of the release that its keys fit best. In a dump of
     a whole configuration only what differs from the release's defaults counts as set.
     Raises UserError for a file that cannot be read or is no configuration of PPO training.
@@ -47,7 +50,7 @@ def config_from_yaml(path: Path | str, version: str | None = None) -> EffectiveC
     _check_sections(file)
     launch = Launch("verl.trainer.main_ppo", (), Where(str(path)), cwd=str(path.parent))
     if file.defaults:
-        return _composed(launch, path, version)
+        return _composed(launch, path, version, fork_config and version is None)
     return _standing_alone(launch, file, version)
 
 
@@ -85,11 +88,12 @@ def _sections() -> frozenset[str]:
     return frozenset(found)
 
 
-def _composed(launch: Launch, path: Path, version: str | None) -> EffectiveConfig:
+def _composed(launch: Launch, path: Path, version: str | None, fork_config: bool) -> EffectiveConfig:
     words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
     flags = Flags(words, {name: Word((Part(text),), launch.where) for name, text in words.items()})
-    read = ReadLaunch(launch, Arguments(flags, (), (), ()), path.parent)
-    return compose_as(read, _asked(version) or choose(fit_releases(read)))
+    checkout = find_checkout(launch, path.parent) if fork_config else None
+    read = ReadLaunch(launch, Arguments(flags, (), (), ()), path.parent, checkout)
+    return compose_best(read, _asked(version))
 
 
 def _asked(version: str | None) -> VersionChoice | None:
@@ -98,6 +102,12 @@ def _asked(version: str | None) -> VersionChoice | None:
 
 def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> EffectiveConfig:
     content = {key: value for key, value in file.config.items() if key != "hydra"}
+    if isinstance(content.get("worker"), Mapping) and "actor_rollout_ref" not in content:
+        raise UserError(
+            "this is a configuration of EasyR1, whose format (data, algorithm, worker, trainer) is another "
+            "than veRL's and is not translated",
+            where=Where(file.source, file.lines.get("worker", 0)),
+        )
     if not {"actor_rollout_ref", "data", "trainer", "algorithm"} & set(content):
         raise UserError(
             "not a configuration of veRL's PPO training (no actor_rollout_ref, data, algorithm or trainer)",

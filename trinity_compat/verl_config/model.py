@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trinity_compat.dotted import sections_above
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch, Word
 
@@ -40,13 +41,47 @@ class VersionChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkKey:
+    """Where a fork's config file defines a key, and what the file says of it there."""
+
+    where: Where
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """How the config files of a script's own tree differ from the release that is nearest to them.
+
+    ``folder`` is the tree's, as messages name it. ``added`` and ``removed`` are keys against that release,
+    ``changed`` maps a key to (the fork's default, the release's) as written. ``keys`` are those among the
+    added that no release knows and the pinned one has no place for: only the fork's code reads them.
+    """
+
+    folder: str
+    nearest: str
+    added: Mapping[str, ForkKey]
+    removed: tuple[str, ...]
+    changed: Mapping[str, tuple[object, object]]
+    keys: Mapping[str, ForkKey]
+
+    def gives(self, key: str) -> bool:
+        """Whether the default of ``key`` is the fork's and not the nearest release's."""
+        return key in self.changed or key in self.added
+
+    def key(self, key: str) -> ForkKey | None:
+        """The fork key that ``key`` is or lies below; None for what veRL knows."""
+        return next((self.keys[name] for name in (key, *sections_above(key)) if name in self.keys), None)
+
+
+@dataclass(frozen=True, slots=True)
 class EffectiveConfig:
     """A launch composed as Hydra would compose it under one veRL release.
 
     ``settings`` holds every leaf by dotted key, defaults included; ``set_keys`` those that the
     launch itself sets (in order); ``unknown`` those among them that this release doesn't define.
     ``others`` are its arguments that set no key: ``~key``, choices of a config group, ``hydra.*`` and
-    Hydra's flags, each once, with the spelling that tells which it is as its key.
+    Hydra's flags, each once, with the spelling that tells which it is as its key. Of a ``fork`` the
+    defaults are its own, and ``version`` is the release nearest to it.
     """
 
     launch: Launch
@@ -57,6 +92,14 @@ class EffectiveConfig:
     unknown: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     others: tuple[Setting, ...] = ()
+    fork: Fork | None = None  # None: composed from config files that are a release's
+    from_tree: bool = False  # with the config files of the tree that the script starts from
+
+    def default_of(self, *keys: str) -> str:
+        """Whose defaults ``keys`` have: ``default of verl 0.5.0``, or the fork's where one is its own."""
+        if self.fork and any(map(self.fork.gives, keys)):
+            return f"default of the fork in {self.fork.folder}"
+        return f"default of verl {self.version.value}"
 
     def get(self, key: str, default: object = None) -> object:
         """Value of ``key``; ``default`` when this release has no such key."""

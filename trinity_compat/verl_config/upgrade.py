@@ -97,7 +97,8 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
     """Carry ``config`` forward to the pinned release.
 
     Every key of ``config`` either stands in the result under the same name, has a Move or a Drop.
-    A default of the old release that differs from the pinned one is written into the result.
+    A default of the old release that differs from the pinned one is written into the result; a default
+    that a fork changed counts as the fork has it.
     """
     placed: list[_Placed] = []
     moves: list[Move] = []
@@ -162,12 +163,14 @@ def _carry(
     """Decide what becomes of one old key."""
     key, given = setting.key, setting.where is not None
     row = row_for(key, config.flavour)
+    meant = given or (config.fork is not None and config.fork.gives(key))
     if key.rpartition(".")[2] == "_target_":
         if given or key not in pinned.nodes:
             dropped.append(Drop(key, "the class behind a section belongs to its release", given))
         return
     if row is None:
-        if pinned.takes(key) is False:
+        # A fork's key stays, so that a user's rule can say what becomes of it.
+        if pinned.takes(key) is False and not (config.fork and config.fork.key(key)):
             dropped.append(
                 Drop(key, f"{VERL} makes a dataclass of this section, which has no such field", given)
             )
@@ -181,9 +184,9 @@ def _carry(
         dropped.append(Drop(key, row.why, given))
         return
     value = row.value(setting.value)
-    if targets != (key,) or value != setting.value or (row.take_pinned and not given):
+    if targets != (key,) or value != setting.value or (row.take_pinned and not meant):
         moves.append(Move(key, targets, row.why, given))
-    if (row.take_pinned and not given) or (row.skip_null and value is None):
+    if (row.take_pinned and not meant) or (row.skip_null and value is None):
         return
     placed += [_Placed(new, value, setting, not given) for new in targets]
 

@@ -31,7 +31,8 @@ _MOST_NODES = 100_000  # a whole configuration of veRL's has some two thousand
 class ConfigFile:
     """One config file: ``defaults`` as written, ``config`` the rest, ``package`` its header or None.
 
-    ``source`` is the path of a user's own file, "" for veRL's; ``lines`` its dotted keys' lines.
+    ``source`` is the path of a user's own file, "" for veRL's; ``lines`` its dotted keys' lines, ``text``
+    what it holds. ``default``: it belongs to a fork's own tree, so that its values are defaults.
     """
 
     defaults: tuple[object, ...] = ()
@@ -39,6 +40,8 @@ class ConfigFile:
     package: str | None = None
     source: str = ""
     lines: Mapping[str, int] = field(default_factory=dict)
+    text: str = field(default="", repr=False)
+    default: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -120,7 +123,7 @@ def parse_config_file(text: str, source: str = "") -> ConfigFile:
     if not isinstance(defaults, list | tuple):
         raise TypeError("'defaults' holds a list")
     lines = key_lines(text) if source else {}
-    return ConfigFile(tuple(defaults), content, _package_header(text), source, lines)
+    return ConfigFile(tuple(defaults), content, _package_header(text), source, lines, text if source else "")
 
 
 def key_lines(text: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import origin
 from trinity_compat.audit.summary import outcome
 from trinity_compat.translate.model import Finding
+from trinity_compat.verl_config.model import Fork
 
 
 def render(audit: Audit) -> str:
@@ -32,6 +33,7 @@ def _launch(launch: LaunchAudit) -> dict[str, object]:
         "line": launch.where.line,
         "module": launch.module,
         "verl_version": {"value": launch.version.value, "why": launch.version.why},
+        **({"fork": _fork(launch.fork)} if launch.fork else {}),
         "outcome": outcome(launch),
         "refused": launch.refused,
         "keys": launch.keys,
@@ -50,6 +52,17 @@ def _launch(launch: LaunchAudit) -> dict[str, object]:
             {"code": d.code, "severity": d.severity, "message": d.message, "source": str(d.where)}
             for d in launch.diagnostics
         ],
+    }
+
+
+def _fork(fork: Fork) -> dict[str, object]:
+    return {
+        "folder": fork.folder,
+        "nearest": fork.nearest,
+        "added": {key: str(place.where) for key, place in fork.added.items()},
+        "removed": list(fork.removed),
+        "changed": {key: [plain(own), plain(other)] for key, (own, other) in fork.changed.items()},
+        "fork_keys": list(fork.keys),
     }
 
 

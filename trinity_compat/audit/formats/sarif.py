@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from trinity_compat import __version__
 from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, target
+from trinity_compat.audit.phrases import assignment, default_of, target
 from trinity_compat.errors import Where
 from trinity_compat.translate.model import Finding, Status
 
@@ -20,6 +20,7 @@ _LEVEL = {
     Status.APPROXIMATED: "note",
     Status.UNSUPPORTED_UPSTREAM: "warning",
     Status.UNSUPPORTED: "error",
+    Status.FORK_KEY: "error",
     Status.UNKNOWN: "error",
 }
 
@@ -67,7 +68,7 @@ def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
 
 def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, object]:
     leads = f" → {target(finding)}" if finding.target else ""
-    by_default = "" if finding.where else f" (default of verl {launch.version.value})"
+    by_default = "" if finding.where else f" ({default_of(launch, finding.key)})"
     text = f"{assignment(finding)}{by_default}: {finding.status.value}: {finding.reason}{leads}"
     result = _result(finding.code, _LEVEL[finding.status], text, finding.where or launch.where)
     result["properties"] = {"key": finding.key, "status": finding.status.value}

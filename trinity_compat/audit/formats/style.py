@@ -32,7 +32,7 @@ td:has(>code){min-width:12rem}
 td:last-child{overflow-wrap:anywhere;min-width:9rem}
 .s-approximated{color:var(--near)}
 .s-unsupported_upstream{color:var(--ours)}
-.s-unsupported{color:var(--open)}
+.s-unsupported,.s-fork_key{color:var(--open)}
 .s-unknown{color:var(--no)}
 footer{margin-top:3rem;opacity:.5}
 @media print{details{display:block}details>*{display:block}}

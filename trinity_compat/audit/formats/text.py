@@ -25,6 +25,7 @@ _COLOUR = {
     Status.APPROXIMATED: "yellow",
     Status.UNSUPPORTED_UPSTREAM: "magenta",
     Status.UNSUPPORTED: "red",
+    Status.FORK_KEY: "red",
     Status.UNKNOWN: "bold red",
 }
 _WIDTH_OF_A_FILE = 140

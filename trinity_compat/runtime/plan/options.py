@@ -23,6 +23,7 @@ class RunOptions:
     restarts: int = 0
     dry_run: bool = False
     device: str | None = None  # cpu or cuda; None: what this machine has
+    allow_fork_keys: bool = False  # run without the keys that only the script's fork of veRL knows
     gpus: int | None = None  # of a dry run: how many the cluster has
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
-    rules: str | None = None
+    rules: str | None = None  # a file of the user's rules, or a family of forks, over the shipped ones

@@ -19,6 +19,7 @@ from trinity_compat.runtime.plan import length
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import is_trinity_only
 from trinity_compat.runtime.plan.source import LaunchRecord, Source
+from trinity_compat.runtime.script import fork_keys
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
 from trinity_compat.secret import masked, shown
@@ -40,18 +41,23 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     added = [Word((Part(text),), Where("--set")) for text in words]
     # Last, as Hydra lets the last word win.
     launch = replace(launch, arguments=(*launch.arguments, *added))
-    taught = call.options.mains
     asked = TranslateOptions(
-        resolve=True, environ=environ, command=_command(call), rules=call.options.rules, mains=taught
+        resolve=True,
+        environ=environ,
+        rules=call.options.rules,
+        mains=call.options.mains,
+        command=_command(call),
     )
     translation, text = translate_launch(launch, asked)
+    if not call.options.allow_fork_keys:
+        fork_keys.refuse(translation, launch.where)
     length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))
     rest = tuple(item for item in call.options.sets if item not in words)
     source = Source(
         translation.config,
         text,
         _record(launch, call),
-        _audit(launch, environ, call),
+        _audit(launch, environ, call.script, asked),
         (*_notes(translation), *_left_out(found)),
     )
     return source, replace(call.options, sets=rest)
@@ -71,7 +77,8 @@ def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str,
                 return launch, call.environ
     words = ["python3", "-m", found.module, *found.arguments]
     launch = read_argv(words, mains=call.options.mains).launches[0]
-    return replace(launch, env=_exported(call, found), wrapper=found.wrapper), dict(os.environ)
+    where = Where(call.script)
+    return replace(launch, env=_exported(call, found), wrapper=found.wrapper, where=where), dict(os.environ)
 
 
 def _exported(call: ScriptCall, found: Invocation) -> dict[str, Word]:
@@ -122,7 +129,7 @@ def _notes(translation: Translation) -> tuple[str, ...]:
         *(
             f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
             for finding in translation.findings
-            if finding.status is Status.UNSUPPORTED and finding.where
+            if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where
         ),
     )
 
@@ -133,9 +140,7 @@ def _left_out(found: Invocation) -> list[str]:
     return [f"note: {', '.join(left)} is left out: the run starts processes of its own"] if left else []
 
 
-def _audit(launch: Launch, environ: Mapping[str, str], call: ScriptCall) -> str:
+def _audit(launch: Launch, environ: Mapping[str, str], script: str, asked: TranslateOptions) -> str:
     """What ``trinity-compat audit --format json`` says of the launch."""
-    taught = TranslateOptions(rules=call.options.rules, mains=call.options.mains)
-    request = AuditRequest(options=taught)
-    found = audit_launch(resolved_launch(launch, environ), request, source=call.script)
+    found = audit_launch(resolved_launch(launch, environ), AuditRequest(options=asked), source=script)
     return render(Audit((found,)), "json")

@@ -1,0 +1,125 @@
+"""Keys that only a fork knows: found, told apart from unknown ones, left to the user's rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from trinity_compat.cli import cli
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_script
+from trinity_compat.verl_config import effective_config, upgrade
+from trinity_compat.verl_config.releases import release_tree
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A fork of 0.4.1, and a script that sets a key of the fork's."""
+    stock = release_tree("0.4.1").find("ppo_trainer")
+    content = json.loads(json.dumps(dict(stock.config)))
+    content["actor_rollout_ref"]["actor"] |= {"slip_cost": False, "entropy_coeff": 0.01, "ppo_epochs": 2}
+    content["env"] = {"seed": 0, "turns": 9}
+    folder = tmp_path / "verl" / "trainer" / "config"
+    folder.mkdir(parents=True)
+    text = yaml.safe_dump({"defaults": list(stock.defaults), **content} if stock.defaults else content)
+    (folder / "ppo_trainer.yaml").write_text(
+        text.replace("slip_cost: false", "slip_cost: false # costs a point")
+    )
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d/b.parquet \\\n"
+        f"  {ACTOR}.slip_cost=True env.seed=3\n"
+    )
+    return path
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) as the entry point has them."""
+    result = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False)
+    if isinstance(result.exception, UserError):
+        return 2, result.stdout, f"{result.stderr}{result.exception}"
+    assert result.exception is None, result.exception
+    return result.return_value or 0, result.stdout, result.stderr
+
+
+def audited(script: Path, *words: object) -> dict:
+    code, out, err = run("audit", script, "--cwd", script.parent, "--format", "json", *words)
+    assert code == 0, err
+    return json.loads(out)["launches"][0]
+
+
+def test_a_fork_key_is_a_class_of_its_own_with_its_place_and_comment(script: Path) -> None:
+    found = {f["key"]: f for f in audited(script)["findings"] if f["status"] == "fork_key"}
+    assert list(found) == [f"{ACTOR}.slip_cost", "env.seed", "env.turns"]
+    assert found[f"{ACTOR}.slip_cost"]["code"] == "TC090"
+    assert "verl/trainer/config/ppo_trainer.yaml:" in found[f"{ACTOR}.slip_cost"]["reason"]
+    assert "“costs a point”" in found[f"{ACTOR}.slip_cost"]["reason"]
+    assert found["env.turns"]["source"] == "default of the fork in verl/trainer/config"
+
+
+def test_the_audit_says_how_far_the_fork_is_from_veRL(script: Path) -> None:
+    launch = audited(script)
+    assert launch["fork"]["nearest"] == launch["verl_version"]["value"] == "0.4.1"
+    assert set(launch["fork"]["fork_keys"]) == {f"{ACTOR}.slip_cost", "env.seed", "env.turns"}
+    assert launch["fork"]["changed"] == {f"{ACTOR}.entropy_coeff": [0.01, 0], f"{ACTOR}.ppo_epochs": [2, 1]}
+    warning = next(w for w in launch["warnings"] if w["code"] == "TW020")
+    assert "ppo_epochs=2 (not 1)" in warning["message"] and "0.4.1, the nearest release" in warning["message"]
+
+
+def test_neither_the_audit_nor_the_translation_speaks_of_hydra_or_plus(script: Path) -> None:
+    for verb in ("audit", "translate"):
+        code, out, err = run(verb, script, "--cwd", script.parent)
+        assert code == 0 and "Hydra would refuse" not in out + err and "+env" not in out + err
+
+
+def test_the_upgrade_starts_from_the_fork_s_values(script: Path) -> None:
+    launch = read_script(script, cwd=script.parent).launches[0]
+    config = upgrade(effective_config(launch)).config
+    assert config.get(f"{ACTOR}.entropy_coeff") == 0.01
+    _, out, _ = run("translate", script, "--cwd", script.parent)
+    assert "entropy_coef: 0.01" in out and "turns" not in out
+
+
+@pytest.mark.parametrize("option", [["--no-fork-config"], ["--verl-version", "0.4.1"]])
+def test_a_release_that_is_asked_for_is_composed_instead(script: Path, option: list[str]) -> None:
+    launch = audited(script, *option)
+    assert "fork" not in launch and launch["counts"].get("fork_key") is None
+    assert "slip_cost" in launch["refused"]
+    assert run("translate", script, "--cwd", script.parent, *option)[0] == 2
+
+
+def test_a_rule_of_the_user_s_speaks_for_a_fork_key(script: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        f"{ACTOR}.slip_cost: {{how: drop, why: ours only}}\n"
+        "env.*: {how: drop, why: ours only}\nenv.turns: {how: copy, to: buffer.total_epochs}\n"
+    )
+    launch = audited(script, "--rules", rules)
+    assert "fork_key" not in launch["counts"]
+    found = {f["key"]: (f["status"], f["target_value"]) for f in launch["findings"]}
+    assert found["env.turns"] == ("mapped", 9) and found["env.seed"] == ("no_effect", None)
+
+
+def test_the_fork_s_own_defaults_are_named_as_such_in_the_yaml(script: Path) -> None:
+    _, out, _ = run("translate", script, "--cwd", script.parent)
+    line = next(line for line in out.splitlines() if "entropy_coef:" in line)
+    assert "default of the fork in verl/trainer/config" in line
+    assert "n_gpus_per_node=8 (default of verl 0.4.1)" in out
+
+
+def test_a_fork_key_set_to_null_switches_nothing_on(script: Path) -> None:
+    script.write_text(script.read_text().replace("env.seed=3", "env.seed=null env.turns=null"))
+    found = {f["key"]: (f["status"], f["code"]) for f in audited(script)["findings"]}
+    assert found["env.seed"] == found["env.turns"] == ("no_effect", "TC090")
+
+
+def test_a_fork_key_that_nothing_could_take_is_not_handed_to_veRL(script: Path) -> None:
+    """veRL 0.9.1 makes a dataclass of the actor's section, which refuses a key that it doesn't have."""
+    _, out, _ = run("translate", script, "--cwd", script.parent)
+    assert "env.seed: 3" in out and "slip_cost" not in out

@@ -1,0 +1,284 @@
+"""A script that starts from a tree of veRL's code: that tree's configuration is the one it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verl_samples import DAPO, make_launch, write_repository
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch.model import Launch
+from trinity_compat.verl_config import VERSIONS, config_from_yaml, effective_config
+
+PENALTY = "actor_rollout_ref.actor.use_invalid_action_penalty"
+MAIN = """\
+import hydra
+raise RuntimeError("read, never run")
+
+@hydra.main(config_path={folder!r}, config_name={name!r}, version_base=None)
+def main(config):
+    pass
+"""
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Path:
+    """veRL 0.3.0's config files with a key of the fork's own, another default, and one key fewer."""
+    root = write_repository("0.3.0", tmp_path / "fork")
+    file = root / "verl/trainer/config/ppo_trainer.yaml"
+    edit(file, "entropy_coeff: 0.001", "entropy_coeff: 0.01")
+    edit(
+        file,
+        "    grad_clip: 1.0\n",
+        "    use_invalid_action_penalty: false # costs a point\n    grad_clip: 1.0\n",
+    )
+    edit(file, "  balance_batch: true\n", "")
+    (root / "run.sh").write_text("python3 -m verl.trainer.main_ppo\n")
+    return root
+
+
+def launch_in(
+    root: Path, *arguments: str, cwd: Path | None = None, module: str = "verl.trainer.main_ppo"
+) -> Launch:
+    return make_launch(*arguments, file=str(root / "run.sh"), cwd=str(cwd or root), module=module)
+
+
+def test_the_defaults_are_the_tree_s(fork: Path) -> None:
+    config = effective_config(launch_in(fork, f"{PENALTY}=True"))
+    assert not config.diagnostics and not config.unknown
+    assert config.set_keys == (PENALTY,)
+    assert (config.get("actor_rollout_ref.actor.entropy_coeff"), config.get(PENALTY)) == (0.01, True)
+    assert "trainer.balance_batch" not in config.settings
+
+
+def test_the_nearest_release_is_named_with_what_differs(fork: Path) -> None:
+    config = effective_config(launch_in(fork))
+    found = config.fork
+    assert found and (found.folder, found.nearest, config.version.value) == (
+        "verl/trainer/config",
+        "0.3.0",
+        "0.3.0",
+    )
+    assert found.removed == ("trainer.balance_batch",)
+    assert found.changed == {"actor_rollout_ref.actor.entropy_coeff": (0.01, 0.001)}
+    assert list(found.keys) == [PENALTY]
+    assert config.version.why == (
+        "nearest to the fork in verl/trainer/config, which adds 1 key, lacks 1 key, changes 1 default"
+    )
+
+
+def test_a_fork_key_has_its_line_and_the_comment_there(fork: Path) -> None:
+    found = effective_config(launch_in(fork)).fork
+    place = found.keys[PENALTY]
+    line = (fork / place.where.file).read_text().splitlines()[place.where.line - 1]
+    assert line.strip().startswith("use_invalid_action_penalty") and place.comment == "costs a point"
+
+
+@pytest.mark.parametrize("above", ["# one\n    # of two lines\n", "\n    # one of\n    # two lines\n"])
+def test_the_comment_above_a_key_counts_where_none_is_behind_it(fork: Path, above: str) -> None:
+    file = fork / "verl/trainer/config/ppo_trainer.yaml"
+    edit(
+        file,
+        "use_invalid_action_penalty: false # costs a point",
+        f"{above}    use_invalid_action_penalty: '#'",
+    )
+    place = effective_config(launch_in(fork)).fork.keys[PENALTY]
+    assert place.comment in ("one of two lines",)
+
+
+def test_a_key_of_a_later_release_is_none_of_the_fork_s_own(fork: Path) -> None:
+    file = fork / "verl/trainer/config/ppo_trainer.yaml"
+    edit(file, "entropy_coeff: 0.01", "entropy_coeff: 0.01\n    loss_agg_mode: token-mean")
+    found = effective_config(launch_in(fork)).fork
+    assert "actor_rollout_ref.actor.loss_agg_mode" in found.added and list(found.keys) == [PENALTY]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stock_tree_is_its_release(version: str, tmp_path: Path) -> None:
+    root = write_repository(version, tmp_path)
+    config = effective_config(launch_in(root, "data.seed=1" if version != "0.2.0" else "data.shuffle=False"))
+    assert (config.fork, config.version.value) == (None, version)
+    assert config.settings == effective_config(config.launch, version=version).settings
+
+
+def test_a_release_that_is_asked_for_leaves_the_tree_out(fork: Path) -> None:
+    for options in ({"version": "0.3.0"}, {"fork_config": False}):
+        config = effective_config(launch_in(fork, f"{PENALTY}=True"), **options)
+        assert config.fork is None and config.unknown == (PENALTY,)
+    assert config.version.value == "0.9.1"
+
+
+def test_a_key_that_the_tree_lacks_is_refused(fork: Path) -> None:
+    notes = effective_config(launch_in(fork, "trainer.balance_batch=True")).diagnostics
+    assert [note.code for note in notes] == ["TP201"]
+    assert "the fork's configuration (verl/trainer/config)" in notes[0].message
+
+
+@pytest.mark.parametrize("inner", ["", "verl", "train", "train/verl"])
+def test_the_tree_is_found_from_the_script_upwards(fork: Path, tmp_path: Path, inner: str) -> None:
+    """Where Python starts elsewhere: the package is installed from the script's own repository."""
+    repository = tmp_path / "repository"
+    (repository / "train" / "scripts").mkdir(parents=True)
+    (repository / ".git").mkdir()
+    (repository / inner).mkdir(exist_ok=True)
+    (fork / "verl").rename(repository / inner / "verl")
+    script = repository / "train" / "scripts" / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo")
+    (tmp_path / "elsewhere").mkdir()
+    config = effective_config(make_launch(file=str(script), cwd=str(tmp_path / "elsewhere")))
+    folder = f"{inner}/verl/trainer/config".lstrip("/")
+    assert config.fork and config.fork.folder == folder
+
+
+def test_nothing_above_the_script_s_repository_is_read(fork: Path, tmp_path: Path) -> None:
+    (fork / "own" / ".git").mkdir(parents=True)
+    (fork / "own" / "run.sh").write_text("true")
+    assert effective_config(make_launch(file=str(fork / "own" / "run.sh"), cwd=str(tmp_path))).fork is None
+    (fork / "own" / "verl").symlink_to(fork / "verl")
+    assert effective_config(make_launch(file=str(fork / "own" / "run.sh"), cwd=str(tmp_path))).fork is None
+
+
+@pytest.mark.parametrize("rest", ["", "def broken(: here"])
+def test_a_main_of_its_own_is_composed_from_what_its_decorator_names(fork: Path, rest: str) -> None:
+    (fork / "mine").mkdir()
+    (fork / "mine" / "main_ppo.py").write_text(MAIN.format(folder="conf", name="mine") + rest)
+    (fork / "mine" / "conf").mkdir()
+    (fork / "mine" / "conf" / "mine.yaml").write_text(
+        "hydra:\n  searchpath: ['file://verl/trainer/config']\n"
+        "defaults: [ppo_trainer, _self_]\nenv:\n  seed: 7\ndata: {train_batch_size: 48}\n"
+    )
+    config = effective_config(launch_in(fork, "env.seed=8", module="mine.main_ppo"))
+    assert not config.diagnostics and config.set_keys == ("env.seed",)
+    assert config.get("data.train_batch_size") == 48
+    assert set(config.fork.keys) == {PENALTY, "env.seed"}
+
+
+def test_a_package_s_own_copy_of_the_tree_is_taken(fork: Path) -> None:
+    (fork / "mine" / "trainer").mkdir(parents=True)
+    (fork / "mine" / "trainer" / "main_ppo.py").write_text(MAIN.format(folder="config", name="ppo_trainer"))
+    (fork / "verl" / "trainer" / "config").rename(fork / "mine" / "trainer" / "config")
+    config = effective_config(launch_in(fork, f"{PENALTY}=1", module="mine.trainer.main_ppo"))
+    assert not config.diagnostics and config.fork.folder == "mine/trainer/config"
+
+
+@pytest.mark.parametrize(
+    "text", ["def main(:", "import os", MAIN.replace("{folder!r}", "x()").replace("{name!r}", "'y'")]
+)
+def test_a_main_that_names_nothing_readable_keeps_veRL_s_own(fork: Path, text: str) -> None:
+    (fork / "verl" / "trainer" / "main_ppo.py").write_text(text)
+    assert effective_config(launch_in(fork)).get(PENALTY) is False
+
+
+def test_a_recipe_of_the_tree_is_composed_over_the_tree(fork: Path) -> None:
+    (fork / "recipe" / "dapo").mkdir(parents=True, exist_ok=True)
+    (fork / "recipe" / "dapo" / "main_dapo.py").write_text(MAIN.format(folder="config", name="dapo_trainer"))
+    (fork / "recipe" / "dapo" / "config").mkdir(exist_ok=True)
+    (fork / "recipe" / "dapo" / "config" / "dapo_trainer.yaml").write_text(
+        "hydra:\n  searchpath: ['file://verl/trainer/config']\n"
+        "defaults: [ppo_trainer, _self_]\nreward_model: {overlong_buffer: {len: 77}}\n"
+    )
+    config = effective_config(launch_in(fork, module=DAPO))
+    assert config.get("reward_model.overlong_buffer.len") == 77 and config.get(PENALTY) is False
+
+
+def test_a_config_group_of_the_tree_is_chosen_from_the_tree(fork: Path) -> None:
+    folder = fork / "verl" / "trainer" / "config"
+    (folder / "agent").mkdir()
+    (folder / "agent" / "short.yaml").write_text("turns: 2\n")
+    (folder / "agent" / "long.yaml").write_text("turns: 9\n")
+    edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short.yaml}, _self_]\ndata:\n")
+    assert effective_config(launch_in(fork)).get("env.agent.turns") == 2
+    chosen = effective_config(launch_in(fork, "agent@env.agent=long"))
+    assert chosen.get("env.agent.turns") == 9 and "env.agent.turns" in chosen.fork.keys
+
+
+def test_a_config_group_that_the_launch_chooses_brings_the_fork_s_keys(fork: Path) -> None:
+    folder = fork / "verl" / "trainer" / "config"
+    (folder / "agent").mkdir()
+    (folder / "agent" / "short.yaml").write_text("turns: 2\n")
+    (folder / "agent" / "long.yaml").write_text("turns: 9\ndeep: 1\n")
+    edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short}, _self_]\ndata:\n")
+    found = effective_config(launch_in(fork, "agent@env.agent=long")).fork
+    assert found.keys["env.agent.deep"].where.file == "verl/trainer/config/agent/long.yaml"
+
+
+ACTOR = "actor_rollout_ref.actor"
+CLASSES = """\
+from dataclasses import dataclass
+raise RuntimeError("read, never run")
+
+@dataclass
+class ActorConfig:
+    ppo_epochs: int = 1
+    slip_cost: float = 0.0
+
+@dataclass
+class FSDPActorConfig(ActorConfig):
+    strategy: str = "fsdp"
+"""
+
+
+def test_a_field_of_the_tree_s_dataclass_is_the_fork_s_key_though_no_yaml_lists_it(tmp_path: Path) -> None:
+    root = write_repository("0.6.1", tmp_path)
+    edit(root / "verl/trainer/config/actor/actor.yaml", "clip_ratio: 0.2", "clip_ratio: 0.3")
+    (root / "verl" / "workers" / "config").mkdir(parents=True)
+    (root / "verl" / "workers" / "config" / "actor.py").write_text(CLASSES)
+    config = effective_config(launch_in(root, f"+{ACTOR}.slip_cost=1", f"+{ACTOR}.slip_cosst=1"))
+    assert str(config.fork.keys[f"{ACTOR}.slip_cost"].where) == "verl/workers/config/actor.py:7"
+    assert config.unknown == (f"{ACTOR}.slip_cosst",)
+    assert [note.code for note in config.diagnostics] == ["TP214"]
+
+
+# --config-path and YAML that name such a folder (review K 1.1)
+
+
+def test_a_named_folder_is_read_though_it_is_called_as_verl_s(fork: Path) -> None:
+    words = (f"--config-path={fork}/verl/trainer/config", "data.train_batch_size=8")
+    config = effective_config(make_launch(*words, cwd=str(fork.parent)), root=fork.parent)
+    assert config.get("actor_rollout_ref.actor.entropy_coeff") == 0.01 and config.set_keys == (
+        "data.train_batch_size",
+    )
+    assert config.fork.folder == "fork/verl/trainer/config"
+    relative = make_launch("--config-path=verl/trainer/config", cwd=str(fork))
+    assert effective_config(relative, root=fork, fork_config=False).get(PENALTY) is False
+
+
+def test_a_config_that_stands_beside_verl_s_counts_as_set_by_its_lines(fork: Path) -> None:
+    file = fork / "verl" / "trainer" / "config" / "grpo_trainer.yaml"
+    file.write_text("defaults: [ppo_trainer, _self_]\nactor_rollout_ref:\n  rollout:\n    n: 13\n")
+    launch = make_launch(
+        "--config-path=config", "--config-name=grpo_trainer", file=str(fork / "run.sh"), cwd=str(fork)
+    )
+    for config in (config_from_yaml(file), effective_config(launch)):
+        assert config.set_keys == ("actor_rollout_ref.rollout.n",) and not config.unknown
+        assert config.settings["actor_rollout_ref.rollout.n"].where.line == 4
+        assert config.get("actor_rollout_ref.actor.entropy_coeff") == 0.01
+
+
+def test_a_folder_of_that_name_without_verl_s_files_lies_over_verl_s(tmp_path: Path) -> None:
+    folder = tmp_path / "x" / "verl" / "trainer" / "config"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(
+        "hydra:\n  searchpath: ['pkg://verl.trainer.config']\n"
+        "defaults: [ppo_trainer, _self_]\ndata: {seed: 3}\n"
+    )
+    config = config_from_yaml(folder / "mine.yaml", "0.6.1")
+    assert config.set_keys == ("data.seed",) and not config.diagnostics and config.fork is None
+
+
+def test_a_folder_that_isn_t_there_is_the_release_s(tmp_path: Path) -> None:
+    launch = make_launch("--config-path=/opt/verl/verl/trainer/config", cwd=str(tmp_path))
+    assert effective_config(launch, root=tmp_path, version="0.5.0").get("data.max_prompt_length") == 512
+
+
+def test_broken_yaml_in_the_tree_is_an_error_with_its_line(fork: Path) -> None:
+    edit(fork / "verl/trainer/config/ppo_trainer.yaml", "data:\n", "data: [\n")
+    with pytest.raises(UserError, match=r"^verl/trainer/config/ppo_trainer\.yaml:\d+: not a YAML file"):
+        effective_config(launch_in(fork))

@@ -1,0 +1,137 @@
+"""The tree of veRL's code that a script starts from: a fork, a copy, a clone. Read as text, never imported.
+
+Hydra takes the configuration from where the main's module lies. That is found as Python would find it, as
+far as a script's text tells: its working directory (``python -m`` looks there first), PYTHONPATH, then the
+repository that the script stands in, where people install it from (``pip install -e .``, ``cd verl && …``).
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity_compat.launch.model import Launch
+from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder
+
+TREE = "verl/trainer/config"
+_MARKS = ("setup.py", "pyproject.toml")
+_DECORATOR = re.compile(r"^@(hydra\.main\(.*?\))[ \t]*(?:#.*)?$", re.M | re.S)
+_LARGEST_MAIN = 1_000_000  # bytes; veRL's own have some 20,000
+
+
+@dataclass(frozen=True)
+class Main:
+    """What ``@hydra.main`` of a main's own file names: a config, and the folder that holds it. ``path`` is
+    the folder's, from where the module is imported."""
+
+    path: str
+    folder: ConfigFolder
+    name: str
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """``tree`` is its verl/trainer/config, ``main`` what the launch's main names; None where it has none."""
+
+    tree: ConfigFolder | None
+    main: Main | None
+
+
+def find_checkout(launch: Launch, root: Path) -> Checkout | None:
+    """The code that ``launch`` starts from, files being read inside ``root`` and inside the script's own
+    repository only; None where it has no config files of veRL's, nor a main that names some."""
+    main: Main | None = None
+    tree: ConfigFolder | None = None
+    for base, limit in _bases(launch, root):
+        main = main or _main(base, limit, launch.module)
+        if tree is None and is_tree(base / TREE, limit):
+            tree = _folder(base, limit, TREE)
+        if main and tree:
+            break
+    return Checkout(tree, main) if main or tree else None
+
+
+def is_tree(folder: Path, root: Path) -> bool:
+    """Whether a folder inside ``root`` holds the configuration that all of veRL's PPO mains build on."""
+    return readable_file(folder / "ppo_trainer.yaml", root)
+
+
+def _bases(launch: Launch, root: Path) -> Iterator[tuple[Path, Path]]:
+    """(folder that Python may import from, folder that confines what is read), the likeliest first."""
+    here = Path(launch.cwd)
+    python_path = launch.start.python_path if launch.start else ""
+    yield here, root
+    yield from ((here / entry, root) for entry in python_path.split(":") if entry)
+    repository = _repository(launch, root)
+    script = Path(launch.where.file)
+    if repository is not None:
+        for folder in _upwards(script.absolute().parent, repository):
+            yield from _with_inner(folder, repository)
+    yield from _with_inner(root, root)
+
+
+def _with_inner(folder: Path, limit: Path) -> Iterator[tuple[Path, Path]]:
+    """A repository often holds veRL's as ``verl/``, a submodule or a copy."""
+    yield folder, limit
+    yield folder / "verl", limit
+
+
+def _upwards(folder: Path, last: Path) -> Iterator[Path]:
+    for above in (folder, *folder.parents):
+        yield above
+        if above == last:
+            return
+
+
+def _repository(launch: Launch, root: Path) -> Path | None:
+    """The repository that the script's file stands in: up to its .git, else up to ``root``, else up to the
+    outermost folder that is a Python project; None for a launch that comes from no file."""
+    script = Path(launch.where.file)
+    if not readable_file(script, script.absolute().parent):
+        return None
+    above = script.absolute().parents
+    marked = next((folder for folder in above if (folder / ".git").exists()), None)
+    if marked is not None or root.absolute() in above:
+        return marked or root.absolute()
+    projects = [folder for folder in above if any((folder / mark).is_file() for mark in _MARKS)]
+    return projects[-1] if projects else above[0]
+
+
+def _main(base: Path, limit: Path, module: str) -> Main | None:
+    """What the main's file names, where it lies below ``base`` and says so in literals."""
+    path = base / (module.replace(".", "/") + ".py")
+    if not readable_file(path, limit):
+        return None
+    named = _decorated(path)
+    if named is None:
+        return None
+    folder = posixpath.normpath(posixpath.join(posixpath.dirname(module.replace(".", "/")), named[0]))
+    if folder.startswith(("..", "/")) or not readable_folder(base / folder, limit):
+        return None
+    return Main(folder, _folder(base, limit, folder), named[1])
+
+
+def _decorated(path: Path) -> tuple[str, str] | None:
+    """(config_path, config_name) of the first ``@hydra.main(…)`` in a file, where both are literals. The
+    decorator alone is parsed: the rest may be of a newer Python than ours."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_MAIN else ""
+        found = _DECORATOR.search(text)
+        call = ast.parse(found[1], mode="eval").body if found else None
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    words = call.keywords if isinstance(call, ast.Call) else ()
+    given = {word.arg: word.value.value for word in words if isinstance(word.value, ast.Constant)}
+    folder, name = given.get("config_path"), given.get("config_name")
+    return (folder, name.removesuffix(".yaml")) if isinstance(folder, str) and isinstance(name, str) else None
+
+
+def _folder(base: Path, limit: Path, path: str) -> ConfigFolder:
+    shown = base / path
+    if shown.absolute().is_relative_to(limit.absolute()):
+        shown = shown.absolute().relative_to(limit.absolute())
+    return ConfigFolder(base / path, limit, defaults=True, shown=shown.as_posix())
