@@ -16,6 +16,8 @@ from trinity_compat import extras
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.reward_model.address import is_served
+from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.runtime.checks import loggers
 from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -56,7 +58,8 @@ def missing(plan: RunPlan) -> Iterator[str]:
 def check_models(verl: Tree, *, cwd: Path) -> None:
     """Model folders exist and hold a config.json; names on a hub are left to the hub."""
     critic = value_at(verl, "algorithm.adv_estimator") == "gae"
-    for key in ("actor_rollout_ref.model.path", *(["critic.model.path"] if critic else [])):
+    reward = [REWARD] if is_served(verl) else []
+    for key in ("actor_rollout_ref.model.path", *(["critic.model.path"] if critic else []), *reward):
         value = value_at(verl, key)
         if not value or "://" in str(value):
             continue
