@@ -17,27 +17,27 @@ from trinity_compat.gpus import reward_model_places
 from trinity_compat.runtime.plan import engine
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.translate.sections.gpus import halvings
-from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, share_of
+from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, POOL, share_of
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 _TP = f"{MODEL}.rollout.tensor_model_parallel_size"
 _ENGINE = f"{MODEL}.rollout.name"
 _POOL = (f"{MODEL}.nnodes", f"{MODEL}.n_gpus_per_node")
-_OWN_ENGINE = f"{MODEL}.rollout.name"
-_POOL = (
-    f"write {MODEL}.enable_resource_pool=True with {_POOL[0]} and {_POOL[1]}, which are GPUs of its own; or"
+_OWN_POOL = (
+    f"write {POOL}=True with {_POOL[0]} and {_POOL[1]}, which are GPUs of its own; or"
     " serve it elsewhere and ask it from reward.custom_reward_function"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A configuration with the reward model in its place. ``taken``: of the launch's own GPUs; ``told``: of the
-    split, "" where there is nothing to say."""
+    """A configuration with the reward model in its place. GPUs ``taken`` of the launch's own, or ``added`` to
+    them as ``translate`` counts a cluster; ``told`` of the split, "" where there is nothing to say."""
 
     verl: VerlView
     lines: list[str]
     taken: int = 0
+    added: int = 0
     told: str = ""
 
 
@@ -51,9 +51,9 @@ def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: i
     on_vllm, lines = _on_vllm(verl)
     if device == "cpu":
         return Placed(on_vllm.changed(reward_model_places(1, 1)), lines)
-    if value_at(verl.tree, f"{MODEL}.enable_resource_pool"):
+    if value_at(verl.tree, POOL):
         return _on_its_pool(on_vllm, lines, explorers)
-    return _on_a_share(on_vllm, lines, _asked(config, verl.trainer.gpus), mode, explorers)
+    return _on_a_share(on_vllm, lines, asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus), mode, explorers)
 
 
 def _on_vllm(verl: VerlView) -> Step:
@@ -68,7 +68,8 @@ def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> Placed:
     width = next(tp for tp in halvings(verl.size(_TP)) if each % tp == 0)
     engines = _for_all(nodes * each // width, explorers)
     told = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
-    return Placed(verl.changed({_TP: width}), [*lines, *_lowered(verl, width), told])
+    added = -(-nodes * each // verl.trainer.gpus_per_node) * verl.trainer.gpus_per_node
+    return Placed(verl.changed({_TP: width}), [*lines, *_lowered(verl, width), told], added=added)
 
 
 def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, explorers: int) -> Placed:
@@ -90,7 +91,7 @@ def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, 
     taken = engines * width
     told = f"{taken} for the reward model ({engines} engine(s) of {width})"
     lines = [*lines, *_lowered(verl, width)]
-    return Placed(verl.changed(reward_model_places(engines, width)), lines, taken, told)
+    return Placed(verl.changed(reward_model_places(engines, width)), lines, taken=taken, told=told)
 
 
 def _for_all(engines: int, explorers: int) -> int:
@@ -110,11 +111,13 @@ def _lowered(verl: VerlView, width: int) -> list[str]:
     return [f"{_TP} = {width}: the reward model's share of the GPUs holds no more"]
 
 
-def _asked(config: Tree, total: int) -> int | None:
-    """GPUs of the YAML's auxiliary model; None where it has none, or speaks of another number in all."""
+def asked_of(config: Tree, engine: str, total: int) -> int | None:
+    """GPUs of the YAML's engines at the path ``engine``; None where it doesn't say, or speaks of another number
+    than ``total`` in all."""
     reading = TrinityReader(config)
+    engines = reading.get(f"{engine}.engine_num")
     cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
-    engines = reading.get(f"{AUXILIARY}.0.engine_num")
+    # --set may have changed the number of GPUs: the YAML's share is of another machine then.
     if not isinstance(engines, int) or math.prod(cluster) != total:
         return None
-    return engines * int(reading.get(f"{AUXILIARY}.0.tensor_parallel_size", 1))
+    return engines * int(reading.get(f"{engine}.tensor_parallel_size") or 1)

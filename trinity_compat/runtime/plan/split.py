@@ -8,14 +8,13 @@ they stay beside the trainer's; and a CPU has none to split.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
-from trinity_compat.runtime.plan.reward_model import Placed
+from trinity_compat.runtime.plan.reward_model import Placed, asked_of
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -68,19 +67,21 @@ def split_gpus(
     if device == "cpu" or on_one:
         shared, more = _by_hand(fitted, config, sets, explorers, device)
     else:
-        shared, more = _shared(fitted, _asked(config, verl.trainer.gpus), explorers, reward)
+        reward = reward or Placed(fitted, [])
+        asked = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
+        shared, more = _shared(fitted, asked, explorers, reward)
     return shared, lines + more
 
 
-def _shared(verl: VerlView, asked: int | None, explorers: int, reward: Placed | None) -> Step:
+def _shared(verl: VerlView, asked: int | None, explorers: int, reward: Placed) -> Step:
     """Both shares written. ``asked``: the explorer's as the YAML says."""
-    share = _split(verl, asked, reward.taken if reward else 0)
+    share = _split(verl, asked, reward.taken)
     width, engines = share.tensor_parallel, share.engines
     each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
     fitted, lines = _lowered(verl, width, share.machine.sequence)
     nodes, per_node = _nodes(share.left, share.machine.per_node)
     told = f"{share.machine.total} GPUs = {share.gpus} for generation ({engines} engine(s) of {width})"
-    told += f" + {reward.told}" if reward and reward.told else ""
+    told += f" + {reward.told}" if reward.told else ""
     told += f" + {share.left} for training; --set {ENGINES}=N"
     trainer = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
     return fitted.changed({**trainer, **engine_places(each, width)}), [*lines, told]
@@ -123,19 +124,6 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
     each = _of_each(engines, explorers, f"--set {ENGINES}={engines}")
     width = 1 if device == "cpu" else verl.rollout.tensor_parallel
     return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
-
-
-def _asked(config: Tree, total: int) -> int | None:
-    """The explorer's GPUs as the YAML says, None where it doesn't or speaks of another number in all."""
-    reading = TrinityReader(config)
-    engines, width = (
-        reading.get(f"explorer.rollout_model.{name}") for name in ("engine_num", "tensor_parallel_size")
-    )
-    cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
-    # --set may have changed the number of GPUs: the YAML's share is of another machine then.
-    if not isinstance(engines, int) or math.prod(cluster) != total:
-        return None
-    return engines * (width or 1)
 
 
 def _split(verl: VerlView, asked: int | None, auxiliary: int) -> _Share:

@@ -13,6 +13,7 @@ from trinity_compat.translate.trinity_reader import TrinityReader
 
 MODEL = "reward.reward_model"
 ENABLE = f"{MODEL}.enable"
+POOL = f"{MODEL}.enable_resource_pool"
 FUNCTION = "reward.custom_reward_function"
 AUXILIARY = "explorer.auxiliary_models"
 MANAGER = "reward.reward_manager.name"
@@ -90,11 +91,18 @@ def reward_model(view: LaunchView) -> Said:
 
 
 def reward_model_gpus(view: LaunchView) -> int:
-    """GPUs of the cluster that the reward model takes."""
+    """GPUs of the cluster that the reward model takes: its own pool, else a share of the launch's."""
     if not view.flag(ENABLE):
         return 0
     total = math.prod(view.cluster)
-    return share_of(total, _tensor_parallel(view)) if total > 1 else 0
+    return pool_gpus(view) or (share_of(total, _tensor_parallel(view)) if total > 1 else 0)
+
+
+def pool_gpus(view: LaunchView) -> int:
+    """GPUs that a launch gives its reward model beside the trainer's."""
+    if not view.flag(ENABLE) or not view.flag(POOL):
+        return 0
+    return view.size(f"{MODEL}.nnodes") * view.size(f"{MODEL}.n_gpus_per_node")
 
 
 def share_of(total: int, width: int) -> int:
@@ -105,6 +113,6 @@ def share_of(total: int, width: int) -> int:
 def _tensor_parallel(view: LaunchView) -> int:
     """The launch's; veRL's default, where a GPU is left to each side."""
     size = view.size(f"{MODEL}.rollout.tensor_model_parallel_size")
-    while size > max(1, math.prod(view.cluster) - 2):
+    while size > max(1, pool_gpus(view) or math.prod(view.cluster) - 2):
         size //= 2
     return size
