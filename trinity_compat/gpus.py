@@ -3,8 +3,8 @@ hasn't leaves an actor pending for ever, without a word.
 
 The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
 ``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. A reward model's are
-``reward.reward_model``'s, in the same way, for all explorers together. Nothing else reads or writes them. How a launch's GPUs are divided between the two: ``translate/sections/gpus.py``, which
-``runtime/plan/split.py`` asks.
+``reward.reward_model``'s, in the same way, for all explorers together. Nothing else reads or writes them.
+How a launch's GPUs are divided: ``translate/sections/gpus.py``, which ``runtime/plan/split.py`` asks.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _how(spec: RunSpec, side: Side) -> str:
         nodes = f" × trainer.nnodes={trainer['nnodes']}" if trainer["nnodes"] != 1 else ""
         return f"trainer.n_gpus_per_node={trainer['n_gpus_per_node']}{nodes}"
     if side == "reward model":
-        count, width = reward_model_engines(spec.verl, spec.device), reward_model_width(spec.verl, spec.device)
+        count, width = (size(spec.verl, spec.device) for size in (reward_model_engines, reward_model_width))
         return f"{count} × {_REWARD}.rollout.tensor_model_parallel_size={width}"
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     count, width = engine_count(rollout, spec.device), engine_width(rollout, spec.device)

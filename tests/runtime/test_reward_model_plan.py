@@ -43,7 +43,7 @@ def test_a_reward_model_without_a_pool_gets_a_share(words, split, width):
 
 def test_a_pool_of_its_own_comes_beside_the_launch_s_gpus():
     pool = (f"{MODEL}.enable_resource_pool=True", f"{MODEL}.nnodes=2", f"{MODEL}.n_gpus_per_node=8")
-    found, size, notes = gpus(f"{N}=8", f"{TP}=4", *pool)
+    found, _, notes = gpus(f"{N}=8", f"{TP}=4", *pool)
     assert found == {"trainer": 4, "explorer": 4, "reward model": 16}
     assert "16 GPUs of its own for the reward model (4 engine(s) of 4)" in notes
     sets = ("explorer.rollout_model.engine_num=6",)

@@ -44,7 +44,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
     micro_batches.check(made.spec.verl, source.record)
-    for line in (*source.notes, *made.notes, *describe(made)):
+    for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)

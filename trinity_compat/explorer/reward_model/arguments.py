@@ -1,7 +1,7 @@
 """What the reward model's server is started with, as a pure function of veRL's configuration.
 
-Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py, which serves a reward model as it serves
-the policy: the arguments are those of ``engine_arguments`` for the section ``reward.reward_model.rollout``, but
+Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py, which serves a reward model as it
+serves the policy: the arguments are those of ``engine_arguments`` for ``reward.reward_model.rollout``, but
 ``max_model_len`` is the model's own where the launch gives none: a prompt in the reward model's template is
 longer than the policy's.
 """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from typing import Any
 
 from trinity_compat.errors import RunError
 from trinity_compat.last_words import last_error
-from trinity_compat.parent_watch import die_with_parent
+from trinity_compat.parent_watch import SUPERVISOR, die_with_parent
 
 _MODULE = "trinity_compat.explorer.reward_model.vllm_server"
 _KEPT = 200  # lines of output, for the reason of its death
@@ -48,7 +48,8 @@ class RewardServer:
 
         host = ray.util.get_node_ip_address().strip("[]")
         self._address = f"{host}:{free_port(host, port)}"
-        # With this actor's environment, in which Ray has put its GPUs.
+        # With this actor's environment, in which Ray has put its GPUs. SUPERVISOR: a server that is killed
+        # would leave vLLM's own processes behind, did they not watch it (plugins/vllm_entry.py).
         self._process = subprocess.Popen(
             [sys.executable, "-m", _MODULE, json.dumps(arguments), device, *self._address.rsplit(":", 1)],
             stdin=subprocess.DEVNULL,
@@ -56,6 +57,7 @@ class RewardServer:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            env={**os.environ, SUPERVISOR: str(os.getpid())},
             preexec_fn=die_with_parent,
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
@@ -81,10 +83,11 @@ class RewardServer:
 
 
 def _healthy(address: str) -> bool:
-    with contextlib.suppress(OSError, urllib.error.URLError):
+    try:
         with urllib.request.urlopen(f"http://{address}/health", timeout=_HEALTH_S) as reply:
             return bool(reply.status == 200)
-    return False
+    except OSError:  # urllib's own errors among them
+        return False
 
 
 def free_port(host: str, wanted: int = 0) -> int:

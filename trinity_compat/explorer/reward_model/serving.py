@@ -1,7 +1,7 @@
 """The process that serves the reward model: places its servers, watches them, tells their address.
 
-Invariants: the address is told once every server answers; a server that ends, or whose actor is lost, ends this
-process with the reason, and the run with it (or ``--restarts`` starts it again at the same address).
+Invariants: the address is told once every server answers; a server that ends, or whose actor is lost, ends
+this process with the reason, and the run with it (or ``--restarts`` starts it again at the same address).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trinity_compat import placement
@@ -19,7 +20,7 @@ from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.reward_model import address
 from trinity_compat.explorer.reward_model.arguments import SECTION, reward_arguments
-from trinity_compat.explorer.reward_model.models import local_model
+from trinity_compat.explorer.reward_model.models import served_model
 from trinity_compat.explorer.reward_model.server import RewardServer, Seen, free_port
 from trinity_compat.explorer.workers import START_S, worker_env
 from trinity_compat.gpus import engine_count, engine_width, reward_model_engines, reward_model_width
@@ -39,7 +40,8 @@ class RewardServers:
     async def start(self, heart: Heartbeat, before: str | None) -> list[str]:
         """Addresses of the servers, all of which answer. ``before``: where an earlier one of this run was.
         Raises RunError with vLLM's reason."""
-        path, positions = await asyncio.to_thread(local_model, self._spec.verl)
+        made_in = Path(self._spec.job_dir) / "reward_model"
+        path, positions = await asyncio.to_thread(served_model, self._spec.verl, made_in)
         options = await asyncio.to_thread(lambda: list(self._options()))
         port = int(before.rpartition(":")[2]) if before and self._count == 1 else 0
         starting = []

@@ -9,6 +9,8 @@ import json
 import runpy
 import sys
 
+from trinity_compat.parent_watch import end_with_parent
+
 MODULE = "vllm.entrypoints.openai.api_server"
 
 
@@ -16,6 +18,7 @@ def main(arguments: str, device: str, host: str, port: str) -> None:
     """Serve until SIGTERM."""
     from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config
 
+    end_with_parent()
     given = {
         **json.loads(arguments),
         "distributed_executor_backend": "uni" if device == "cpu" else "mp",

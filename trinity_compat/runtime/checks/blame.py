@@ -97,8 +97,8 @@ def _source_line(error: BaseException) -> str:
 
 
 def engine_key(argument: str, extra: Iterable[str], section: str = _ROLLOUT) -> str:
-    """The veRL key behind an argument of vLLM's. ``extra``: the names in engine_kwargs.vllm of ``section``, the
-    engine's."""
+    """The veRL key behind an argument of vLLM's. ``section``: the engine's, ``extra``: the names in its
+    engine_kwargs.vllm."""
     if argument in extra:
         return f"{section}.engine_kwargs.vllm.{argument}"
     if section == _ROLLOUT and argument in _ENGINE_KEYS:

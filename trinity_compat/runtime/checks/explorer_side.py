@@ -14,7 +14,7 @@ from verl.workers.config import HFModelConfig
 from trinity_compat.containers import Tree
 from trinity_compat.explorer.engine import engine_args
 from trinity_compat.explorer.reward_model.arguments import reward_arguments
-from trinity_compat.explorer.reward_model.models import local_model
+from trinity_compat.explorer.reward_model.models import served_model
 from trinity_compat.runtime.checks.trainer_side import Stage
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -28,10 +28,9 @@ def engine_config(given: Tree, device: str, *, native: bool) -> None:
     engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
 
 
-def reward_engine(config: DictConfig, device: str) -> Tree:
-    """What the reward model's server is started with."""
-    verl = OmegaConf.to_container(config, resolve=True)
-    path, positions = local_model(verl)
+def reward_engine(verl: Tree, device: str, folder: Path) -> Tree:
+    """What the reward model's server is started with. ``folder``: for a model that is made here."""
+    path, positions = served_model(verl, folder / "reward_model")
     return reward_arguments(verl, model_path=path, device=device, positions=positions)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from trinity_compat import extras
 from trinity_compat.containers import Tree, section_at
@@ -84,9 +84,9 @@ class _Examination:
             self._reward_engine(spec)
 
     def _reward_engine(self, spec: RunSpec) -> None:
-        # The trainer's configuration, by which the others are built, has no reward model.
-        whole = OmegaConf.create(dict(spec.verl))
-        given = self._tried(SECTION, lambda: explorer_side.reward_engine(whole, self.spec.device))
+        # Not of the trainer's configuration, by which the others are built: that has no reward model.
+        made = partial(explorer_side.reward_engine, spec.verl, spec.device, self.folder)
+        given = self._tried(SECTION, made)
         if given is not None:
             self._engine(given, f"{SECTION}.rollout")
 
@@ -99,9 +99,7 @@ class _Examination:
                 self.report.unchecked.append(f"vLLM's arguments; {judge}, another release, says: {error}")
                 return
             name = blame.argument_of(error, given)
-            self._record(
-                error, blame.engine_key(name, extra, section) if name else section, exact=bool(name)
-            )
+            self._record(error, blame.engine_key(name, extra, section) if name else section, exact=bool(name))
 
     def _all(self, stages: Iterable[Stage]) -> bool:
         """Whether every stage passed; ends at the first that did not."""

@@ -10,8 +10,8 @@ from trinity_compat.translate.run_refusals import OTHER_ENGINES
 
 def on_vllm(verl: VerlView, section: str = ROLLOUT, who: str = "the explorer") -> Step:
     """The configuration with vLLM in place of another engine that veRL has; what is meant for that engine
-    alone (``engine_kwargs`` of its name) is left out by name. What it says for vLLM holds. ``section``: of the
-    engine, which is ``who``'s."""
+    alone (``engine_kwargs`` of its name) is left out by name. What it says for vLLM holds. ``section`` is
+    that of the engine, which is ``who``'s."""
     name = value_at(verl.tree, f"{section}.name")
     if name not in OTHER_ENGINES:
         return verl, []

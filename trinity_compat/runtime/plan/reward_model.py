@@ -1,8 +1,8 @@
 """The reward model: what serves it, and on which GPUs.
 
 Stock veRL 0.9.1 serves it on the trainer's GPUs in turns with everything else, or on a pool of its own
-(``reward.reward_model.enable_resource_pool``). Here its engines are awake for the whole run: on the pool, beside
-the launch's other GPUs; without one, on a share of them that ``translate`` has chosen. A CPU has one.
+(``reward.reward_model.enable_resource_pool``). Here its engines are awake for the whole run: on the pool,
+beside the launch's other GPUs; without one, on a share of them that ``translate`` has chosen. A CPU has one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Placed:
 
 
 def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int) -> Placed:
-    """``config``: the Trinity configuration. ``explorers``: those that serve a part of it each, as commands of
+    """``config``: the Trinity configuration. ``explorers``: how many serve a part of it each, as commands of
     their own. Raises UserError for a reward model that has no room."""
     if not value_at(verl.tree, ENABLE):
         return Placed(verl, [])
@@ -75,8 +75,8 @@ def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> Placed:
 def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, explorers: int) -> Placed:
     if mode == "colocate":
         raise UserError(
-            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward model"
-            " has no turn",
+            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward"
+            " model has no turn",
             hint=f"leave out --mode colocate; or {_OWN_POOL}",
         )
     total = verl.trainer.gpus
@@ -98,8 +98,8 @@ def _for_all(engines: int, explorers: int) -> int:
     """Raises UserError where explorers that are commands of their own cannot share them evenly."""
     if engines % explorers:
         raise UserError(
-            f"--explorers {explorers}, each a command of its own, cannot share {engines} engine(s) of the reward"
-            " model evenly",
+            f"--explorers {explorers}, each a command of its own, cannot share {engines} engine(s) of the"
+            " reward model evenly",
             hint="start the explorers with one command, or give the reward model more GPUs",
         )
     return engines
@@ -112,8 +112,8 @@ def _lowered(verl: VerlView, width: int) -> list[str]:
 
 
 def asked_of(config: Tree, engine: str, total: int) -> int | None:
-    """GPUs of the YAML's engines at the path ``engine``; None where it doesn't say, or speaks of another number
-    than ``total`` in all."""
+    """GPUs of the YAML's engines at the path ``engine``; None where it doesn't say, or speaks of another
+    number than ``total`` in all."""
     reading = TrinityReader(config)
     engines = reading.get(f"{engine}.engine_num")
     cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]

@@ -2,8 +2,8 @@
 
 veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
 ``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
-``cluster``, less the reward model's, the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its own (``rollout.nnodes``),
-they stay beside the trainer's; and a CPU has none to split.
+``cluster``, less the reward model's, the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its
+own (``rollout.nnodes``), they stay beside the trainer's; and a CPU has none to split.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
 
 
 def _split(verl: VerlView, asked: int | None, auxiliary: int) -> _Share:
-    """``auxiliary``: GPUs that are neither side's. The first sizes that fit, the sequence's and the engine's being halved, as neither changes what is
-    computed. A Megatron model's sequence stays: its sizes say where its weights lie, in checkpoints too."""
+    """``auxiliary``: GPUs that are neither side's. The first sizes that fit, the sequence's and the engine's
+    being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
+    its weights lie, in checkpoints too."""
     sequence, width = sharing(ACTOR, verl.size, megatron=verl.megatron), verl.rollout.tensor_parallel
     for sp in [sequence] if verl.megatron else halvings(sequence):
         for tp in halvings(width):

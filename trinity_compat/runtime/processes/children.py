@@ -38,8 +38,8 @@ def die_of_ctrl_c() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its own
-    name. ``serves``: it runs for the others, and a run is done without it."""
+    """What to start. ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its
+    own name. ``serves``: it runs for the others, and a run is done without it."""
 
     role: str
     name: str

@@ -50,7 +50,8 @@ def _with_reward_model(made: RunPlan, commands: list[Command], ray_address: str)
         return commands
     token, number = {TOKEN: uuid.uuid4().hex}, made.explorer
     bench = made.spec.mode == ROLE
-    name = f"{REWARD_MODEL}_{ROLE}" if bench else REWARD_MODEL if number is None else f"{REWARD_MODEL}_{number}"
+    beside = ROLE if bench else number  # another command of the job may serve it too
+    name = REWARD_MODEL if beside is None else f"{REWARD_MODEL}_{beside}"
     # Explorers that are commands of their own have a reward model each.
     parts = 1 if number is None else made.spec.explorers
     words = ("--reward-model", name, "--parts", str(parts), *(("--bench",) if bench else ()))

@@ -19,8 +19,8 @@ AUXILIARY = "explorer.auxiliary_models"
 MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
 _UPSTREAM = (
-    "upstream serves auxiliary models as chat models, and no workflow there asks this one for scores; our runtime"
-    " serves it with vLLM and scores as veRL does"
+    "upstream serves auxiliary models as chat models, and no workflow there asks this one for scores; our"
+    " runtime serves it with vLLM and scores as veRL does"
 )
 
 
