@@ -72,9 +72,8 @@ def reward_model_engines(verl: Tree, device: str) -> int:
     """Engines that serve the reward model of a planned run, 0 where it has none."""
     if not value_at(verl, f"{_REWARD}.enable"):
         return 0
-    section = section_at(verl, _REWARD)
-    places = int(section.get("nnodes") or 1) * int(section.get("n_gpus_per_node") or 1)
-    return max(1, places // reward_model_width(verl, device))
+    nodes, each = (int(value_at(verl, f"{_REWARD}.{name}") or 1) for name in ("nnodes", "n_gpus_per_node"))
+    return max(1, nodes * each // reward_model_width(verl, device))
 
 
 def reward_model_width(verl: Tree, device: str) -> int:

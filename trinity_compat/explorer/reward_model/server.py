@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat.addresses import LOOPBACK
 from trinity_compat.errors import RunError
 from trinity_compat.last_words import last_error
 from trinity_compat.parent_watch import SUPERVISOR, die_with_parent
@@ -44,9 +45,7 @@ class RewardServer:
     def start(self, arguments: Mapping[str, Any], device: str, port: int = 0) -> str:
         """Start the server; its address (host:port), at which nobody listens yet. ``port``: taken where it is
         free, as after a restart its clients still know it."""
-        import ray
-
-        host = ray.util.get_node_ip_address().strip("[]")
+        host = _host()
         self._address = f"{host}:{free_port(host, port)}"
         # With this actor's environment, in which Ray has put its GPUs. SUPERVISOR: a server that is killed
         # would leave vLLM's own processes behind, did they not watch it (plugins/vllm_entry.py).
@@ -80,6 +79,14 @@ class RewardServer:
     def pid(self) -> int:
         """The server's process."""
         return self._process.pid if self._process else 0
+
+
+def _host() -> str:
+    """Where the explorers reach this machine: by the loopback address where Ray has no other one."""
+    import ray
+
+    alone = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
+    return LOOPBACK if alone else str(ray.util.get_node_ip_address().strip("[]"))
 
 
 def _healthy(address: str) -> bool:
