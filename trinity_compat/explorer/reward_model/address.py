@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trinity_compat.buffer.api import Buffer
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.attend import LOOK_S, attended
+
+if TYPE_CHECKING:  # a dry run works without the packages of a run
+    from trinity_compat.buffer.api import Buffer
 
 ROLE = "reward_model"
 TOKEN = "TRINITY_COMPAT_REWARD_MODEL"  # of one start of a run: what an earlier one left is not meant

@@ -123,9 +123,8 @@ async def _in_front_of(servers: Sequence[str], before: str | None) -> AsyncItera
     port = free_port(host, int(before.rpartition(":")[2]) if before else 0)
     app = NaiveRouter(worker_urls=[f"http://{each}" for each in servers]).app
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
-    # Its own handlers would keep SIGTERM from this process.
-    server.capture_signals = contextlib.nullcontext
-    routing = asyncio.ensure_future(server.serve())
+    # In a thread of its own: in the main one it would keep SIGTERM from this process.
+    routing = asyncio.ensure_future(asyncio.to_thread(server.run))
     try:
         while not server.started:
             await asyncio.sleep(0.05)
@@ -147,7 +146,8 @@ def _nodes(spec: RunSpec, count: int, width: int) -> list[str | None]:
     engines, tp = engine_count(rollout, spec.device) * spec.explorers, engine_width(rollout, spec.device)
     for node in placement.engine_nodes(room, trainer, engines, tp) or ():
         room[node] -= tp
-    return list(placement.engine_nodes(room, trainer, count, width) or [None] * count)
+    chosen = placement.engine_nodes(room, trainer, count, width)
+    return [*chosen] if chosen else [None] * count
 
 
 def _actor(options: Mapping[str, Any]) -> Any:
