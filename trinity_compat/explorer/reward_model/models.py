@@ -63,7 +63,7 @@ def served_model(verl: Mapping[str, Any], made_in: Path) -> tuple[str, int | Non
 
     name = str(value_at(verl, MODEL))
     try:
-        path = copy_to_local(name)
+        path = _absolute(copy_to_local(name))
         config = AutoConfig.from_pretrained(path)
         if needs_head(verl, config.architectures or ()):
             seed = int(value_at(verl, "reward.reward_model.rollout.seed") or 0)
@@ -71,6 +71,12 @@ def served_model(verl: Mapping[str, Any], made_in: Path) -> tuple[str, int | Non
         return path, get_max_position_embeddings(config)
     except (OSError, ValueError) as error:
         raise RunError(f"{MODEL}={name}: {error}") from error
+
+
+def _absolute(path: str) -> str:
+    """A folder from wherever its server runs; a name on a hub as it is."""
+    folder = Path(path).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else path
 
 
 def _downloaded(path: str) -> Path:

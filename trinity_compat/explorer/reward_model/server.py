@@ -76,10 +76,6 @@ class RewardServer:
             return Seen(ready=False, code=code, why=last_error("".join(self._output)) or "")
         return Seen(ready=_healthy(self._address))
 
-    def pid(self) -> int:
-        """The server's process."""
-        return self._process.pid if self._process else 0
-
 
 def _host() -> str:
     """Where the explorers reach this machine: by the loopback address where Ray has no other one."""

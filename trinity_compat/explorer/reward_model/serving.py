@@ -35,7 +35,6 @@ class RewardServers:
     def __init__(self, spec: RunSpec, count: int) -> None:
         self._spec, self._count = spec, count
         self._actors: list[Any] = []
-        self._groups: list[Any] = []
 
     async def start(self, heart: Heartbeat, before: str | None) -> list[str]:
         """Addresses of the servers, all of which answer. ``before``: where an earlier one of this run was.
@@ -87,10 +86,10 @@ class RewardServers:
 
         width = reward_model_width(self._spec.verl, self._spec.device)
         nodes = _nodes(self._spec, self._count, width)
-        self._groups = [placement.place_engine(width, node) for node in nodes]
+        groups = [placement.place_engine(width, node) for node in nodes]
         return [
             {"num_gpus": width, "scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
-            for group in self._groups
+            for group in groups
         ]
 
 

@@ -17,10 +17,9 @@ from trinity_compat.gpus import reward_model_places
 from trinity_compat.runtime.plan import engine
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.translate.sections.gpus import halvings
-from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, POOL, share_of
+from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, POOL, TENSOR_PARALLEL, share_of
 from trinity_compat.translate.trinity_reader import TrinityReader
 
-_TP = f"{MODEL}.rollout.tensor_model_parallel_size"
 _ENGINE = f"{MODEL}.rollout.name"
 _POOL = (f"{MODEL}.nnodes", f"{MODEL}.n_gpus_per_node")
 _OWN_POOL = (
@@ -65,11 +64,11 @@ def _on_vllm(verl: VerlView) -> Step:
 
 def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> Placed:
     nodes, each = (verl.size(key) for key in _POOL)
-    width = next(tp for tp in halvings(verl.size(_TP)) if each % tp == 0)
+    width = next(tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if each % tp == 0)
     engines = _for_all(nodes * each // width, explorers)
     told = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
     added = -(-nodes * each // verl.trainer.gpus_per_node) * verl.trainer.gpus_per_node
-    return Placed(verl.changed({_TP: width}), [*lines, *_lowered(verl, width), told], added=added)
+    return Placed(verl.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(verl, width), told], added=added)
 
 
 def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, explorers: int) -> Placed:
@@ -81,7 +80,7 @@ def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, 
         )
     total = verl.trainer.gpus
     # One GPU at least is left to each side.
-    width = next((tp for tp in halvings(verl.size(_TP)) if tp <= total - 2), None)
+    width = next((tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if tp <= total - 2), None)
     if width is None:
         raise UserError(
             f"{ENABLE}=True: {total} GPU(s) hold no trainer, explorer and reward model beside each other",
@@ -106,9 +105,9 @@ def _for_all(engines: int, explorers: int) -> int:
 
 
 def _lowered(verl: VerlView, width: int) -> list[str]:
-    if width == verl.size(_TP):
+    if width == verl.size(TENSOR_PARALLEL):
         return []
-    return [f"{_TP} = {width}: the reward model's share of the GPUs holds no more"]
+    return [f"{TENSOR_PARALLEL} = {width}: the reward model's share of the GPUs holds no more"]
 
 
 def asked_of(config: Tree, engine: str, total: int) -> int | None:

@@ -14,6 +14,7 @@ from trinity_compat.translate.trinity_reader import TrinityReader
 MODEL = "reward.reward_model"
 ENABLE = f"{MODEL}.enable"
 POOL = f"{MODEL}.enable_resource_pool"
+TENSOR_PARALLEL = f"{MODEL}.rollout.tensor_model_parallel_size"
 FUNCTION = "reward.custom_reward_function"
 AUXILIARY = "explorer.auxiliary_models"
 MANAGER = "reward.reward_manager.name"
@@ -51,7 +52,7 @@ def scoring(reading: TrinityReader) -> Told:
         Pair(f"{arguments}.custom_reward_function.path", f"{FUNCTION}.path"),
         Pair(f"{arguments}.custom_reward_function.name", f"{FUNCTION}.name"),
         Pair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
-        Pair(f"{AUXILIARY}.0.tensor_parallel_size", f"{MODEL}.rollout.tensor_model_parallel_size"),
+        Pair(f"{AUXILIARY}.0.tensor_parallel_size", TENSOR_PARALLEL),
     )
     if reading.get(AUXILIARY):
         yield ENABLE, True
@@ -111,8 +112,10 @@ def share_of(total: int, width: int) -> int:
 
 
 def _tensor_parallel(view: LaunchView) -> int:
-    """The launch's; veRL's default, where a GPU is left to each side."""
-    size = view.size(f"{MODEL}.rollout.tensor_model_parallel_size")
+    """The launch's; veRL's default, where a GPU is left to each side. In the published guide: 1."""
+    if view.published and not view.is_set(TENSOR_PARALLEL):
+        return 1
+    size = view.size(TENSOR_PARALLEL)
     while size > max(1, pool_gpus(view) or math.prod(view.cluster) - 2):
         size //= 2
     return size
