@@ -253,8 +253,17 @@ def _expansion(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
     if kind == "ProcSubst":
         return [Seg("/dev/fd/63", where, quoted=True)]
     if kind == "ExtGlob":
-        return [Seg(part["Op"] + part["Pattern"]["Value"] + ")", where, own=True)]
+        return _extended_pattern(sh, unit, part, where)
     return [Seg(unit.text(part), where, Open(unit.text(part), where), quoted=True)]
+
+
+def _extended_pattern(sh: Shell, unit: Unit, part: Node, where: Where) -> Segs:
+    """``@(a|b)``. The parser leaves its words as text, so that what is expanded in them isn't known."""
+    text = part["Op"] + part["Pattern"]["Value"] + ")"
+    if any(char in text for char in "$`'\""):
+        sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
+        return [Seg("", where, Open(text, where))]
+    return _with_backslashes(unit, text, where)
 
 
 def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
@@ -262,7 +271,9 @@ def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
     shell = sh.copy()
     shell.stdout = []
     shell.capturing = sh.capturing or unit.text(part)
-    shell.guarded, shell.doubt = 0, None  # set -e counts in a substitution, also in one of a condition
+    shell.doubt = None
+    if "inherit_errexit" not in sh.options:  # bash doesn't hand set -e on
+        shell.options.discard("e")
     with sh.nested():
         shell.depth = sh.depth
         sh.substitution_status = sh.run(shell, part.get("Stmts") or [])
