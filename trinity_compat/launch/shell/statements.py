@@ -346,7 +346,7 @@ def _subshell(sh: Shell, node: Node) -> int:
 
 
 def _function(sh: Shell, node: Node) -> int:
-    sh.functions[node["Name"]["Value"]] = Function(node["Body"], sh.unit)
+    sh.functions[node["Name"]["Value"]] = Function(node["Body"], sh.unit, sh.scripts[-1])
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.core.quoted_defaults import unmasked
@@ -34,7 +35,7 @@ from trinity_compat.launch.words.segments import (
     value_of,
 )
 
-ASSIGNED = re.compile(r"[A-Za-z_]\w*=(?=~)")
+ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 
 
 def expand_words(sh: Shell, unit: Unit, nodes: Iterable[Node]) -> list[Value]:
@@ -276,9 +277,9 @@ def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
         shell.options.discard("e")
     with sh.nested():
         shell.depth = sh.depth
-        sh.substitution_status = sh.run(shell, part.get("Stmts") or [])
+        sh.status = sh.substitution_status = sh.run(shell, part.get("Stmts") or [])
     sh.doubt = shell.doubt
-    return strip_newlines(tuple(shell.stdout))
+    return strip_newlines(tuple(replace(bit, text=bit.text.replace("\0", "")) for bit in shell.stdout))
 
 
 def arithmetic_text(sh: Shell, unit: Unit, node: Node) -> tuple[str, list[Value]]:
