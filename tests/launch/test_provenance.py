@@ -293,6 +293,7 @@ def test_the_runtime_environment_of_a_ray_job(tmp_path):
         ("env -u A", ["B", "C"]),
         ("env -u A --unset=B", ["C"]),
         ("env -i", ["C"]),
+        ("env --ignore-environment", ["C"]),
         ("env -", ["C"]),
         ("env", ["A", "B", "C"]),
     ],

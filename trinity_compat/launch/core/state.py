@@ -87,6 +87,7 @@ class Function:
 
     body: Node
     unit: Unit
+    script: Value
 
 
 @dataclass(slots=True)

@@ -39,12 +39,17 @@ def rm(sh: Shell, given: Arguments) -> int:
 
 
 def cp(sh: Shell, given: Arguments) -> int:
-    """``cp file file``."""
+    """``cp file file``, ``cp files folder``."""
     paths = list(_paths(sh, given))
-    if len(paths) == len(given.operands) == 2 and sh.files.kind(paths[1]) != "dir":
-        content = sh.files.read(paths[0])
+    if len(paths) < len(given.operands) or len(paths) < 2:
+        return 0
+    *sources, target = paths
+    into = sh.files.kind(target) == "dir"
+    for source in sources:
+        content = sh.files.read(source)
         if content is not None:
-            sh.files.write(paths[1], content, append=False)
+            path = posixpath.join(target, posixpath.basename(source)) if into else target
+            sh.files.write(path, content, append=False)
     return 0
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.state import Discard, Shell, Variable
 from trinity_compat.launch.core.tree import Node
-from trinity_compat.launch.core.values import EMPTY, Value, derived, from_character, literal, text_of
+from trinity_compat.launch.core.values import EMPTY, Value, derived, doubt_in, from_character, text_of
 from trinity_compat.launch.words import expansion, parameters
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 
@@ -21,15 +21,27 @@ def assign(sh: Shell, node: Node) -> None:
     name = node["Name"]["Value"]
     append = bool(node.get("Append"))
     variable = sh.variables.get(name)
+    if variable is not None and variable.readonly:
+        sh.warn("TP107", f"{name} is readonly; bash refuses to change it")
+        raise Discard
     if "Array" in node:
         _assign_array(sh, name, node["Array"], append)
         return
     value = scalar_value(sh, node)
     if node.get("Index"):
         key = parameters.index_key(sh, sh.unit, name, node["Index"])
-        sh.set_element(name, key, as_integer(sh, variable, value, append, name), append=append)
+        before = Shell.as_array(variable or Variable()).get(key)
+        sh.set_element(
+            name, key, as_integer(sh, variable, value, before if append else None, name), append=append
+        )
         return
-    sh.set_scalar(name, as_integer(sh, variable, value, append, name), append=append)
+    _set_scalar(sh, name, value, append=append)
+
+
+def _set_scalar(sh: Shell, name: str, value: Value, *, append: bool) -> None:
+    variable = sh.variables.get(name)
+    before = variable.value if append and variable else None
+    sh.set_scalar(name, as_integer(sh, variable, value, before, name), append=append)
 
 
 def scalar_value(sh: Shell, node: Node) -> Value:
@@ -39,20 +51,22 @@ def scalar_value(sh: Shell, node: Node) -> Value:
     return expansion.expand_single(sh, sh.unit, node["Value"], tilde="assign")
 
 
-def as_integer(sh: Shell, variable: Variable | None, value: Value, append: bool, name: str) -> Value:
-    """Under ``declare -i`` the right side is an expression."""
+def as_integer(sh: Shell, variable: Variable | None, value: Value, before: Value | None, name: str) -> Value:
+    """Under ``declare -i`` the right side is an expression, added to what was there ``before`` by ``+=``."""
     if variable is None or "i" not in variable.attributes:
         return value
     used = [value]
     text = text_of(value)
-    if append and variable.value:
-        text = f"({text_of(variable.value) or 0})+({text or 0})"
-        used.append(variable.value)
+    if before:
+        text = f"({text_of(before) or 0})+({text or 0})"
+        used.append(before)
     try:
         number, used = expansion.evaluate_text(sh, text, used, sh.where)
     except BadArithmetic as error:
         sh.warn("TP108", f"{name}={text}: {error}", severity="error")
-        return literal("0", sh.where)
+        if doubt_in(used) is None:
+            raise Discard from None
+        number = 0
     return derived(str(number), used, text, sh.where)
 
 
@@ -63,6 +77,7 @@ def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
         _fill_table(sh, node, array)
     else:
         _fill_array(sh, node, array)
+        array = {key: as_integer(sh, old, value, None, name) for key, value in array.items()}
     sh.budget.fields(len(array))
     sh.put(name, replace(old, value=None, array=array, given=False))
 
@@ -104,13 +119,23 @@ def declare(sh: Shell, node: Node) -> int:
     sh.substitution_status = None
     kind = node["Variant"]["Value"]
     flags: list[str] = []
-    for arg in node.get("Args") or []:
-        if arg.get("Naked") and arg.get("Value") and not arg.get("Name"):
-            for value in expansion.expand_words(sh, sh.unit, [arg["Value"]]):
-                declare_text(sh, kind, flags, value)
+    # every word is expanded before the first name is set: in `local a=1 b=$a` b has the a from before
+    args = [(arg, _expanded(sh, arg)) for arg in node.get("Args") or []]
+    for arg, values in args:
+        if arg.get("Name"):
+            _declare_one(sh, kind, flags, arg, values)
             continue
-        _declare_one(sh, kind, flags, arg)
+        for value in values:
+            declare_text(sh, kind, flags, value)
     return 0
+
+
+def _expanded(sh: Shell, arg: Node) -> list[Value]:
+    """The words of an argument without a name, or the one value of ``name=value``."""
+    if not arg.get("Name"):
+        return expansion.expand_words(sh, sh.unit, [arg["Value"]]) if arg.get("Value") else []
+    plain = not (arg.get("Naked") or "Array" in arg or arg.get("Index"))
+    return [scalar_value(sh, arg)] if plain else []
 
 
 def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
@@ -128,23 +153,20 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
     prepare(sh, kind, flags, name, sets="=" in rest)
     for mark, append in (("+=", True), ("=", False)):
         if rest.startswith(mark):
-            sh.set_scalar(name, from_character(value, match.end() + len(mark)), append=append)
+            right = from_character(value, match.end() + len(mark))
+            _set_scalar(sh, name, right, append=append)
             break
     finish(sh, kind, flags, name)
 
 
-def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node) -> None:
+def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node, values: list[Value]) -> None:
     name = arg["Name"]["Value"]
     if _refuse_reference(sh, kind, flags, name):
         return
-    value = None
-    if not arg.get("Naked") and "Array" not in arg and not arg.get("Index"):
-        value = scalar_value(sh, arg)
     prepare(sh, kind, flags, name, sets=not arg.get("Naked"))
-    if value is not None:
-        append = bool(arg.get("Append"))
-        sh.set_scalar(name, as_integer(sh, sh.variables.get(name), value, append, name), append=append)
-    elif not arg.get("Naked"):
+    for value in values:
+        _set_scalar(sh, name, value, append=bool(arg.get("Append")))
+    if not values and not arg.get("Naked"):
         assign(sh, arg)
     finish(sh, kind, flags, name)
 

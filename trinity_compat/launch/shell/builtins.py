@@ -36,7 +36,7 @@ def _status(sh: Shell, args: Args) -> int:
 
 def _return(sh: Shell, args: Args) -> int:
     if not sh.calls:
-        return 1
+        return 2
     raise Return(_status(sh, args))
 
 
@@ -49,8 +49,8 @@ def _jump(sh: Shell, args: Args, *, again: bool) -> int:
 
 def _shift(sh: Shell, args: Args) -> int:
     text = text_of(args[0]) if args else "1"
-    count = int(text) if text.isdigit() and len(text) < 9 else 1
-    if count > len(sh.positional):
+    count = int(text) if text.isdigit() and len(text) < 9 else -1
+    if not 0 <= count <= len(sh.positional):
         return 1
     sh.positional = sh.positional[count:]
     return 0
@@ -95,6 +95,7 @@ def _shopt(sh: Shell, given: Arguments) -> int:
 
 
 def _unset(sh: Shell, given: Arguments) -> int:
+    status = 0
     for text in given.texts():
         name, bracket, index = text.partition("[")
         variable = sh.variables.get(name)
@@ -102,11 +103,12 @@ def _unset(sh: Shell, given: Arguments) -> int:
             sh.functions.pop(name, None)
         elif variable is not None and variable.readonly:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
+            status = 1
         elif bracket and variable is not None and variable.array is not None:
             variable.array.pop(parameters.key_of(sh, name, index[:-1], sh.where), None)
         else:
             sh.unset(name)
-    return 0
+    return status
 
 
 def _eval(sh: Shell, args: Args) -> int:
@@ -257,7 +259,7 @@ def _getopts(sh: Shell, args: Args) -> int:
         elif index < len(params):
             argument, following = params[index], (index + 2, 0)
         else:
-            result, argument = (":" if spec[0] == ":" else "?"), literal(letter, sh.where)
+            result, argument = (":", literal(letter, sh.where)) if spec[0] == ":" else ("?", None)
     elif result == "?" and spec[:1] == ":":
         argument = literal(letter, sh.where)
     _getopts_result(sh, name, result, argument, following)

@@ -57,11 +57,14 @@ def run_unit(sh: Shell, unit: Unit) -> int:
         _warn_of_line_ends(sh, unit)
         try:
             sh.status = 0 if not statements else sh.status
+            dropped = 0
             for statement in statements:
+                if statement["Pos"]["Line"] == dropped:  # what bash has read with the command that failed
+                    continue
                 try:
                     sh.run_statement(sh, statement)
                 except Discard:
-                    sh.status = 1
+                    sh.status, dropped = 1, statement["End"]["Line"]
         finally:
             sh.unit = before
         if problem:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
-from trinity_compat.launch.core.state import Shell, Variable
+from trinity_compat.launch.core.state import OPTION_LETTERS, Shell, Variable
 from trinity_compat.launch.core.tree import Node, Unit
 from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of
 from trinity_compat.launch.model import EnvRef, Open
@@ -37,7 +37,9 @@ def run_clause(sh: Shell, unit: Unit, node: Node) -> int:
     sh.doubt = None
     try:
         return 0 if _clause(sh, unit, node["X"]) else 1
-    except (BadTest, regex.BadExpression, BadArithmetic):
+    except BadArithmetic:
+        return 1
+    except (BadTest, regex.BadExpression):
         return 2
 
 
@@ -127,13 +129,18 @@ def _pattern_test(sh: Shell, unit: Unit, node: Node, operator: str, left: Value)
     _note(sh, left)
     right = expansion.expand_single(sh, unit, node["Y"])
     _note(sh, right)
-    fold = "nocasematch" in sh.options
     if operator == "=~":
-        return _regex(sh, unit, node["Y"], text_of(left), fold)
-    pattern = expansion.expand_pattern(sh, unit, node["Y"])
+        return _regex(sh, unit, node["Y"], text_of(left), "nocasematch" in sh.options)
+    return fits(sh, unit, node["Y"], text_of(left)) == (operator != "!=")
+
+
+def fits(sh: Shell, unit: Unit, pattern: Node, text: str) -> bool:
+    """Whether a text fits a pattern, as ``[[ == ]]`` and ``case`` ask."""
+    fold = "nocasematch" in sh.options
+    chars = expansion.expand_pattern(sh, unit, pattern)
     if fold:
-        pattern = [(char.lower(), quoted) for char, quoted in pattern]
-    return Matcher(text_of(left), sh.budget, fold).whole(glob(pattern)) == (operator != "!=")
+        chars = [(char.lower(), quoted) for char, quoted in chars]
+    return Matcher(text, sh.budget, fold).whole(glob(chars))
 
 
 def _regex(sh: Shell, unit: Unit, node: Node, text: str, fold: bool) -> bool:
@@ -161,7 +168,7 @@ def unary(sh: Shell, operator: str, operand: Value) -> bool:
     if operator in ("-v", "-R"):
         return _is_set(sh, text)
     if operator == "-o":
-        return text[:1] in sh.options or text in sh.options
+        return len(text) > 1 and OPTION_LETTERS.get(text, text) in sh.options
     if operator == "-t":  # training is started from files and schedulers, not at a terminal
         return False
     return _file_test(sh, operator, operand)
@@ -192,18 +199,20 @@ def _is_set(sh: Shell, text: str) -> bool:
 
 def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
     text = text_of(operand)
-    if not text and not operand:
-        return False
     if doubt_in([operand]):
         _note(sh, operand)
+        return False
+    if not text:
         return False
     path = sh.files_path(operand)
     kind = sh.files.kind(path)
     if kind is None:
         sh.doubt = sh.doubt or Open(f"{operator} {text}", sh.where)
         return False
-    if operator in ("-f", "-s"):
-        return kind == "file" and (operator == "-f" or sh.files.size(path) > 0)
+    if operator == "-f":
+        return kind == "file"
+    if operator == "-s":
+        return kind == "dir" or (kind == "file" and sh.files.size(path) > 0)
     if operator == "-d":
         return kind == "dir"
     if operator in ("-L", "-h"):
@@ -320,6 +329,8 @@ class _Test:
         if token == "(":
             self.at += 1
             value = self._either()
+            if self._peek() != ")":
+                raise BadTest("a ) is missing")
             self.at += 1
             return value
         rest = self.args[self.at :]

@@ -8,7 +8,7 @@ from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Bit, Value, derived, literal, text_of
 from trinity_compat.launch.programs import clock
 from trinity_compat.launch.shell.assignments import NAME
-from trinity_compat.launch.words.quoting import echo_escapes, quoted_for_eval
+from trinity_compat.launch.words.quoting import echo_escapes, format_escapes, quoted_for_eval
 
 DIRECTIVE = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
@@ -53,9 +53,10 @@ def printf(sh: Shell, args: list[Value]) -> int:
     if not args:
         return 2
     out = _Format(sh, args[1:]).run(text_of(args[0]))
+    if name and not NAME.fullmatch(name):
+        return 2
     if name:
-        if NAME.fullmatch(name):
-            sh.set_scalar(name, out)
+        sh.set_scalar(name, out)
     else:
         sh.write(out)
     return 0
@@ -90,9 +91,7 @@ class _Format:
         self._text(form[at:])
 
     def _text(self, text: str) -> None:
-        changed, stop = echo_escapes(_octal_without_zero(text))
-        self.out += literal(changed, self.sh.where)
-        self.stopped = self.stopped or stop
+        self.out += literal(format_escapes(text), self.sh.where)
 
     def _next(self) -> Value:
         self.at += 1
@@ -139,7 +138,8 @@ def _numeric(kind: str, flags: str, precision: str | None, text: str) -> str:
     number = _integer(text)
     if kind in "xXou" and number < 0:
         number += 1 << 64
-    return (form + digits + {"u": "d", "i": "d"}.get(kind, kind)) % number if kind in "diuxXo" else ""
+    text = (form + digits + {"u": "d", "i": "d"}.get(kind, kind)) % number if kind in "diuxXo" else ""
+    return text.replace("0o", "0", 1)  # of %#o
 
 
 def _float(text: str) -> float:

@@ -51,7 +51,7 @@ def read(sh: Shell, given: Arguments) -> int:
 
 
 def _store(sh: Shell, line: Value, given: Arguments, names: list[str]) -> None:
-    raw, ifs = given.has("r"), expansion.ifs_of(sh)
+    raw, ifs = given.has("r"), "" if given.has("N") else expansion.ifs_of(sh)
     if given.has("a"):
         pieces = _split(line, ifs, 0, raw)
         sh.put(given.text("a"), Variable(array=dict(enumerate(pieces))))

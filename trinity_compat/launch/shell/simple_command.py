@@ -60,8 +60,11 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
     if name in sh.aliases and "expand_aliases" in sh.options:
         alias = [(*expansion.literal(word, sh.where),) for word in sh.aliases[name].split()]
         # bash doesn't expand an alias within itself (`alias ls='ls -l'`)
-        sh.aliases = {key: value for key, value in sh.aliases.items() if key != name}
-        return dispatch(sh, [*alias, *fields[1:]], prefix)
+        text = sh.aliases.pop(name)
+        try:
+            return dispatch(sh, [*alias, *fields[1:]], prefix)
+        finally:
+            sh.aliases[name] = text
     builtin = builtins.TABLE.get(name)
     if builtin is not None:
         with _temporary(sh, prefix):
@@ -95,6 +98,7 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
     sh.positional, sh.unit, sh.loops, sh.waits = args, function.unit, 0, False
     sh.calls += 1
     sh.frames.append(name)
+    sh.scripts.append(function.script)
     try:
         with sh.nested(), sh.scope():
             return sh.run_statement(sh, function.body)
@@ -103,6 +107,7 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
     finally:
         sh.calls -= 1
         sh.frames.pop()
+        sh.scripts.pop()
         sh.positional, sh.unit, sh.loops, sh.waits = saved
 
 

@@ -10,14 +10,13 @@ import re
 from collections.abc import Callable
 
 from trinity_compat.launch.core import bounds
-from trinity_compat.launch.core.state import Exit, Function, Jump, Return, Shell
+from trinity_compat.launch.core.state import Discard, Exit, Function, Jump, Return, Shell
 from trinity_compat.launch.core.tree import Node
 from trinity_compat.launch.core.values import Value, text_of
 from trinity_compat.launch.model import EnvRef, Open
 from trinity_compat.launch.shell import assignments, code, conditions, redirections, simple_command
 from trinity_compat.launch.words import expansion
 from trinity_compat.launch.words.arithmetic import BadArithmetic
-from trinity_compat.launch.words.matching import Matcher, glob
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
 # What never changes as the condition of a loop.
@@ -40,6 +39,8 @@ def run_isolated(sh: Shell, statements: list[Node]) -> int:
         run_list(sh, statements)
     except (Exit, Return) as left:
         sh.status = left.status
+    except Discard:
+        sh.status = 1
     except Jump:  # a break in a subshell ends only that
         pass
     sh.status = code.end(sh, sh.status)
@@ -369,11 +370,7 @@ def _case(sh: Shell, node: Node) -> int:
 
 
 def _case_matches(sh: Shell, item: Node, subject: Value) -> bool:
-    for pattern in item["Patterns"]:
-        chars = expansion.expand_pattern(sh, sh.unit, pattern)
-        if Matcher(text_of(subject), sh.budget).whole(glob(chars)):
-            return True
-    return False
+    return any(conditions.fits(sh, sh.unit, pattern, text_of(subject)) for pattern in item["Patterns"])
 
 
 def _block(sh: Shell, node: Node) -> int:
@@ -389,7 +386,7 @@ def _subshell(sh: Shell, node: Node) -> int:
 
 
 def _function(sh: Shell, node: Node) -> int:
-    sh.functions[node["Name"]["Value"]] = Function(node["Body"], sh.unit)
+    sh.functions[node["Name"]["Value"]] = Function(node["Body"], sh.unit, sh.scripts[-1])
     return 0
 
 

@@ -124,15 +124,13 @@ def _range(text: str) -> list[list[Token]] | None:
         return [[chr(n)] for n in _numbers(ord(match[4]), ord(match[5]), int(match[6] or 1))]
     width = _width(match[1], match[2])
     numbers = _numbers(int(match[1]), int(match[2]), int(match[3] or 1))
-    return [list(f"{n:0{width + (n < 0)}d}" if width else str(n)) for n in numbers]
+    return [list(f"{n:0{width}d}") for n in numbers]
 
 
 def _width(first: str, last: str) -> int:
-    """Zero padding is asked for by a leading zero."""
-    digits = [text.lstrip("-") for text in (first, last)]
-    if any(len(d) > 1 and d[0] == "0" for d in digits):
-        return max(len(d) for d in digits)
-    return 0
+    """Zero padding is asked for by a leading zero; a sign counts as a digit does."""
+    padded = any(re.match("-?0.", text) for text in (first, last))
+    return max(len(first), len(last)) if padded else 0
 
 
 def _numbers(first: int, last: int, step: int) -> range:

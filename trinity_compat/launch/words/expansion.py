@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.core.quoted_defaults import unmasked
@@ -34,7 +35,7 @@ from trinity_compat.launch.words.segments import (
     value_of,
 )
 
-ASSIGNED = re.compile(r"[A-Za-z_]\w*=(?=~)")
+ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 
 
 def expand_words(sh: Shell, unit: Unit, nodes: Iterable[Node]) -> list[Value]:
@@ -253,8 +254,17 @@ def _expansion(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
     if kind == "ProcSubst":
         return [Seg("/dev/fd/63", where, quoted=True)]
     if kind == "ExtGlob":
-        return [Seg(part["Op"] + part["Pattern"]["Value"] + ")", where, own=True)]
+        return _extended_pattern(sh, unit, part, where)
     return [Seg(unit.text(part), where, Open(unit.text(part), where), quoted=True)]
+
+
+def _extended_pattern(sh: Shell, unit: Unit, part: Node, where: Where) -> Segs:
+    """``@(a|b)``. The parser leaves its words as text, so that what is expanded in them isn't known."""
+    text = part["Op"] + part["Pattern"]["Value"] + ")"
+    if any(char in text for char in "$`'\""):
+        sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
+        return [Seg("", where, Open(text, where))]
+    return _with_backslashes(unit, text, where)
 
 
 def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
@@ -262,12 +272,14 @@ def command_output(sh: Shell, unit: Unit, part: Node) -> Value:
     shell = sh.copy()
     shell.stdout = []
     shell.capturing = sh.capturing or unit.text(part)
-    shell.guarded, shell.doubt = 0, None  # set -e counts in a substitution, also in one of a condition
+    shell.doubt = None
+    if "inherit_errexit" not in sh.options:  # bash doesn't hand set -e on
+        shell.options.discard("e")
     with sh.nested():
         shell.depth = sh.depth
-        sh.substitution_status = sh.run(shell, part.get("Stmts") or [])
+        sh.status = sh.substitution_status = sh.run(shell, part.get("Stmts") or [])
     sh.doubt = shell.doubt
-    return strip_newlines(tuple(shell.stdout))
+    return strip_newlines(tuple(replace(bit, text=bit.text.replace("\0", "")) for bit in shell.stdout))
 
 
 def arithmetic_text(sh: Shell, unit: Unit, node: Node) -> tuple[str, list[Value]]:

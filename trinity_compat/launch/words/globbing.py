@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from trinity_compat.launch.core.files import absolute
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Value, literal, text_of
 from trinity_compat.launch.words.matching import Chars, Matcher, glob
 from trinity_compat.launch.words.segments import Segs, field_value
 
+SPECIAL = re.compile(r"[*?[]|[+@!]\(")
+
 
 def expand(sh: Shell, field: Segs) -> list[Value] | None:
     """The paths that a field matches; None when it stays what it is."""
-    if "f" in sh.options or not any(not s.quoted and any(c in s.text for c in "*?[") for s in field):
+    if "f" in sh.options or not any(not s.quoted and SPECIAL.search(s.text) for s in field):
         return None
     chars: Chars = [(char, seg.quoted) for seg in field for char in seg.text]
     where = field_value(field, sh.where)[0].where
@@ -42,7 +46,7 @@ def _match(sh: Shell, chars: Chars) -> list[str]:
 
 def _descend(sh: Shell, base: str, component: Chars, last: bool) -> list[str]:
     end = "" if last else "/"
-    if not any(not quoted and char in "*?[" for char, quoted in component):
+    if not SPECIAL.search("".join(char for char, quoted in component if not quoted)):
         path = base + "".join(char for char, _ in component)
         return [path + end] if not last or _exists(sh, path) else []
     folder = absolute(text_of(sh.cwd), base)

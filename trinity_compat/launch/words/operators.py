@@ -42,8 +42,8 @@ def apply(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
 
 
 def change_case(text: str, operator: str, pattern: Chars, budget: Budget) -> str:
-    """``^ ^^ , ,, ~ ~~``."""
-    change = {"^": str.upper, ",": str.lower, "~": str.swapcase}[operator[0]]
+    """``^ ^^ , ,,``."""
+    change = str.upper if operator[0] == "^" else str.lower
     if not pattern:
         return change(text) if len(operator) == 2 else change(text[:1]) + text[1:]
     sequence = glob(pattern)
@@ -103,7 +103,7 @@ def prefix_end(text: str, pattern: Chars, *, longest: bool, budget: Budget, reve
 
 
 def _replace(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
-    spec = part["Repl"]
+    spec = _with_slash(part["Repl"])
     orig, everywhere, anchor = dict(spec.get("Orig") or {}), bool(spec.get("All")), ""
     parts = list(orig.get("Parts") or [])
     if parts and parts[0]["Type"] == "Lit" and parts[0]["Value"][:1] in "#%" and not everywhere:
@@ -117,6 +117,19 @@ def _replace(sh: Shell, unit: Unit, part: Node, value: Value) -> Value:
     if text == text_of(value) and doubt_in([value]) is None:
         return value
     return derived(text, [value, *new], unit.text(part), unit.where(part))
+
+
+def _with_slash(spec: Node) -> Node:
+    """``${name////_}``: the parser takes all of ``/_`` for the new text, for bash the pattern is a slash."""
+    parts = list((spec.get("With") or {}).get("Parts") or [])
+    if spec.get("Orig") or not spec.get("All") or not parts or not parts[0].get("Value", "").startswith("/"):
+        return spec
+    new = [{**parts[0], "Value": parts[0]["Value"][1:]}, *parts[1:]]
+    return {
+        **spec,
+        "Orig": {**spec["With"], "Parts": [{**parts[0], "Value": "/"}]},
+        "With": {**spec["With"], "Parts": new},
+    }
 
 
 def replacement_pieces(sh: Shell, unit: Unit, node: Node | None) -> list[str | None]:
@@ -219,8 +232,6 @@ def slice_list(sh: Shell, unit: Unit, part: Node, values: list[Value], *, keep_z
     pool = [sh.name, *values] if keep_zero else values
     start = offset if offset >= 0 else len(pool) + offset
     if start < 0:
-        return []
-    if keep_zero and offset < 0 and start == 0:
         return []
     stop = len(pool) if length is None else start + length[0]
     return pool[start : max(start, stop)]

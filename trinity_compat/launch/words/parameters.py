@@ -38,6 +38,7 @@ SHELL_FACTS = {
     "EUID": "0",
 }
 SHELL_ARRAYS = ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS", "BASH_VERSINFO")
+OPTION_ORDER = "abefhkmnptuvxBCEHPT"  # of the letters in $-
 VERSION_PARTS = ("5", "2", "15", "1", "release", "x86_64-pc-linux-gnu")
 
 
@@ -96,7 +97,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
     if name == "#":
         return literal(str(len(sh.positional)), where)
     if name == "-":
-        return literal("hB" + "".join(sorted(o for o in sh.options if len(o) == 1)), where)
+        return literal("".join(o for o in OPTION_ORDER if o in sh.options or o in "hB"), where)
     if name == "LINENO":
         return literal(str(where.line), where)
     if name in ("@", "*"):

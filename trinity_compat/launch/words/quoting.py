@@ -13,6 +13,10 @@ ECHO_ESCAPE = re.compile(
 )
 
 
+# In the format of printf: as in $'…', without \\cx.
+FORMAT_ESCAPE = re.compile(ANSI_ESCAPE.pattern.replace("c(.)", "((?!))"), re.S)
+
+
 def double_quoted(text: str, *, heredoc: bool = False, braced: bool = False) -> str:
     """The characters of a text in double quotes; ``braced`` in a ``${…}`` there."""
     if "\\" not in text:
@@ -24,15 +28,30 @@ def double_quoted(text: str, *, heredoc: bool = False, braced: bool = False) -> 
 def ansi_c(text: str) -> str:
     """The characters of ``$'text'``."""
     out = ANSI_ESCAPE.sub(_ansi_char, text) if "\\" in text else text
-    return out.split("\0", 1)[0]
+    return with_bytes(out.split("\0", 1)[0])
+
+
+def format_escapes(text: str) -> str:
+    """What ``printf`` makes of its format, without the directives."""
+    return with_bytes(FORMAT_ESCAPE.sub(_ansi_char, text)) if "\\" in text else text
+
+
+def with_bytes(text: str) -> str:
+    """Bytes that were written one by one, together the characters that they encode."""
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
+def _byte(number: int) -> str:
+    return chr(number) if number < 0x80 else chr(0xDC00 + number)
 
 
 def _ansi_char(match: re.Match[str]) -> str:
-    for group in (1, 2, 3):
-        if match[group]:
-            return _code_point(int(match[group], 16))
+    if match[1]:
+        return _byte(int(match[1], 16))
+    if match[2] or match[3]:
+        return _code_point(int(match[2] or match[3], 16))
     if match[4]:
-        return chr(int(match[4], 8) & 0xFF)
+        return _byte(int(match[4], 8) & 0xFF)
     if match[5]:
         return chr(ord(match[5].upper()) ^ 0x40) if match[5].isascii() else match[5]
     char = match[6]
@@ -53,21 +72,22 @@ def echo_escapes(text: str) -> tuple[str, bool]:
         nonlocal stop
         if stop:
             return ""
-        for group in (1, 2, 3):
-            if match[group]:
-                return _code_point(int(match[group], 16))
+        if match[1]:
+            return _byte(int(match[1], 16))
+        if match[2] or match[3]:
+            return _code_point(int(match[2] or match[3], 16))
         if match[5] is None:
-            return chr(int(match[4] or "0", 8) & 0xFF)
+            return _byte(int(match[4] or "0", 8) & 0xFF)
         if match[5] == "c":
             stop = True
             return "\0"
         return "\\" if match[5] == "\\" else ANSI[match[5]]
 
-    out = ECHO_ESCAPE.sub(change, text)
+    out = with_bytes(ECHO_ESCAPE.sub(change, text))
     return (out.split("\0", 1)[0] if stop else out), stop
 
 
 def quoted_for_eval(text: str) -> str:
     """``printf %q``: text that ``eval`` and ``ssh`` read as one word. Printable text only."""
-    out = re.sub(r"([^\w@%+=:./\-\x80-\U0010ffff])", r"\\\1", text)
-    return "\\" + out if text[:1] in ("~", "#") and out[0] == text[0] else out or "''"
+    out = re.sub(r"([^\w@%+=:./\-~#\x80-\U0010ffff])|(?<=[=:])~|^[~#]", r"\\\g<0>", text)
+    return out or "''"

@@ -22,7 +22,7 @@ from trinity_compat.launch.words.matching import (
     bracket,
 )
 
-MOST = 255  # POSIX: RE_DUP_MAX
+MOST = 32767  # RE_DUP_MAX of glibc
 UNREAD = frozenset("wWsSbB<>`'123456789")  # after a backslash
 
 
@@ -59,7 +59,9 @@ class _Parser:
             char = self._peek()
             if char == "|" or (nested and char == ")"):
                 break
-            if char in ("*", "+", "?", "{") and out:
+            if char in ("*", "+", "?", "{"):
+                if not out or isinstance(out[-1], Edge):
+                    raise BadExpression(f"nothing stands before {char}")
                 out[-1] = self._repeat(out[-1], char)
             else:
                 out.append(self._atom(char))
@@ -99,10 +101,14 @@ class _Parser:
         while self._peek() and self._peek() != "}":
             text += self._peek()
             self.at += 1
+        if not self._peek():
+            raise BadExpression("unmatched {")
         self.at += 1
         least, comma, most = text.partition(",")
         least = least or "0" * len(comma)
         if not least.isdigit() or (most and not most.isdigit()) or int(most or least) > MOST:
+            raise BadExpression("bad {…}")
+        if most and int(most) < int(least):
             raise BadExpression("bad {…}")
         return Repeat(item, int(least), int(most) if most else (None if comma else int(least)))
 
