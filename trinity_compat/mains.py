@@ -147,6 +147,11 @@ def find(words: Sequence[str], cwd: str, taught: Mapping[str, str] = NOTHING_TAU
     return _Line(words, cwd, taught).program(0)
 
 
+def started(words: Sequence[str], cwd: str) -> Found | None:
+    """The module or file of Python's that a command line starts, whatever it does."""
+    return _Line(words, cwd, every=True).program(0)
+
+
 def teachings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     """``MODULE=MAIN`` pairs as `find` takes them; a module may be spelled as its file.
 
@@ -284,6 +289,7 @@ class _Line:
     cwd: str
     taught: Mapping[str, str] = field(default_factory=dict)
     nested: int = 0
+    every: bool = False  # any module counts
 
     def program(self, at: int) -> Found | None:
         name = self.words[at].rsplit("/", 1)[-1]
@@ -295,6 +301,8 @@ class _Line:
     def _main(self, arguments: int, module: str) -> Found | None:
         """A module that is started, where it trains: one that the user named, veRL's by its name, another's
         by its overrides."""
+        if self.every:
+            return Found(module, arguments)
         if main := self.taught.get(module) or stand_in(module, self.words[arguments:]):
             return Found(module, arguments, main=main)
         if not is_training(module):

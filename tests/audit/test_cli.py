@@ -292,3 +292,12 @@ def test_the_keys_of_a_main_that_is_not_translated_are_judged_where_they_are_mai
     (launch,) = launches(script)["launches"]
     found = {finding["key"]: finding["status"] for finding in launch["findings"]}
     assert launch["outcome"] == "refused" and found["trainer.total_epochs"] == "mapped"
+
+
+def test_every_stray_word_of_a_launch_is_named(folder):
+    script = folder / "stray.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet if ready then\n")
+    (launch,) = launches(script)["launches"]
+    assert all(f"'{word}' has no '='" in launch["refused"] for word in ("if", "ready", "then"))
+    _, text = audit(script)
+    assert all(f"'{word}'" in text for word in ("if", "ready", "then"))

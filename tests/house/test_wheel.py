@@ -34,6 +34,8 @@ CASES = {
     ("parse",): ("run.sh", 0, "verl.trainer.main_ppo"),
     ("plugin-dir",): ("", 0, "upstream"),
     ("profile",): ("cpu", 0, "attn_implementation"),
+    ("rules", "families"): ("", 0, "verl-agent"),
+    ("rules", "init"): ("run.sh", 0, "has its place already"),
     ("run",): ("run.sh", *NEEDS_RUN),
     ("status",): ("job", *NEEDS_RUN),
     ("studio",): (".", 2, "hint: pip install 'trinity-compat[studio]'"),

@@ -71,3 +71,39 @@ def test_the_refusal_of_another_main_names_the_option():
     with pytest.raises(UserError) as error:
         mains.refuse("skyrl.train.main_base")
     assert "--main skyrl.train.main_base=verl.trainer.main_ppo" in str(error.value)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    files = {
+        "train.py": '@hydra.main(config_path="config", config_name="base")\ndef main(config): ...\n',
+        "pkg/go.py": '@hydra.main(config_path="../config", config_name="base")\ndef main(config): ...\n',
+        "tool.py": '@hydra.main(config_path="config", config_name="tool")\ndef main(config): ...\n',
+        "plain.py": "print('hydra')\n",
+        "config/base.yaml": "defaults:\n  - ppo_trainer\n  - _self_\n",
+        "config/_2_game.yaml": "defaults:\n  - base\n",
+        "config/own.yaml": "actor_rollout_ref:\n  rollout: {n: 2}\n",
+        "config/tool.yaml": "defaults:\n  - tool\nmodel: x\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"import hydra\n{text}" if name.endswith(".py") else text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("python train.py --config-name _2_game", "train"),
+        ("python train.py", "train"),
+        ("python -m pkg.go --config-name=own trainer.x=1", "pkg.go"),
+        ("python tool.py --config-name base", "tool"),
+        ("python tool.py", ""),
+        ("python plain.py", ""),
+        ("python missing.py", ""),
+        ("python -c pass", ""),
+    ],
+)
+def test_a_hydra_main_in_the_tree_counts_where_its_configuration_has_verl_s_sections(tree, line, module):
+    launches = read_text(f"{line}\n", cwd=tree).launches
+    assert [(one.module, one.main) for one in launches] == ([(module, PPO)] if module else [])

@@ -68,7 +68,7 @@ def test_the_audit_says_how_far_the_fork_is_from_veRL(script: Path) -> None:
     assert launch["fork"]["nearest"] == launch["verl_version"]["value"] == "0.4.1"
     assert set(launch["fork"]["fork_keys"]) == {f"{ACTOR}.slip_cost", "env.seed", "env.turns"}
     assert launch["fork"]["changed"] == {f"{ACTOR}.entropy_coeff": [0.01, 0], f"{ACTOR}.ppo_epochs": [2, 1]}
-    warning = next(w for w in launch["warnings"] if w["code"] == "TW020")
+    warning = next(w for w in launch["warnings"] if w["code"] == "TW019")
     assert "ppo_epochs=2 (not 1)" in warning["message"] and "0.4.1, the nearest release" in warning["message"]
 
 

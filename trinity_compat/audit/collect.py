@@ -10,6 +10,7 @@ from typing import Any
 
 from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
+from trinity_compat.audit.phrases import listed
 from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
@@ -192,7 +193,7 @@ def _audited(
     findings = _with_left_out(config, found)
     _assert_accounted(config, {finding.key for finding in findings})
     broken = [f"{d.where}: {d.message}" for d in config.diagnostics if d.severity == "error"]
-    refused = [why, *broken[:1], "; ".join(map(_one_line, found.refused))]
+    refused = [why, listed(broken, between="; "), "; ".join(map(_one_line, found.refused))]
     return LaunchAudit(
         source=source or launch.where.file,
         where=launch.where,

@@ -59,7 +59,7 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}{ending}"
 
 
-def listed(places: Sequence[str], limit: int = 5) -> str:
+def listed(places: Sequence[str], limit: int = 5, between: str = ", ") -> str:
     """The first places, and how many more there are."""
     more = len(places) - limit
-    return ", ".join(places[:limit]) + (f" and {more} more" if more > 0 else "")
+    return between.join(places[:limit]) + (f" and {more} more" if more > 0 else "")

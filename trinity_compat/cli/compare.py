@@ -14,6 +14,7 @@ from trinity_compat.compare.margins import Margins
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.verdict import Comparison
 from trinity_compat.errors import UserError
+from trinity_compat.translate.rows import rules_of
 
 
 @click.command(name="compare")
@@ -24,6 +25,7 @@ from trinity_compat.errors import UserError
 @click.option("--paired", is_flag=True, help="The k-th run of each side has the same seed.")
 @click.option("--metric", "metrics", multiple=True, help="Only metrics that begin so; may be repeated.")
 @click.option("--pair", "pairs", multiple=True, metavar="THEIRS=OURS", help="Treat metric THEIRS as OURS.")
+@click.option("--rules", metavar="FILE|FAMILY", help="Rules whose `metrics` are such pairs (docs/rules.md).")
 @click.option(
     "--margin",
     "margins",
@@ -47,6 +49,7 @@ def command(
     paired: bool,
     metrics: tuple[str, ...],
     pairs: tuple[str, ...],
+    rules: str | None,
     margins: tuple[str, ...],
     margin_file: Path | None,
     plan: str | None,
@@ -69,7 +72,9 @@ def command(
     if configs:
         return _compare_configs(sides, form, output)
     given = _margins(margins, margin_file)
-    options = CompareOptions(axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs), given)
+    options = CompareOptions(
+        axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs, rules), given
+    )
     if plan is not None:
         return _plan(sides, plan, options, form, output)
     return _compare_runs(sides, options, assertions, form, output)
@@ -162,11 +167,13 @@ def _margins(margins: tuple[str, ...], file: Path | None) -> Margins:
     return Margins({**given, **asked}, frozenset(asked))
 
 
-def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+def _pairs(pairs: tuple[str, ...], rules: str | None) -> dict[str, str]:
+    """What ``--pair`` says, over the metrics that the rules name."""
     for pair in pairs:
         if "=" not in pair:
             raise UserError(f"--pair {pair!r} has no '='", hint="--pair eval/gsm8k/accuracy=val-core/…")
-    return dict(pair.split("=", 1) for pair in pairs)
+    named = dict(rules_of(rules).metrics) if rules else {}
+    return named | dict(pair.split("=", 1) for pair in pairs)
 
 
 def _render(comparisons: list[Comparison], form: str) -> str:

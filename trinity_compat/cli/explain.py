@@ -10,7 +10,7 @@ from trinity_compat.translate.rows import load_rows
 
 @click.command(name="explain")
 @click.argument("names", nargs=-1, required=True, metavar="KEY…")
-@click.option("--rules", type=click.Path(exists=True, dir_okay=False), help="Rows of your own.")
+@click.option("--rules", metavar="FILE|FAMILY", help="Rules over the shipped ones (docs/rules.md).")
 def command(names: tuple[str, ...], rules: str | None) -> None:
     """Explain KEY: a veRL key, a path of the Trinity YAML, or a code (TC020, TW003)."""
     table = load_rows(rules)

@@ -97,10 +97,9 @@ def command(
 
     Words after -- go to the script as its arguments.
     """
-    taught = taught_mains(mains, rules)
-    if rules and Path(rules).is_file():
-        rules = str(Path(rules).absolute())  # the script may change its folder
-    options = RunOptions(mains=taught, rules=rules, **given)  # type: ignore[arg-type]
+    # The script may start its launches in another folder.
+    named = str(Path(rules).absolute()) if rules and Path(rules).exists() else rules
+    options = RunOptions(mains=taught_mains(mains, rules), rules=named, **given)  # type: ignore[arg-type]
     if options.gpus is not None and not options.dry_run:
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"

@@ -26,7 +26,7 @@ def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:
     if launch.main:
         why = "--main or a rule says so" if launch.module in view.options.mains else "its keys are veRL's"
         yield Caution(
-            "TW019",
+            "TW020",
             f"{launch.module} is not veRL's own main; it is taken for {launch.main}: {why}. What its trainer "
             "does otherwise is not in the YAML",
             launch.where,

@@ -16,7 +16,7 @@ from trinity_compat.translate.pinned import pinned_defaults, same
 from trinity_compat.translate.rows import Row, Rows
 from trinity_compat.translate.run_refusals import Refusal, refusals
 from trinity_compat.translate.trainer_config import trainer_config
-from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of
+from trinity_compat.translate.unknown import UNKNOWN, USER_RULE, is_unknown, reason_of
 from trinity_compat.trinity_config import schema
 from trinity_compat.verl_config import Upgraded
 from trinity_compat.verl_config.model import Setting
@@ -85,7 +85,10 @@ class Judge:
 
     def _own_row(self, key: str) -> Row | None:
         row = self.rows.exact.get(key)
-        return row if row and row.how in ("drop", "unsupported") else None
+        if row is not None and row.how in ("drop", "unsupported"):
+            return row
+        found = self.rows.find(key)
+        return found if found is not None and found.code == USER_RULE else None
 
     def _is_unknown(self, key: str) -> bool:
         """No release reads it, and neither a row of its own nor a user's rule speaks for it."""
@@ -143,7 +146,8 @@ class Judge:
         return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
 
     def _like_upstream(self, row: Row, key: str) -> bool:
-        value = self.view.value(key)
+        # What today's veRL has dropped stands in the launch's own configuration only.
+        value = self.view.origin.get(key) if key in self.gone else self.view.value(key)
         if row.has_same:
             return same(row.same, value)
         return same(pinned_defaults(self.view.config.flavour).get(key), value) or value in (

@@ -71,7 +71,7 @@ def caution(config: EffectiveConfig) -> Iterator[Caution]:
         _listed("has other defaults for", [_changed(fork, key) for key in fork.changed]),
     ]
     yield Caution(
-        "TW020",
+        "TW019",
         f"the script starts from a fork of veRL, whose configuration in {fork.folder} is composed; against "
         f"{fork.nearest}, the nearest release, it {'; '.join(filter(None, told))}. What the fork's code does "
         "otherwise is not seen",

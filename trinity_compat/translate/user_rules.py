@@ -63,6 +63,14 @@ def families() -> dict[str, Path]:
     return {path.stem: path for path in sorted(data_path(FAMILIES).glob("*.yaml"))}
 
 
+def describe() -> list[str]:
+    """One line per family: its name, and what it is."""
+    import yaml
+
+    texts = {name: path.read_text(encoding="utf-8") for name, path in families().items()}
+    return [f"{name}: {yaml.safe_load(text).get('description', '')}" for name, text in texts.items()]
+
+
 def _place_of(name: str, beside: Path) -> Path:
     """A file of the user's, else a family's. A bare word that is neither stays what it is, to be refused."""
     path = beside / name

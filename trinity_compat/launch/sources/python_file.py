@@ -62,6 +62,23 @@ def commands_of(name: str, text: str) -> tuple[Command, ...]:
         return ()
 
 
+def hydra_config(text: str) -> tuple[str, str] | None:
+    """(config_path, config_name) of the function that Hydra starts in a file; None where none says both."""
+    if "hydra" not in text:
+        return None
+    try:
+        code = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(code):
+        main = _hydra_main(node) if isinstance(node, ast.FunctionDef) else None
+        given = {word.arg: getattr(word.value, "value", None) for word in main.keywords} if main else {}
+        folder, name = given.get("config_path"), given.get("config_name")
+        if isinstance(folder, str) and isinstance(name, str):
+            return folder, name
+    return None
+
+
 def _hydra_main(node: ast.FunctionDef) -> ast.Call | None:
     for call in node.decorator_list:
         if isinstance(call, ast.Call) and _name(call.func) in ("hydra.main", "main"):

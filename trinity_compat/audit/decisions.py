@@ -1,0 +1,84 @@
+"""A file of rules to start from: what an audit leaves to be decided, each with what could be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
+from trinity_compat.audit.phrases import short
+from trinity_compat.mains import PPO, is_translated, refusal
+from trinity_compat.nearest import did_you_mean
+from trinity_compat.translate.model import Finding, Status
+from trinity_compat.translate.rows import HOWS
+from trinity_compat.translate.user_rules import families, read
+from trinity_compat.verl_config import FLAVOURS
+from trinity_compat.verl_config.releases import key_index
+
+_HEAD = """\
+# Rules for {source}, for --rules of translate, audit, run. As it stands, this file changes nothing.
+# Uncomment a rule and choose: as (a key of veRL's that means the same), or
+# how: copy (to: a path of the Trinity YAML), pass (to trainer_config), keep (carried for our runtime),
+#      drop (it changes nothing), unsupported (named as such in every audit). why: what a reader should know.
+description: rules for {source}
+"""
+
+
+def rules_for(source: str, audit: Audit) -> str:
+    """The text of a rules file for what ``audit`` says of ``source``."""
+    parts = [_HEAD.format(source=source), *_mains(audit), *_families(audit)]
+    keys = _undecided(audit)
+    parts += [_rule(finding) for finding in keys.values()]
+    if not keys:
+        parts.append("# Every key that this source sets has its place already.\n")
+    return "\n".join(parts)
+
+
+def _undecided(audit: Audit) -> dict[str, Finding]:
+    """The findings that someone has to decide about, the first of each key."""
+    found: dict[str, Finding] = {}
+    for launch in audit.launches:
+        for finding in launch.findings:
+            graver = finding.status.rank >= Status.UNSUPPORTED.rank and finding.code not in WHOLE_LAUNCH
+            if graver and not finding.key.startswith(("-", "~")):
+                found.setdefault(finding.key, finding)
+    return found
+
+
+def _mains(audit: Audit) -> Iterator[str]:
+    own = {launch.module: launch for launch in audit.launches if not is_translated(launch.module)}
+    if own:
+        head = "# Mains that are not veRL's own, and one of veRL's that each may be taken for:\n"
+        yield head + "".join(map(_main, own.values()))
+
+
+def _main(launch: LaunchAudit) -> str:
+    why = refusal(launch.module)
+    said = why if launch.refused and why in launch.refused else f"{launch.module} has veRL's keys"
+    return f"#   {launch.where}: {said}\n# mains: {{{launch.module}: {PPO}}}\n"
+
+
+def _families(audit: Audit) -> Iterator[str]:
+    """The shipped families that speak for keys which are left to be decided."""
+    keys = list(_undecided(audit))
+    for name in families():
+        rules = read(name, HOWS)
+        told = [key for key in keys if key in rules.renamed or _covered(key, rules.rows)]
+        if told:
+            shown = ", ".join(told[:4]) + (f" and {len(told) - 4} more" if len(told) > 4 else "")
+            yield f"# The family {name} has rules for {shown}:\n# include: [{name}]\n"
+
+
+def _covered(key: str, rows: Mapping[str, object]) -> bool:
+    return key in rows or any(row.endswith(".*") and key.startswith(row[:-1]) for row in rows)
+
+
+def _rule(finding: Finding) -> str:
+    """One key: where it is set, what an audit says of it, and rules to choose from."""
+    where = f"{finding.where}: " if finding.where else ""
+    near = did_you_mean(finding.key, sorted(key_index()[FLAVOURS[0]]))
+    choice = f"# {finding.key}: {{as: {near}}}\n" if near else ""
+    reason = " ".join(finding.reason.split())
+    return (
+        f"# {where}{finding.key}={short(finding.value)}\n#   {finding.status}: {reason}\n"
+        f"{choice}# {finding.key}: {{how: drop, why: ''}}\n"
+    )

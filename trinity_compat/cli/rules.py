@@ -1,0 +1,50 @@
+"""``trinity-compat rules``: files that teach what becomes of keys, mains and metrics that aren't veRL's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trinity_compat.audit import AuditOptions, audit_sources
+from trinity_compat.audit.decisions import rules_for
+from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
+from trinity_compat.translate.options import Options
+from trinity_compat.translate.user_rules import describe
+
+
+@click.group("rules")
+def command() -> None:
+    """Rules of one's own, for `--rules` of translate, audit, parse, run and explain."""
+
+
+@command.command("init", cls=WithScriptArguments)
+@click.argument("source")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here.")
+@click.option(
+    "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where bash would start."
+)
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
+@main_option
+@click.pass_obj
+def init(
+    arguments: tuple[str, ...],
+    source: str,
+    output: Path | None,
+    cwd: Path | None,
+    env: tuple[str, ...],
+    mains: tuple[str, ...],
+) -> None:
+    """Write a commented file of rules for SOURCE: every key and main of it that needs a decision.
+
+    As it is written the file changes nothing: each rule is to be chosen and uncommented.
+    """
+    known = dict(name_and_value("--env", text) for text in env)
+    options = Options(env=known, mains=taught_mains(mains))
+    write(rules_for(source, audit_sources([source], AuditOptions(cwd, known, arguments, options))), output)
+
+
+@command.command("families")
+def families() -> None:
+    """The families of forks whose rules are shipped: names for `--rules` and `include`."""
+    click.echo("\n".join(describe()))
