@@ -78,6 +78,16 @@ def test_neither_the_audit_nor_the_translation_speaks_of_hydra_or_plus(script: P
         assert code == 0 and "Hydra would refuse" not in out + err and "+env" not in out + err
 
 
+def test_fork_keys_are_told_apart_though_the_launch_cannot_be_translated(script: Path) -> None:
+    sizes = "data.train_batch_size=7 actor_rollout_ref.actor.ppo_mini_batch_size=3 env.seed=3"
+    script.write_text(script.read_text().replace("env.seed=3", sizes))
+    launch = audited(script)
+    found = {f["key"]: (f["status"], f["source"]) for f in launch["findings"]}
+    assert launch["refused"] and found["env.seed"] == ("fork_key", f"{script}:2")
+    assert found["data.train_batch_size"][0] == "unsupported"
+    assert [warning["code"] for warning in launch["warnings"]] == ["TW019"]
+
+
 def test_the_upgrade_starts_from_the_fork_s_values(script: Path) -> None:
     launch = read_script(script, cwd=script.parent).launches[0]
     config = upgrade(effective_config(launch)).config

@@ -192,21 +192,12 @@ def test_a_config_group_of_the_tree_is_chosen_from_the_tree(fork: Path) -> None:
     folder = fork / "verl" / "trainer" / "config"
     (folder / "agent").mkdir()
     (folder / "agent" / "short.yaml").write_text("turns: 2\n")
-    (folder / "agent" / "long.yaml").write_text("turns: 9\n")
+    (folder / "agent" / "long.yaml").write_text("turns: 9\ndeep: 1\n")
     edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short.yaml}, _self_]\ndata:\n")
     assert effective_config(launch_in(fork)).get("env.agent.turns") == 2
     chosen = effective_config(launch_in(fork, "agent@env.agent=long"))
-    assert chosen.get("env.agent.turns") == 9 and "env.agent.turns" in chosen.fork.keys
-
-
-def test_a_config_group_that_the_launch_chooses_brings_the_fork_s_keys(fork: Path) -> None:
-    folder = fork / "verl" / "trainer" / "config"
-    (folder / "agent").mkdir()
-    (folder / "agent" / "short.yaml").write_text("turns: 2\n")
-    (folder / "agent" / "long.yaml").write_text("turns: 9\ndeep: 1\n")
-    edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short}, _self_]\ndata:\n")
-    found = effective_config(launch_in(fork, "agent@env.agent=long")).fork
-    assert found.keys["env.agent.deep"].where.file == "verl/trainer/config/agent/long.yaml"
+    assert chosen.get("env.agent.turns") == 9
+    assert chosen.fork.keys["env.agent.deep"].where.file == "verl/trainer/config/agent/long.yaml"
 
 
 ACTOR = "actor_rollout_ref.actor"
