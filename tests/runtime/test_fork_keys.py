@@ -50,7 +50,7 @@ def test_a_run_stops_and_names_each_key_with_its_place(call: ScriptCall) -> None
         made(call)
     told = str(stopped.value)
     assert (
-        "run.sh:2: env.seed=3: a key of the fork's own, defined at verl/trainer/config/ppo_trainer.yaml:"
+        "run.sh:2: env.seed=3: only the fork knows it, defined at verl/trainer/config/ppo_trainer.yaml:"
         in told
     )
     assert "of the game" in told and "slip_cost=0.5" in told and "env.turns=9" in told

@@ -24,7 +24,7 @@ def script(tmp_path: Path) -> Path:
     stock = release_tree("0.4.1").find("ppo_trainer")
     content = json.loads(json.dumps(dict(stock.config)))
     content["actor_rollout_ref"]["actor"] |= {"slip_cost": False, "entropy_coeff": 0.01, "ppo_epochs": 2}
-    content["env"] = {"seed": 0, "turns": 9}
+    content["env"] = {"seed": 0, "turns": 9, "hook": None, "path": "???"}
     folder = tmp_path / "verl" / "trainer" / "config"
     folder.mkdir(parents=True)
     text = yaml.safe_dump({"defaults": list(stock.defaults), **content} if stock.defaults else content)
@@ -66,7 +66,8 @@ def test_a_fork_key_is_a_class_of_its_own_with_its_place_and_comment(script: Pat
 def test_the_audit_says_how_far_the_fork_is_from_veRL(script: Path) -> None:
     launch = audited(script)
     assert launch["fork"]["nearest"] == launch["verl_version"]["value"] == "0.4.1"
-    assert set(launch["fork"]["fork_keys"]) == {f"{ACTOR}.slip_cost", "env.seed", "env.turns"}
+    own = {f"{ACTOR}.slip_cost", "env.seed", "env.turns", "env.hook", "env.path"}
+    assert set(launch["fork"]["fork_keys"]) == own
     assert launch["fork"]["changed"] == {f"{ACTOR}.entropy_coeff": [0.01, 0], f"{ACTOR}.ppo_epochs": [2, 1]}
     warning = next(w for w in launch["warnings"] if w["code"] == "TW019")
     assert "ppo_epochs=2 (not 1)" in warning["message"] and "0.4.1, the nearest release" in warning["message"]
@@ -76,6 +77,16 @@ def test_neither_the_audit_nor_the_translation_speaks_of_hydra_or_plus(script: P
     for verb in ("audit", "translate"):
         code, out, err = run(verb, script, "--cwd", script.parent)
         assert code == 0 and "Hydra would refuse" not in out + err and "+env" not in out + err
+
+
+def test_fork_keys_are_told_apart_though_the_launch_cannot_be_translated(script: Path) -> None:
+    sizes = "data.train_batch_size=7 actor_rollout_ref.actor.ppo_mini_batch_size=3 env.seed=3"
+    script.write_text(script.read_text().replace("env.seed=3", sizes))
+    launch = audited(script)
+    found = {f["key"]: (f["status"], f["source"]) for f in launch["findings"]}
+    assert launch["refused"] and found["env.seed"] == ("fork_key", f"{script}:2")
+    assert found["data.train_batch_size"][0] == "unsupported"
+    assert [warning["code"] for warning in launch["warnings"]] == ["TW019"]
 
 
 def test_the_upgrade_starts_from_the_fork_s_values(script: Path) -> None:

@@ -9,7 +9,7 @@ from verl_samples import DAPO, make_launch, write_repository
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch.model import Launch
-from trinity_compat.verl_config import VERSIONS, config_from_yaml, effective_config
+from trinity_compat.verl_config import VERSIONS, config_from_yaml, effective_config, upgrade
 
 PENALTY = "actor_rollout_ref.actor.use_invalid_action_penalty"
 MAIN = """\
@@ -192,21 +192,23 @@ def test_a_config_group_of_the_tree_is_chosen_from_the_tree(fork: Path) -> None:
     folder = fork / "verl" / "trainer" / "config"
     (folder / "agent").mkdir()
     (folder / "agent" / "short.yaml").write_text("turns: 2\n")
-    (folder / "agent" / "long.yaml").write_text("turns: 9\n")
+    (folder / "agent" / "long.yaml").write_text("turns: 9\ndeep: 1\n")
     edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short.yaml}, _self_]\ndata:\n")
     assert effective_config(launch_in(fork)).get("env.agent.turns") == 2
     chosen = effective_config(launch_in(fork, "agent@env.agent=long"))
-    assert chosen.get("env.agent.turns") == 9 and "env.agent.turns" in chosen.fork.keys
+    assert chosen.get("env.agent.turns") == 9
+    assert chosen.fork.keys["env.agent.deep"].where.file == "verl/trainer/config/agent/long.yaml"
 
 
-def test_a_config_group_that_the_launch_chooses_brings_the_fork_s_keys(fork: Path) -> None:
-    folder = fork / "verl" / "trainer" / "config"
-    (folder / "agent").mkdir()
-    (folder / "agent" / "short.yaml").write_text("turns: 2\n")
-    (folder / "agent" / "long.yaml").write_text("turns: 9\ndeep: 1\n")
-    edit(folder / "ppo_trainer.yaml", "data:\n", "defaults: [{agent@env.agent: short}, _self_]\ndata:\n")
-    found = effective_config(launch_in(fork, "agent@env.agent=long")).fork
-    assert found.keys["env.agent.deep"].where.file == "verl/trainer/config/agent/long.yaml"
+def test_what_a_fork_lacks_of_its_nearest_release_is_done_as_before_it(tmp_path: Path) -> None:
+    """Until 0.3 clip_ratio was both bounds; without their keys, and otherwise like 0.4.1, it still is."""
+    root = write_repository("0.4.1", tmp_path)
+    file = root / "verl/trainer/config/ppo_trainer.yaml"
+    edit(file, "    clip_ratio_low: 0.2\n    clip_ratio_high: 0.2\n", "")
+    config = effective_config(launch_in(root, "actor_rollout_ref.actor.clip_ratio=0.3"))
+    assert config.version.value == "0.4.1"
+    forward = upgrade(config).config
+    assert [forward.get(f"actor_rollout_ref.actor.clip_ratio_{end}") for end in ("low", "high")] == [0.3, 0.3]
 
 
 ACTOR = "actor_rollout_ref.actor"

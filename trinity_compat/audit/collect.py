@@ -17,6 +17,7 @@ from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.sources import is_job
 from trinity_compat.mains import refusal
+from trinity_compat.translate import forks
 from trinity_compat.translate.judged import Judged, as_ppo, judged
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.options import Options
@@ -31,6 +32,7 @@ from trinity_compat.verl_config.releases import check_version
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 SYNTAX_ERROR = "TP001"
 CONFIGURATIONS = (".yaml", ".yml")
+_Verdict = tuple[str, Status, str]  # code, status, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,9 @@ def audit_launch(
         )
     except UserError as error:
         rows = load_rows(request.options.rules)
-        unknown = {key: reason_without_release(key, rows) for key, _ in _spelled_keys(launch)}
-        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading, unknown)
+        reasons = {key: reason_without_release(key, rows) for key, _ in _spelled_keys(launch)}
+        judged = {key: (UNKNOWN, Status.UNKNOWN, why) for key, why in reasons.items() if why}
+        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading, judged)
     return audit_config(config, request, source=source, reading=reading)
 
 
@@ -177,11 +180,9 @@ def audit_config(
         found = judged(known, request.options, root=request.cwd)
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
-        unknown = _unknown_reasons(config, load_rows(request.options.rules))
-        refused = _refused(
-            config.launch, source, settings, _one_line(error), reading, unknown, config.version
-        )
-        return replace(refused, fork=config.fork)
+        verdicts = _judged_anyway(config, load_rows(request.options.rules))
+        refused = _refused(config.launch, source, settings, _one_line(error), reading, verdicts, config.version)
+        return replace(refused, fork=config.fork, warnings=tuple(forks.caution(config)))
     return _audited(known, found, source, reading, why)
 
 
@@ -269,18 +270,15 @@ def _refused(
     settings: list[tuple[str, object]],
     why: str,
     reading: Reading | None,
-    unknown: Mapping[str, str | None],
+    judged: Mapping[str, _Verdict],
     version: VersionChoice | None = None,
 ) -> LaunchAudit:
     where = {_spelled(word.text): word.where for word in launch.arguments}
 
     def finding(key: str, value: object) -> Finding:
-        reason = unknown.get(key)
-        if reason is not None:
-            return Finding(UNKNOWN, Status.UNKNOWN, key, value, where.get(key), reason=reason)
-        return Finding(
-            REFUSED, Status.UNSUPPORTED, key, value, where.get(key), reason=f"not translated: {why}"
-        )
+        otherwise = REFUSED, Status.UNSUPPORTED, f"not translated: {why}"
+        code, status, reason = judged.get(key, otherwise)
+        return Finding(code, status, key, value, where.get(key), reason=reason)
 
     findings = (finding(key, value) for key, value in dict(settings).items())
     return LaunchAudit(
@@ -294,11 +292,16 @@ def _refused(
     )
 
 
-def _unknown_reasons(config: EffectiveConfig, rows: Rows) -> dict[str, str | None]:
-    """The keys of a composed launch that no release reads, each with the reason."""
+def _judged_anyway(config: EffectiveConfig, rows: Rows) -> dict[str, _Verdict]:
+    """The keys of a composed launch that only its fork reads, or that nothing does: that holds whether or not
+    the launch can be translated."""
+    own = (key for key in config.set_keys if forks.is_fork_key(key, config, rows))
+    found: dict[str, _Verdict] = {key: (forks.CODE, *forks.fate(key, config)) for key in own}
     moved = {move.old for move in upgrade(config).moves} if config.unknown else set[str]()
-    unknown = (key for key in config.unknown if key not in moved and is_unknown(key, config.unknown, rows))
-    return {key: reason_of(key, config) for key in unknown}
+    for key in config.unknown:
+        if key not in moved and is_unknown(key, config.unknown, rows):
+            found[key] = (UNKNOWN, Status.UNKNOWN, reason_of(key, config))
+    return found
 
 
 def _one_line(error: UserError) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trinity_compat.audit.model import LaunchAudit
 from trinity_compat.translate.model import Finding, Status
+from trinity_compat.verl_config.model import default_of
 
 STATUS_MEANS: Mapping[Status, str] = {
     Status.MAPPED: "same meaning, other name",
@@ -22,14 +23,7 @@ STATUS_MEANS: Mapping[Status, str] = {
 
 def origin(finding: Finding, launch: LaunchAudit) -> str:
     """``run.sh:12``, ``default of verl 0.5.0`` or ``default of the fork``."""
-    return str(finding.where) if finding.where else default_of(launch, finding.key)
-
-
-def default_of(launch: LaunchAudit, key: str) -> str:
-    """Whose default the value of ``key`` is."""
-    if launch.fork and launch.fork.gives(key):
-        return f"default of the fork in {launch.fork.folder}"
-    return f"default of verl {launch.version.value}"
+    return str(finding.where) if finding.where else default_of(launch.version, launch.fork, finding.key)
 
 
 def short(value: object, limit: int = 60) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.releases import VERL
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.rows import Rows
 from trinity_compat.translate.unknown import is_unknown
+from trinity_compat.verl_config.merge import MISSING
 from trinity_compat.verl_config.model import EffectiveConfig, Fork
 from trinity_compat.verl_config.pinned import pinned_release
 
@@ -30,8 +30,8 @@ def by_default(config: EffectiveConfig) -> Iterator[str]:
 
 
 def says_nothing(value: object) -> bool:
-    """Whether a value switches nothing on. False may: ``shuffle_train_dataloader``."""
-    return value is None or value in ("", {}, [])
+    """Whether a value switches nothing on. False may: ``shuffle_train_dataloader``. ``???`` is not given."""
+    return value is None or value in ("", MISSING, {}, [])
 
 
 def idle(view: LaunchView, key: str) -> bool:
@@ -52,12 +52,12 @@ def fate(key: str, config: EffectiveConfig) -> tuple[Status, str]:
 
 
 def _reason(key: str, config: EffectiveConfig) -> str:
-    """Where the fork defines ``key``, what it says of it there, and what a run does with it."""
+    """Where the fork defines ``key``, and what it says of it there."""
     assert config.fork is not None
     place = config.fork.key(key)
     assert place is not None
     told = f" (\u201c{place.comment}\u201d)" if place.comment else ""
-    return f"a key of the fork's own, defined at {place.where}{told}; veRL {VERL} has no such key"
+    return f"only the fork knows it, defined at {place.where}{told}"
 
 
 def caution(config: EffectiveConfig) -> Iterator[Caution]:

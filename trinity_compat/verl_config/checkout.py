@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat.launch.model import Launch
-from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder
+from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder, shown_below
 
 TREE = "verl/trainer/config"
 _MARKS = ("setup.py", "pyproject.toml")
@@ -131,7 +131,4 @@ def _decorated(path: Path) -> tuple[str, str] | None:
 
 
 def _folder(base: Path, limit: Path, path: str) -> ConfigFolder:
-    shown = base / path
-    if shown.absolute().is_relative_to(limit.absolute()):
-        shown = shown.absolute().relative_to(limit.absolute())
-    return ConfigFolder(base / path, limit, defaults=True, shown=shown.as_posix())
+    return ConfigFolder(base / path, limit, defaults=True, shown=shown_below(base / path, limit))

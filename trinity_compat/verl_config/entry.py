@@ -13,7 +13,7 @@ from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.checkout import TREE as _TREE
 from trinity_compat.verl_config.checkout import Checkout, is_tree
-from trinity_compat.verl_config.folders import ConfigFolder, readable_folder
+from trinity_compat.verl_config.folders import ConfigFolder, readable_folder, shown_below
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
@@ -153,7 +153,7 @@ def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path,
     found = _named_folder(spelled, flag, root, module)
     if _is_tree(spelled) and (found is None or is_tree(found, root)):
         if found is not None:
-            path.tree = ConfigFolder(found, root, defaults=True, shown=_shown(found, root))
+            path.tree = ConfigFolder(found, root, defaults=True, shown=shown_below(found, root))
         return path.tree.find
     if found is not None:
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
@@ -179,14 +179,6 @@ def _named_folder(spelled: str, flag: str, root: Path, module: str) -> Path | No
 
 def _is_tree(spelled: str) -> bool:
     return f"/{posixpath.normpath(spelled)}".endswith(f"/{_TREE}")
-
-
-def _shown(folder: Path, root: Path) -> str:
-    """A folder as messages name it: below ``root``; ``root`` itself by where it is."""
-    here, above = folder.resolve(), root.resolve()
-    if here == above:
-        above = Path.cwd()
-    return (here.relative_to(above) if here.is_relative_to(above) else here).as_posix()
 
 
 def _relative_note(spelled: str, module: str, where: Where) -> Diagnostic:

@@ -58,8 +58,16 @@ def readable_file(path: Path, root: Path) -> bool:
 def _is(kind: Callable[[Path], bool], path: Path, root: Path) -> bool:
     try:
         return path.resolve().is_relative_to(root.resolve()) and kind(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # the last one: links in a circle
         return False
+
+
+def shown_below(path: Path, root: Path) -> str:
+    """A path as messages name it: below ``root``; ``root`` itself by where it is."""
+    here, above = path.resolve(), root.resolve()
+    if here == above:
+        above = Path.cwd()
+    return (here.relative_to(above) if here.is_relative_to(above) else path).as_posix()
 
 
 def read_config(path: Path, shown: str = "") -> ConfigFile:

@@ -73,6 +73,13 @@ class Fork:
         return next((self.keys[name] for name in (key, *sections_above(key)) if name in self.keys), None)
 
 
+def default_of(version: VersionChoice, fork: Fork | None, *keys: str) -> str:
+    """Whose defaults ``keys`` have: ``default of verl 0.5.0``, or the fork's where one of them is its own."""
+    if fork and any(map(fork.gives, keys)):
+        return f"default of the fork in {fork.folder}"
+    return f"default of verl {version.value}"
+
+
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig:
     """A launch composed as Hydra would compose it under one veRL release.
@@ -96,10 +103,8 @@ class EffectiveConfig:
     from_tree: bool = False  # with the config files of the tree that the script starts from
 
     def default_of(self, *keys: str) -> str:
-        """Whose defaults ``keys`` have: ``default of verl 0.5.0``, or the fork's where one is its own."""
-        if self.fork and any(map(self.fork.gives, keys)):
-            return f"default of the fork in {self.fork.folder}"
-        return f"default of verl {self.version.value}"
+        """``default_of`` for ``keys`` of this configuration."""
+        return default_of(self.version, self.fork, *keys)
 
     def get(self, key: str, default: object = None) -> object:
         """Value of ``key``; ``default`` when this release has no such key."""

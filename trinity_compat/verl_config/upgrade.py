@@ -273,9 +273,11 @@ _Rule = Callable[[EffectiveConfig], object]
 
 
 def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
-    """What ``config``'s release did without a key, where the launch doesn't give the key itself."""
+    """What ``config``'s release did without a key, where the launch doesn't give the key itself. A fork that
+    lacks a key of its nearest release has the code of the days before it."""
     for until, key, rule, why in _IMPLIED:
-        if VERL_RELEASES.index(config.version.value) > VERL_RELEASES.index(until):
+        lacks = config.fork is not None and key in config.fork.removed
+        if VERL_RELEASES.index(config.version.value) > VERL_RELEASES.index(until) and not lacks:
             continue
         value = rule(config)
         if value is not None and (key not in config.settings or key in _RECAST):

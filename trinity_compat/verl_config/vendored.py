@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from trinity_compat.errors import Where
-from trinity_compat.verl_config.folders import readable_file, readable_folder
+from trinity_compat.verl_config.folders import readable_file, readable_folder, shown_below
 from trinity_compat.verl_config.model import ForkKey
 
 _LARGEST_FILE = 1_000_000  # bytes
@@ -34,8 +34,7 @@ class Sources:
         module, _, wanted = target.rpartition(".")
         classes: dict[str, tuple[tuple[str, ...], Mapping[str, ForkKey]]] = {}
         for file in self._files(module):
-            shown = file.absolute().relative_to(self.root.absolute()).as_posix()
-            classes |= _classes(file, shown, file.stat().st_mtime_ns)
+            classes |= _classes(file, shown_below(file, self.root), file.stat().st_mtime_ns)
         return _field(classes, wanted, name)
 
     def _files(self, module: str) -> Iterator[Path]:

@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 from trinity_compat import __version__
 from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, default_of, target
+from trinity_compat.audit.phrases import assignment, target
 from trinity_compat.errors import Where
 from trinity_compat.translate.model import Finding, Status
+from trinity_compat.verl_config.model import default_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVEL = {
@@ -68,7 +69,7 @@ def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
 
 def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, object]:
     leads = f" → {target(finding)}" if finding.target else ""
-    by_default = "" if finding.where else f" ({default_of(launch, finding.key)})"
+    by_default = "" if finding.where else f" ({default_of(launch.version, launch.fork, finding.key)})"
     text = f"{assignment(finding)}{by_default}: {finding.status.value}: {finding.reason}{leads}"
     result = _result(finding.code, _LEVEL[finding.status], text, finding.where or launch.where)
     result["properties"] = {"key": finding.key, "status": finding.status.value}
