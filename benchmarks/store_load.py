@@ -3,12 +3,12 @@
     python benchmarks/store_load.py [--writers 64] [--rates 32 64 128 256 512] [--seconds 10] [--json]
 
 Real time, real databases. Each writer is a process with its own connection, as an explorer is: groups of 8
-answers (512 prompt and 4096 response tokens with log-probs, 16 KB of text) finish at random times (exponential
-gaps) and are stored as the explorer does it: what has finished shares a transaction with what finishes in the
-next 200 ms, 64 groups at most. Beside them a trainer claims 32 groups at a time and marks them trained. A rate
-is answers a second, all writers together; a group's way is from its end to its commit, after which a claim
-finds it. A database that falls behind (less stored than 90 % of what finished) has met its limit: higher rates
-are left out.
+answers (512 prompt and 4096 response tokens with log-probs, 16 KB of text) finish at random times (gaps as of
+a Poisson process) and are stored as the explorer does it: what has finished shares a transaction with what
+finishes in the next 200 ms, 64 groups at most. Beside them a trainer claims 32 groups at a time and marks
+them trained. A rate is answers a second, all writers together; a group's way is from its end to its commit,
+after which a claim finds it. A database that falls behind (less stored than 90 % of what finished) has met
+its limit: higher rates are left out.
 """
 
 from __future__ import annotations
