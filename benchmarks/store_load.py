@@ -1,14 +1,15 @@
 """From finished to claimable: how long a group is on its way into the database while many explorers write.
 
-    python benchmarks/store_load.py [--writers 64] [--rates 32 64 128 256 512] [--seconds 10] [--json]
+    python benchmarks/store_load.py [--writers 64] [--rates 32 64 128 256 512] [--seconds 10]
+        [--databases sqlite postgresql] [--json]
 
 Real time, real databases. Each writer is a process with its own connection, as an explorer is: groups of 8
-answers (512 prompt and 4096 response tokens with log-probs, 16 KB of text) finish at random times (exponential
-gaps) and are stored as the explorer does it: what has finished shares a transaction with what finishes in the
-next 200 ms, 64 groups at most. Beside them a trainer claims 32 groups at a time and marks them trained. A rate
-is answers a second, all writers together; a group's way is from its end to its commit, after which a claim
-finds it. A database that falls behind (less stored than 90 % of what finished) has met its limit: higher rates
-are left out.
+answers (512 prompt and 4096 response tokens with log-probs, 16 KB of text) finish at random times (gaps as of
+a Poisson process) and are stored as the explorer does it: what has finished shares a transaction with what
+finishes in the next 200 ms, 64 groups at most. Beside them a trainer claims 32 groups at a time and marks
+them trained. A rate is answers a second, all writers together; a group's way is from its end to its commit,
+after which a claim finds it. A database that falls behind (less stored than 90 % of what finished) has met
+its limit: higher rates are left out.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def write(url: str, number: int, rate: float, seconds: float, barrier, results) 
             ways += [stored - finished for finished, _ in going]
         else:
             time.sleep(min(0.02, max(0.0, due - now)))
+    while due < start + seconds:  # finished while the last ones were being stored
+        count, due = count + 1, due + random_.expovariate(rate)
     buffer.close()
     results.put((ways, count))
 
@@ -159,6 +162,14 @@ def row(found: dict[str, object]) -> str:
     return f"| {found['database']} | {found['writers']} | {' | '.join(numbers)} |"
 
 
+def _server() -> PostgresServer | None:
+    try:
+        return PostgresServer()
+    except Unavailable as reason:
+        print(f"PostgreSQL left out: {reason}", file=sys.stderr)
+        return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,13 +177,11 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=64)
     parser.add_argument("--rates", type=float, nargs="+", default=[32, 64, 128, 256, 512, 1024])
     parser.add_argument("--seconds", type=float, default=10.0)
+    known = ["sqlite", "postgresql"]
+    parser.add_argument("--databases", nargs="+", choices=known, default=known)
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
-    try:
-        server = PostgresServer()
-    except Unavailable as reason:
-        server = None
-        print(f"PostgreSQL left out: {reason}", file=sys.stderr)
+    server = _server() if "postgresql" in told.databases else None
     machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
     found = []
     if not told.json:
@@ -183,7 +192,9 @@ def main() -> None:
         )
         print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory(prefix="tcload") as folder:
-        backends: dict[str, Callable[[str], str]] = {"SQLite": lambda name: f"sqlite:///{folder}/{name}.db"}
+        backends: dict[str, Callable[[str], str]] = {}
+        if "sqlite" in told.databases:
+            backends["SQLite"] = lambda name: f"sqlite:///{folder}/{name}.db"
         if server:
             backends["PostgreSQL"] = server.new_database
         for each in cases(backends, told.writers, told.rates, told.seconds):

@@ -1,9 +1,9 @@
 """The explorer's loop over a real buffer: which tasks, which weights, when it ends."""
 
 import asyncio
+import shutil
 import sqlite3
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -98,7 +98,7 @@ def test_weights_on_another_machine_are_an_error_that_says_so(tmp_path, toy, mon
     monkeypatch.setattr(plan_module, "ELSEWHERE_S", 0.2)
     spec, buffer = job(tmp_path, toy)
     publish(spec, buffer, toy, 0)
-    Path(buffer.get_version(0).path).unlink()
+    shutil.rmtree(buffer.get_version(0).path)
     run = Run(spec, buffer, FakeMaker())
     with pytest.raises(AssertionError, match="never got there"):  # a trainer may publish it again
         run.until(lambda: False, limit_s=0.5)
@@ -120,7 +120,7 @@ def test_a_published_file_has_time_to_come_into_sight_however_long_it_was_waited
     spec, buffer = job(tmp_path, toy, sync=SyncSpec(directory=str(tmp_path / "w")))
     plan = Run(spec, buffer, FakeMaker()).plan
     publish(spec, buffer, toy, 0)
-    Path(buffer.get_version(0).path).unlink()
+    shutil.rmtree(buffer.get_version(0).path)
     buffer.beat("trainer", "t", state="waiting")
     plan.check_wait(2, 600.0)
     clock[0] += plan_module.ELSEWHERE_S + 1
@@ -158,7 +158,7 @@ def test_time_without_work_is_not_time_waited_for_weights(tmp_path, toy, clock):
     pauses.clear()
     run.until(lambda: len(pauses) > 1)
     for version in (0, 1):
-        Path(buffer.get_version(version).path).unlink()
+        shutil.rmtree(buffer.get_version(version).path)
     buffer.claim_groups(1, owner="t", step=9, min_version=2)  # all are stale: to be made again
     pauses.clear()
     run.until(lambda: len(pauses) > 2)
@@ -190,7 +190,7 @@ class OvertakenMaker(FakeMaker):
         if version.version in self.late:
             self.late.remove(version.version)
             self.publish(version.version + 1, version.version + 2)
-            Path(version.path).unlink()
+            shutil.rmtree(version.path)
             raise RunError("weights can't be read")
         await super().load(version)
 

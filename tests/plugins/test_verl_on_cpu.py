@@ -198,28 +198,68 @@ def test_fsdp1_is_refused_with_what_to_write():
         engine._build_fsdp_module(None)
 
 
-def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_path):
+def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_path, monkeypatch):
     import asyncio
 
     import torch
     from verl.checkpoint_engine import CheckpointEngineRegistry
 
     import trinity_compat.plugins.verl_checkpoint_engine as ours
-    from trinity_compat.synchronizer.files import WeightFile, read_file
+    from trinity_compat.synchronizer import files
+    from trinity_compat.synchronizer.files import assemble, read_file
 
-    def engine(master):
+    def engine(master, shared=False):
         return CheckpointEngineRegistry.new(
-            ours.FILE, is_master=master, bucket_size=1, directory=str(tmp_path), dtype="bfloat16"
+            ours.FILE,
+            is_master=master,
+            bucket_size=1,
+            directory=str(tmp_path),
+            shared=shared,
+            recycle=True,
+            dtype="bfloat16",
         )
 
+    def sent(master, version, shared=False):
+        return asyncio.run(engine(master, shared).send_weights(iter(weights.items()), global_steps=version))
+
     weights = {"w": torch.randn(3, 2), "count": torch.tensor([5])}
-    assert asyncio.run(engine(False).send_weights(iter(weights.items()), global_steps=4)) == {}
+    assert sent(master=False, version=4) == {}
     assert not list(tmp_path.iterdir())
-    written = asyncio.run(engine(True).send_weights(iter(weights.items()), global_steps=4))
-    back = dict(read_file(WeightFile(**written)))
+    back = dict(read_file(assemble(tmp_path, 4, [sent(master=True, version=4)["share"]])))
     assert back["w"].dtype == torch.bfloat16
     assert torch.equal(back["w"], weights["w"].to(torch.bfloat16))
     assert torch.equal(back["count"], weights["count"])
+
+    monkeypatch.setattr(files, "PART_BYTES", 1)
+    shares = []
+    for rank in (1, 0):
+        monkeypatch.setattr(ours, "_place", lambda rank=rank: (rank, 2))
+        shares.append(sent(master=rank == 0, version=5, shared=True)["share"])
+    assert [len(share.parts) for share in shares] == [1, 1]
+    assert torch.equal(dict(read_file(assemble(tmp_path, 5, shares)))["count"], weights["count"])
+
+
+def test_a_rank_whose_disk_is_full_still_takes_part_in_the_all_gathers(tmp_path, monkeypatch):
+    import asyncio
+
+    import torch
+    from verl.checkpoint_engine import CheckpointEngineRegistry
+
+    import trinity_compat.plugins.verl_checkpoint_engine as ours
+
+    def full(directory, version, tensors, **_):
+        next(tensors)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ours, "write_share", full)
+    engine = CheckpointEngineRegistry.new(
+        ours.FILE, is_master=True, bucket_size=1, directory=str(tmp_path), dtype="bfloat16"
+    )
+    drawn = []
+    weights = ((drawn.append(name), (name, torch.zeros(1)))[1] for name in "abc")
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(engine.send_weights(weights, global_steps=1))
+    assert drawn == ["a", "b", "c"]
 
 
 def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_worker():

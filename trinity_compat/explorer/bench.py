@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -98,7 +99,7 @@ class Bench:
         try:
             yield version
         finally:
-            Path(version.path).unlink(missing_ok=True)
+            shutil.rmtree(version.path, ignore_errors=True)
 
 
 def published_actor(verl: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

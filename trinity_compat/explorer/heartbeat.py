@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import closing
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Holder
+from trinity_compat.buffer.pulse import Pulse
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.explorer.sharing import LEASE_S
 
@@ -21,9 +21,9 @@ class TrainerGone(RuntimeError):
     """The trainer was there and has not been heard of for SILENCE_S seconds, or says that it failed."""
 
 
-class Heartbeat:
-    """A thread with a buffer of its own; ``state`` and ``detail`` are what it reports. Only an explorer
-    needs a trainer that lives, and tells it when its own death would not be the end."""
+class Heartbeat(Pulse):
+    """A pulse with a buffer of its own. Only an explorer needs a trainer that lives, and tells it when its
+    own death would not be the end: ``check`` raises TrainerGone with the reason."""
 
     def __init__(
         self,
@@ -34,63 +34,24 @@ class Heartbeat:
         period_s: float = 1.0,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self.state = "starting"
+        super().__init__(lambda: closing(open_own()), role, name, period_s=period_s)
         restarts = int(os.environ.get(RESTARTS) or 0) if role == "explorer" else 0
-        self.detail: dict[str, Any] = {"restarts": restarts} if restarts else {}
+        self.detail = {"restarts": restarts} if restarts else {}
         self.holder: Callable[[], Holder | None] = lambda: None  # whose tasks are kept as long as it beats
-        self._open = open_own
-        self._name, self._role = name, role
-        self._period, self._silence = period_s, silence_s
-        self._stop = threading.Event()
-        self._trouble: Exception | None = None
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._silence, self._sight = silence_s, Sight()
 
-    def start(self) -> None:
-        """Begin beating."""
-        self._thread.start()
+    def beside(self, buffer: Buffer) -> None:
+        """Keep this explorer's tasks, look after the trainer. The beats go on, whatever is found."""
+        if holder := self.holder():
+            buffer.keep(holder, lease_s=LEASE_S)
+        reason = self._trainer_trouble(buffer, self._sight.look())
+        if reason and not self._trouble:
+            self._trouble = TrainerGone(reason)
 
-    def check(self) -> None:
-        """Raises TrainerGone with the reason, or what kept this thread from beating."""
-        if self._trouble:
-            raise self._trouble
-
-    def note(self, text: str) -> None:
-        """Something that the user should hear; "" when it is over."""
-        if text:
-            print(text, flush=True)
-        self.detail = {key: value for key, value in self.detail.items() if key != "note"}
-        self.detail |= {"note": text} if text else {}
-
-    def stop(self, state: str, **detail: Any) -> None:
-        """Report a last state and end the thread."""
-        self.state = state
-        self.detail |= detail
-        self._stop.set()
-        self._thread.join(timeout=10.0)
-
-    def _beat(self) -> None:
-        try:
-            buffer = self._open()
-            try:
-                self._beat_until_stopped(buffer)
-            finally:
-                buffer.close()
-        except Exception as error:
-            self._trouble = error
-
-    def _beat_until_stopped(self, buffer: Buffer) -> None:
-        sight = Sight()
-        while not self._stop.is_set():
-            buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
-            if holder := self.holder():
-                buffer.keep(holder, lease_s=LEASE_S)
-            reason = self._trainer_trouble(buffer, sight.look())
-            if reason and not self._trouble:
-                self._trouble = TrainerGone(reason)
-            self._stop.wait(self._period)
+    def at_the_end(self, buffer: Buffer) -> None:
+        """Leave its tasks to the others."""
         if holder := self.holder():
             buffer.leave(holder)
-        buffer.beat(self._role, self._name, state=self.state, detail=self.detail)
 
     def _trainer_trouble(self, buffer: Buffer, seen_s: float) -> str | None:
         if self._role != "explorer":
