@@ -108,6 +108,16 @@ def test_steps_that_may_use_the_weights_in_place_are_all_begun(style, more, vers
     assert world.engines.begun == list(range((first - 1) * BATCH, (first - 1 + begun) * BATCH))
 
 
+@pytest.mark.parametrize("explorers", [1, 2])
+@pytest.mark.parametrize(("interval", "threshold", "ahead"), [(1, 0.0, 4), (1, 0.5, 6), (2, 0.25, 10)])
+def test_staleness_in_samples_bounds_what_is_begun_on_a_version(interval, threshold, ahead, explorers):
+    buffer = sim.MemoryBuffer(BATCH, stored=dict.fromkeys(range(2 * BATCH)))
+    buffer.publish_version(sim.version_of(2))
+    more = {"interval": interval, "staleness_threshold": threshold, "explorers": explorers}
+    world = explore(World(buffer=buffer, steps=20, slots=1000, **more), 0.5)
+    assert sorted(world.engines.begun) == list(range(2 * BATCH, 2 * BATCH + ahead))
+
+
 def test_under_fixed_what_shares_weights_is_given_to_the_engines_in_one_call():
     world, calls = World("fixed", interval=2, engines=2), []
     run = world.engines.run

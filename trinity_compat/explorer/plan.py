@@ -26,6 +26,7 @@ from trinity_compat.synchronizer.policy import (
     last_step,
     looks,
     required_version,
+    trainer_interval,
 )
 from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
@@ -207,27 +208,28 @@ class Plan:
         """``work`` with the tasks that this explorer now has for itself."""
         if self.whole:
             last = last_step(self._spec.sync, None, version.version)
-            limit = (last - work.step + 1) * self._batch
+            upto, limit = last * self._batch, (last - work.step + 1) * self._batch
         elif self.sharing.holder:
-            last, limit = self._reach(work.step, version), -(-room // work.jobs[0].answers)
+            upto, limit = self._reach(work.step, version), -(-room // work.jobs[0].answers)
         else:
-            return work
-        upto = min(last, self.total_steps) * self._batch
+            return replace(work, jobs=[job for job in work.jobs if job.task_no < self._bound(version)])
+        upto = min(upto, self.total_steps * self._batch)
         again, self._again = self._again, set()
         numbers = self.sharing.take(upto, limit, version.version, self._history)
         return self._train_work(work.step, sorted({*again, *numbers}))
 
     def _reach(self, step: int, version: WeightVersion) -> int:
-        """The last step of which tasks may be taken together with those of ``step``: newer weights have to
-        be asked for, or looked for, before the one after it."""
-        sync, limit = self._spec.sync, self._last_step(version)
+        """Below which tasks may be taken together with those of ``step``: newer weights have to be asked
+        for, or looked for, before others."""
+        sync, bound = self._spec.sync, self._bound(version)
+        own_look = sync.explorer_interval is not None
         while (
-            step < limit
+            step * self._batch < bound
             and not asks(sync, step + 1)
-            and (sync.explorer_interval is None or not looks(sync, step + 1))
+            and not (own_look and looks(sync, step + 1))
         ):
             step += 1
-        return step
+        return min(bound, step * self._batch)
 
     def settle(self, step: int) -> Settled | None:
         """End a drawing that several explorers share, if this is the one to do it."""
@@ -326,7 +328,7 @@ class Plan:
         if self._held is None or newest or not self._may_be_had(self._held, loaded):
             self._held = self._find(work, loaded)
         due = asks(sync, step) and self._asked_for != step
-        ahead = self._held is not None and step > self._last_step(self._held)
+        ahead = self._held is not None and self.tasks(work)[0] >= self._bound(self._held)
         if not due and not ahead:
             return self._held
         if sync.style != "explorer_driven":
@@ -403,5 +405,12 @@ class Plan:
         zero = (required_version(self._spec.sync, work.step) or 0) == 0
         return INITIAL if fresh and zero and not resumes else None
 
-    def _last_step(self, version: WeightVersion) -> int:
-        return last_step(self._spec.sync, self._spec.max_staleness, version.version)
+    def _bound(self, version: WeightVersion) -> int:
+        """Tasks below it may begin with ``version`` in place. With a ``staleness_threshold`` t, as in veRL's
+        fully_async_policy 0.9.1: what is begun and not trained when a version comes is no more than (1 + t)
+        times the groups that the trainer takes until the next."""
+        sync, spec = self._spec.sync, self._spec
+        if sync.style == "fixed" or spec.staleness_threshold is None:
+            return last_step(sync, spec.max_staleness, version.version) * self._batch
+        ahead = trainer_interval(sync) * self._batch * (1 + spec.staleness_threshold)
+        return version.version * self._batch + int(ahead)
