@@ -11,8 +11,9 @@ from omegaconf import OmegaConf
 from trinity_compat.explorer.engine import Completion, EngineDied
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job, seeds_requests
-from trinity_compat.explorer.rollout import Job, RolloutWorker, truncate
+from trinity_compat.explorer.rollout import RolloutWorker, truncate
 from trinity_compat.explorer.routing import Loads
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import SyncSpec
 
 

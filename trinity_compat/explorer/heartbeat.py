@@ -6,7 +6,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Holder
@@ -36,7 +35,7 @@ class Heartbeat:
     ) -> None:
         self.state = "starting"
         restarts = int(os.environ.get(RESTARTS) or 0) if role == "explorer" else 0
-        self.detail: dict[str, Any] = {"restarts": restarts} if restarts else {}
+        self.detail: dict[str, object] = {"restarts": restarts} if restarts else {}
         self.holder: Callable[[], Holder | None] = lambda: None  # whose tasks are kept as long as it beats
         self._open = open_own
         self._name, self._role = name, role
@@ -61,7 +60,7 @@ class Heartbeat:
         self.detail = {key: value for key, value in self.detail.items() if key != "note"}
         self.detail |= {"note": text} if text else {}
 
-    def stop(self, state: str, **detail: Any) -> None:
+    def stop(self, state: str, **detail: object) -> None:
         """Report a last state and end the thread."""
         self.state = state
         self.detail |= detail

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.trajectory import Job
 
 QUEUED = 1 / 16  # of an engine's slots: answers that may wait in its queue, so that no slot is ever free
 CHARACTERS = 4  # of a prompt's text to a token, roughly: it is tokenized where it is answered

@@ -15,8 +15,9 @@ from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.engine_arguments import engine_environment
-from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
+from trinity_compat.explorer.rollout import RolloutWorker
 from trinity_compat.explorer.routing import Loads
+from trinity_compat.explorer.trajectory import Job, Rollout
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
