@@ -33,7 +33,7 @@ import simulation as sim
 from trinity_compat.explorer import loop, outbox
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.plan import Plan
-from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.policy import last_step
 from trinity_compat.synchronizer.requests import Ask, Asked

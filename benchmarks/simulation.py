@@ -21,11 +21,11 @@ from unittest import mock
 
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.leases import Share
-from trinity_compat.buffer.model import EvalRequest, Group, Holder, Pending, TaskQuery, WeightVersion
+from trinity_compat.buffer.model import EvalRequest, Glance, Group, Holder, Pending, TaskQuery, WeightVersion
 from trinity_compat.buffer.tasks import Live
 from trinity_compat.explorer import loop, plan, report, sharing
-from trinity_compat.explorer.rollout import Job, Rollout
 from trinity_compat.explorer.routing import Loads
+from trinity_compat.explorer.trajectory import Job, Rollout
 from trinity_compat.spec import RunSpec, SyncSpec
 
 T = TypeVar("T")
@@ -268,6 +268,11 @@ class MemoryBuffer:
 
     def participants(self) -> list[Any]:
         return [SimpleNamespace(role="trainer")]
+
+    def glance(self) -> Glance:
+        return Glance(
+            self.generation, bool(self.state.get("finished")), self.next_eval(), self.latest_version()
+        )
 
     def get_state(self, key: str, default: Any = None) -> Any:
         return self.state.get(key, default)

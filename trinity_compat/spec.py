@@ -55,6 +55,7 @@ class RunSpec:
     explorers: int = 1
     checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path
     max_staleness: int | None = None  # veRL steps
+    staleness_threshold: float | None = None  # veRL's: groups begun ahead, as a part of a version's own
     replay: ReplaySpec | None = None  # None: each group once, in task order
     seeded_requests: bool = False  # a seed for each training answer also where the style needs none
     partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again

@@ -407,3 +407,29 @@ def test_explorer_metrics_stay_and_a_redone_step_replaces_them(buffer):
     assert buffer.read_metrics("explorer") == [(2, {"reward": 0.1})]
     buffer.log_metrics("explorer", 2, {"reward": 0.2})
     assert buffer.read_metrics("explorer") == [(2, {"reward": 0.2})]
+
+
+def test_one_glance_tells_what_the_single_questions_do(buffer):
+    def same():
+        seen = buffer.glance()
+        parts = (
+            buffer.history(),
+            bool(buffer.get_state("finished")),
+            buffer.next_eval(),
+            buffer.latest_version(),
+        )
+        assert (seen.history, seen.finished, seen.evaluation, seen.latest) == parts
+        return seen
+
+    assert same().latest is None
+    buffer.set_state("finished", False)
+    buffer.publish_version(version(0))
+    buffer.publish_version(version(2))
+    first = buffer.request_eval(step=1, version=0)
+    buffer.request_eval(step=2, version=2)
+    assert (same().evaluation, same().latest) == (first, version(2))
+    buffer.finish_eval(first)
+    buffer.set_state("finished", True)
+    assert same().finished and same().evaluation.step == 2
+    buffer.reconcile(step=0)
+    assert (same().history, same().evaluation, same().latest) == (2, None, version(0))

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import Completion
-from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.runtime.toy import make_tokenizer
 
 TOOLS = '''

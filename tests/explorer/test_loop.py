@@ -132,9 +132,11 @@ def test_the_model_path_is_not_loaded_again_once_an_evaluation_has_put_a_version
     sync = SyncSpec(style="explorer_driven", offset=1, directory=str(tmp_path / "w"))
     spec, buffer = job(tmp_path, toy, sync=sync)
     plan = Run(spec, buffer, FakeMaker()).plan
+    assert not plan.finished()
     assert plan.version_for(Work(1, "train", ()), INITIAL) is INITIAL
     publish(spec, buffer, toy, 0)
     zero = buffer.get_version(0)
+    assert not plan.finished()
     assert plan.version_for(Work(2, "train", ()), zero) == zero
 
 
@@ -144,6 +146,7 @@ def test_an_explorer_may_be_as_far_ahead_as_the_trainer_s_own_interval_makes_it(
     plan = Run(spec, buffer, FakeMaker()).plan
     publish(spec, buffer, toy, 0)
     zero = buffer.get_version(0)
+    assert not plan.finished()
     found = [plan.version_for(Work(step, "train", ()), zero) for step in (1, 2, 3, 4, 5)]
     assert found == [zero, zero, zero, zero, None]
 
@@ -356,13 +359,11 @@ def test_the_mark_of_an_earlier_run_does_not_end_this_one(tmp_path, toy, monkeyp
 
 
 def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_start(tmp_path, toy, clock):
-    _, buffer = job(tmp_path, toy)
-    buffer.set_state("finished", True)
     ended = plan_module.Ended()
     clock[0] += 2 * plan_module.GRACE_S
-    assert not ended.seen(buffer)
+    assert not ended.seen(True)
     clock[0] += 2 * plan_module.GRACE_S
-    assert ended.seen(buffer)
+    assert ended.seen(True)
 
 
 def test_an_explorer_that_has_seen_a_trainer_is_not_alone_while_that_one_is_hidden(tmp_path, toy):

@@ -7,8 +7,8 @@ import pytest
 
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Work
-from trinity_compat.explorer.rollout import Job, Rollout, Trajectory
 from trinity_compat.explorer.scoring import Score
+from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 
 pytestmark = pytest.mark.runtime  # verl's reward managers are imported along the way
 

@@ -11,8 +11,9 @@ from omegaconf import OmegaConf
 from trinity_compat.explorer.engine import Completion, EngineDied
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job, seeds_requests
-from trinity_compat.explorer.rollout import Job, RolloutWorker, truncate
+from trinity_compat.explorer.rollout import RolloutWorker, truncate
 from trinity_compat.explorer.routing import Loads
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import SyncSpec
 
 
@@ -30,12 +31,31 @@ def test_dealt_in_turn_whatever_the_load():
     assert numbers(loads.share(jobs(9, 1, 1))) == [[0, 2], [1]]
 
 
-def test_the_engine_with_the_fewest_answers_under_way_comes_next():
+def test_of_equal_prompts_the_engine_with_the_fewest_answers_under_way_comes_next():
     loads = Loads(3, 8, by_load=True)
     assert numbers(loads.share(jobs(8, 2, 4, 1))) == [[0], [1, 3], [2]]
     assert numbers(loads.share(jobs(2))) == [[], [0], []]
     loads.ended(0, 7)
     assert numbers(loads.share(jobs(2, 2))) == [[0, 1], [], []]
+
+
+def prompted(number, characters, n=1):
+    return Job(number, {"raw_prompt": [{"role": "user", "content": "x" * characters}]}, n, {})
+
+
+def test_a_long_prompt_weighs_as_many_answers_as_it_has_tokens_for():
+    loads = Loads(2, 8, by_load=True)
+    loads.measured([100, 300])
+    jobs = [prompted(0, 4 * 600), *(prompted(number, 0) for number in range(1, 6))]
+    assert numbers(loads.share(jobs)) == [[0, 5], [1, 2, 3, 4]]
+    loads.ended(0, 2)
+    assert numbers(loads.share(jobs[1:4])) == [[1, 2, 3], []]
+
+
+def test_an_engine_has_room_by_answers_however_long_they_are():
+    loads = Loads(1, 16, by_load=True)
+    loads.share([prompted(0, 400_000, n=4)])
+    assert loads.room() == 13
 
 
 def test_room_is_what_the_slots_and_a_short_queue_leave():

@@ -9,8 +9,8 @@ from explorer_job import verl_config
 from omegaconf import OmegaConf
 
 from trinity_compat.errors import RunError
-from trinity_compat.explorer.rollout import Trajectory
 from trinity_compat.explorer.scoring import make_scorer
+from trinity_compat.explorer.trajectory import Trajectory
 from trinity_compat.runtime.toy import make_tokenizer
 
 TASK = {

@@ -2,6 +2,7 @@
 that whatever ends it, each task is made and stored once."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 import simulation as sim
@@ -12,7 +13,7 @@ from trinity_compat.buffer.model import EvalRequest
 from trinity_compat.errors import RunError
 from trinity_compat.explorer import outbox
 from trinity_compat.explorer.loop import BUSY_S, Explorer
-from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.plan import LOOK_S, Plan
 from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.policy import required_version
 
@@ -106,6 +107,16 @@ def test_steps_that_may_use_the_weights_in_place_are_all_begun(style, more, vers
     buffer.publish_version(sim.version_of(version))
     world = explore(World(style, buffer=buffer, steps=20, slots=1000, **more), 0.5)
     assert world.engines.begun == list(range((first - 1) * BATCH, (first - 1 + begun) * BATCH))
+
+
+@pytest.mark.parametrize("explorers", [1, 2])
+@pytest.mark.parametrize(("interval", "threshold", "ahead"), [(1, 0.0, 4), (1, 0.5, 6), (2, 0.25, 10)])
+def test_staleness_in_samples_bounds_what_is_begun_on_a_version(interval, threshold, ahead, explorers):
+    buffer = sim.MemoryBuffer(BATCH, stored=dict.fromkeys(range(2 * BATCH)))
+    buffer.publish_version(sim.version_of(2))
+    more = {"interval": interval, "staleness_threshold": threshold, "explorers": explorers}
+    world = explore(World(buffer=buffer, steps=20, slots=1000, **more), 0.5)
+    assert sorted(world.engines.begun) == list(range(2 * BATCH, 2 * BATCH + ahead))
 
 
 def test_under_fixed_what_shares_weights_is_given_to_the_engines_in_one_call():
@@ -474,3 +485,41 @@ def test_whatever_is_ended_is_made_later(data):
     assert sorted(buffer.trained) == list(range(4 * BATCH))
     begun = [number for world in worlds for number in world.engines.begun]
     assert all(begun.count(number) <= 2 for number in begun)
+
+
+# -- what it asks of the database --------------------------------------------------------------------
+
+
+class Counted:
+    """A buffer, and how often each of its methods was called."""
+
+    def __init__(self, buffer):
+        self._buffer, self.calls = buffer, Counter()
+
+    def __getattr__(self, name):
+        found = getattr(self._buffer, name)
+        if not callable(found):
+            return found
+        self.calls[name] += 1
+        return found
+
+
+@pytest.mark.parametrize("style", ["fixed", "trainer_driven", "fully_async"])
+def test_a_round_reads_the_database_once(style):
+    world = World(style, steps=30, slots=16, length=lambda job, place: 60 + 13 * (job.task_no % 7))
+    counted = Counted(world.buffer)
+    world.plan = Plan(world.plan._spec, counted, sim.Stream(BATCH), None)
+    rest = world.explorer._rest
+    explorer = Explorer(counted, world.plan, world.maker, world.silent, world.silent)
+    world.explorer, rounds, rest = explorer, [], explorer._rest
+    explorer._rest = lambda history: rounds.append(1) or rest(history)
+    explore(world, 100.0, lambda: train(world.buffer, 30, train_s=0.2))
+    assert len(world.buffer.stored) == 30 * BATCH
+    calls = counted.calls
+    begun = len(world.engines.begun)
+    assert calls["glance"] <= len(rounds) + calls["put_groups"] + begun
+    often = {"glance", "put_groups", "missing_tasks", "latest_version", "get_version"}
+    assert set(calls) <= often, "nothing else is read in a round"
+    # Weights that a step waits for are looked up apart under fixed: an older version may be the right one.
+    assert style == "fixed" or not calls["latest_version"]
+    assert calls["missing_tasks"] <= begun + 100.0 / LOOK_S

@@ -72,12 +72,21 @@ def test_what_becomes_of_answers_that_take_long_is_asked_for():
 
 
 def test_a_step_that_trains_its_own_groups_ends_none_of_them():
-    with pytest.raises(UserError, match="over_sample_rate: 0.25: under sync_style fixed a step trains all"):
+    with pytest.raises(UserError, match=r"over_sample_rate: 0\.25: under sync_style fixed a step trains all"):
         asking("fixed", over_sample_rate=0.25)
-    with pytest.raises(UserError, match="over_sample_rate is 1.5: write a part"):
+    with pytest.raises(UserError, match=r"over_sample_rate is 1\.5: write a part"):
         asking("fully_async", over_sample_rate=1.5)
     with pytest.raises(UserError, match="group_timeout is 'long': write a number of seconds"):
         asking("fully_async", group_timeout="long")
+
+
+def test_staleness_in_samples_is_for_styles_that_have_a_choice():
+    assert asking("fully_async", staleness_threshold=0.5).staleness_threshold == 0.5
+    assert asking("fully_async").staleness_threshold is None
+    with pytest.raises(UserError, match="the interval and the offset say"):
+        asking("fixed", staleness_threshold=0.5)
+    with pytest.raises(UserError, match="staleness_threshold is -1: write a number"):
+        asking("fully_async", staleness_threshold=-1)
 
 
 def test_a_broadcast_without_a_gpu_is_said_to_go_over_gloo():

@@ -14,6 +14,7 @@ from trinity_compat.buffer.model import (
     Claim,
     EvalRequest,
     Experience,
+    Glance,
     Group,
     Holder,
     Participant,
@@ -109,7 +110,7 @@ class Buffer(Protocol):
         """What is stored of the training tasks below ``upto``, and what others have leased."""
 
     def settle_drawing(
-        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, Any], history: int
+        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, object], history: int
     ) -> bool:
         """End the drawing ``kind`` (draw:STEP) in one transaction: its groups ``kept``, which carry their
         training tasks and keys already, become training groups, the others void; ``then`` is written to
@@ -130,6 +131,9 @@ class Buffer(Protocol):
     def get_version(self, version: int) -> WeightVersion | None:
         """One version, if published and not voided."""
 
+    def glance(self) -> Glance:
+        """``history``, the state ``finished``, ``next_eval`` and ``latest_version`` in one statement."""
+
     # -- evaluation -----------------------------------------------------------------------------
     def request_eval(self, *, step: int, version: int) -> EvalRequest:
         """Ask the explorers to evaluate ``version``; the same (history, step) asks once."""
@@ -144,7 +148,7 @@ class Buffer(Protocol):
         """Whether ``finish_eval`` was called."""
 
     # -- liveness, state, metrics ---------------------------------------------------------------
-    def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, Any] | None = None) -> None:
+    def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, object] | None = None) -> None:
         """Say that (role, name) lives. Uses the database's clock."""
 
     def participants(self) -> list[Participant]:
@@ -154,10 +158,10 @@ class Buffer(Protocol):
         """Drop everybody who ever beat: a job starts again, and nobody of an earlier start lives.
         Whoever does live after all is back with its next beat."""
 
-    def set_state(self, key: str, value: Any) -> None:
+    def set_state(self, key: str, value: object) -> None:
         """Store a JSON value under ``key``."""
 
-    def get_state(self, key: str, default: Any = None) -> Any:
+    def get_state(self, key: str, default: object = None) -> Any:
         """Read what ``set_state`` stored."""
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -49,7 +49,7 @@ def unpack_mask(data: bytes | None, length: int) -> npt.NDArray[np.uint8]:
     return np.ones(length, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """JSON that both databases take: NaN becomes {"__float__": "nan"}, infinities
     likewise, numpy becomes Python.
 
@@ -63,7 +63,7 @@ def to_json(value: Any) -> str:
         return _encode(_plain(value))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
@@ -84,7 +84,7 @@ def from_json(text: str) -> Any:
     return json.loads(text, object_hook=_number) if f'"{_FLOAT_NAME}"' in text else json.loads(text)
 
 
-def _number(found: dict[str, Any]) -> Any:
+def _number(found: dict[str, object]) -> object:
     """What ``_plain`` made of a NaN or an infinity; any other object as it is."""
     name = found.get(_FLOAT_NAME) if len(found) == 1 else None
     return float(name) if name in ("nan", "inf", "-inf") else found

@@ -226,7 +226,7 @@ def _looks_like_sqlite(path: Path) -> bool:
         return file.read(15) in (b"", b"SQLite format 3")
 
 
-def _prepare_sqlite(raw: sqlite3.Connection, _: Any) -> None:
+def _prepare_sqlite(raw: sqlite3.Connection, _: object) -> None:
     """WAL lets readers and the writer work at once; FULL makes an acknowledged write outlive a power cut."""
     if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         if not raw.execute("PRAGMA page_count").fetchone()[0]:

@@ -12,10 +12,11 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
 
-Row = Sequence[Any]
+Row = Sequence[Any]  # what a driver gives; each reader knows its own columns
+Columns = dict[str, object]
 
 
-def group_values(group: Group) -> dict[str, Any]:
+def group_values(group: Group) -> Columns:
     """Column values of one group. Raises ValueError for an empty or misshapen one."""
     if not group.experiences:
         raise ValueError(f"group {group.key!r} has no experiences")
@@ -34,7 +35,7 @@ def group_values(group: Group) -> dict[str, Any]:
     }
 
 
-def experience_values(experience: Experience) -> dict[str, Any]:
+def experience_values(experience: Experience) -> Columns:
     """Column values of one experience, all but its group."""
     return {
         "run": experience.run,
@@ -53,7 +54,7 @@ def experience_values(experience: Experience) -> dict[str, Any]:
     }
 
 
-Prepared = tuple[dict[str, Any], list[dict[str, Any]]]
+Prepared = tuple[Columns, list[Columns]]
 
 
 def prepare(groups: Iterable[Group]) -> list[Prepared]:
@@ -64,7 +65,7 @@ def prepare(groups: Iterable[Group]) -> list[Prepared]:
 def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, now: float) -> int:
     """Store what isn't there yet; returns how many groups were new."""
     new = 0
-    rows: list[dict[str, Any]] = []
+    rows: list[Columns] = []
     for group, experiences in prepared:
         values = {**group, "history": history, "now": now}
         group_id = conn.execute(query(queries.PUT_GROUP), values).scalar_one_or_none()
@@ -78,7 +79,7 @@ def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, n
     return new
 
 
-def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapping[str, Any]) -> bool:
+def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapping[str, object]) -> bool:
     """End a drawing; False when it has been."""
     rows = [{"id": g.group_id, "task_no": g.task_no, "key": g.key, "drawn": drawn} for g in kept]
     if not sum(conn.execute(query(queries.KEEP_DRAWN), row).rowcount for row in rows):

@@ -120,7 +120,7 @@ class Participant:
     host: str
     state: str  # starting | running | waiting | done | failed | stopped
     age_s: float
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,17 @@ class EvalRequest:
     request_id: int
     step: int
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What an explorer looks at again and again: the current history, whether the run is marked as finished,
+    the oldest evaluation that is not done, the newest weights."""
+
+    history: int
+    finished: bool
+    evaluation: EvalRequest | None
+    latest: WeightVersion | None
 
 
 @dataclass(frozen=True, slots=True)

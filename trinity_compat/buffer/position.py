@@ -40,7 +40,7 @@ class Position:
         """From JSON."""
         return cls(**{**data, "beyond": tuple(data.get("beyond", ()))})
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """To JSON."""
         return {**asdict(self), "beyond": list(self.beyond)}
 

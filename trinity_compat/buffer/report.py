@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import codec, groups, queries
 from trinity_compat.buffer.database import Database
-from trinity_compat.buffer.groups import Row
+from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
 
@@ -91,7 +91,7 @@ class BufferReport:
 
         return self._db.run(work, write=False)
 
-    def export(self, *, page: int = 512) -> Iterator[dict[str, Any]]:
+    def export(self, *, page: int = 512) -> Iterator[Columns]:
         """Every experience that isn't pruned, in order of id, as one JSON object each."""
         after_id = 0
         while rows := self._page(after_id, page):
@@ -121,7 +121,7 @@ class BufferReport:
         self._db.close()
 
 
-def _rows(conn: sa.Connection, statement: str, bind: Mapping[str, Any] | None = None) -> Sequence[Row]:
+def _rows(conn: sa.Connection, statement: str, bind: Mapping[str, object] | None = None) -> Sequence[Row]:
     return conn.execute(query(statement), dict(bind or {})).all()
 
 
@@ -137,12 +137,12 @@ def _shown(row: Row, members: Sequence[Row]) -> dict[str, Any]:
     return shown
 
 
-def _text(experience: Experience) -> dict[str, Any]:
+def _text(experience: Experience) -> Columns:
     names = ("run", "reward", "prompt_text", "response_text", "num_turns", "metrics", "info")
     return {name: getattr(experience, name) for name in names} | {"tokens": len(experience.response_ids)}
 
 
-def _plain(experience: Experience) -> dict[str, Any]:
+def _plain(experience: Experience) -> Columns:
     arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
     versions = ("min_model_version", "max_model_version")
     lists = {name: getattr(experience, name).tolist() for name in arrays}

@@ -10,12 +10,12 @@ from trinity_compat.buffer import codec, queries
 from trinity_compat.buffer.queries import query
 
 
-def read(conn: sa.Connection, key: str, default: Any = None) -> Any:
+def read(conn: sa.Connection, key: str, default: object = None) -> Any:
     """What stands under ``key``, else ``default``."""
     text = conn.execute(query(queries.GET_STATE), {"key": key}).scalar_one_or_none()
     return default if text is None else codec.from_json(text)
 
 
-def write(conn: sa.Connection, key: str, value: Any) -> None:
+def write(conn: sa.Connection, key: str, value: object) -> None:
     """Store ``value``, in place of what stood there."""
     conn.execute(query(queries.SET_STATE), {"key": key, "value": codec.to_json(value)})

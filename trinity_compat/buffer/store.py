@@ -21,6 +21,7 @@ from trinity_compat.buffer.model import (
     Claim,
     EvalRequest,
     Experience,
+    Glance,
     Group,
     Holder,
     Participant,
@@ -192,7 +193,7 @@ class SqlBuffer:
         return self._read(lambda conn: leases.pending(conn, holder, upto=upto, now=self._now(conn)))
 
     def settle_drawing(
-        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, Any], history: int
+        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, object], history: int
     ) -> bool:
         def work(conn: sa.Connection) -> bool:
             self._still(conn, history)
@@ -230,6 +231,15 @@ class SqlBuffer:
         rows = self._rows(queries.ONE_VERSION, {"version": version})
         return WeightVersion(*rows[0]) if rows else None
 
+    def glance(self) -> Glance:
+        history, finished, *others = self._rows(queries.GLANCE)[0]
+        return Glance(
+            history=history,
+            finished=bool(finished and codec.from_json(finished)),
+            evaluation=EvalRequest(*others[:3]) if others[0] is not None else None,
+            latest=WeightVersion(*others[3:]) if others[3] is not None else None,
+        )
+
     # -- evaluation -----------------------------------------------------------------------------
 
     def request_eval(self, *, step: int, version: int) -> EvalRequest:
@@ -260,8 +270,8 @@ class SqlBuffer:
 
     # -- liveness, state, metrics ---------------------------------------------------------------
 
-    def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, Any] | None = None) -> None:
-        values: dict[str, Any] = {"role": role, "name": name, "state": state}
+    def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, object] | None = None) -> None:
+        values: dict[str, object] = {"role": role, "name": name, "state": state}
         values |= {"detail": codec.to_json(detail or {}), "pid": os.getpid(), "host": socket.gethostname()}
 
         def work(conn: sa.Connection) -> None:
@@ -284,10 +294,10 @@ class SqlBuffer:
 
         self._db.run(work)
 
-    def set_state(self, key: str, value: Any) -> None:
+    def set_state(self, key: str, value: object) -> None:
         self._db.run(lambda conn: states.write(conn, key, value))
 
-    def get_state(self, key: str, default: Any = None) -> Any:
+    def get_state(self, key: str, default: object = None) -> Any:
         return self._read(lambda conn: states.read(conn, key, default))
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -322,7 +332,7 @@ class SqlBuffer:
     def _read(self, work: Callable[[sa.Connection], T]) -> T:
         return self._db.run(work, write=False)
 
-    def _rows(self, statement: str, bind: Mapping[str, Any] | None = None) -> Sequence[Row]:
+    def _rows(self, statement: str, bind: Mapping[str, object] | None = None) -> Sequence[Row]:
         return self._read(lambda conn: conn.execute(query(statement), dict(bind or {})).all())
 
     def _now(self, conn: sa.Connection) -> float:

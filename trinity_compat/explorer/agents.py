@@ -17,8 +17,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asked
-from trinity_compat.explorer.rollout import Job, Trajectory
 from trinity_compat.explorer.tasks import sampling_seed, to_json
+from trinity_compat.explorer.trajectory import Job, Trajectory
 
 
 class EngineClient:

@@ -26,8 +26,8 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.loop import Makes
 from trinity_compat.explorer.plan import INITIAL, Work
-from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.trackers import Trackers
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.shards import actor_weights, dtype_of
 from trinity_compat.synchronizer.store import write_version
@@ -87,7 +87,9 @@ class Bench:
         async for group in self._maker.groups(work, work.step, 0):
             self._heart.check()
             self._buffer.put_groups([replace(group, key=f"{work.kind}/{group.task_no}")])
-            self._heart.detail = {**self._heart.detail, "rows": self._heart.detail["rows"] - 1}
+            rows = self._heart.detail["rows"]
+            assert isinstance(rows, int)
+            self._heart.detail = {**self._heart.detail, "rows": rows - 1}
 
     @contextlib.contextmanager
     def _weights(self, step: int) -> Iterator[WeightVersion]:

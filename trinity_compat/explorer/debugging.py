@@ -18,10 +18,11 @@ from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job
 from trinity_compat.explorer.main import configuration
 from trinity_compat.explorer.reward_model.address import is_served
-from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker, Trajectory, make_engine
+from trinity_compat.explorer.rollout import RolloutWorker, make_engine
 from trinity_compat.explorer.scoring import LocalScorer, Score
 from trinity_compat.explorer.serving import EngineServer, RemoteEngine
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
+from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import worker_env
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.files import WeightFile, write_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.tasks import TaskStream, sampling_seed
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import RunSpec, has_baseline
 
 

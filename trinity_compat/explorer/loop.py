@@ -86,7 +86,7 @@ class Explorer:
                     await asyncio.sleep(PAUSE_S)
                     continue
                 # Read first: weights and tasks chosen after it belong to this history, or are not stored.
-                history = self._enter(self._buffer.history())
+                history = self._enter(self._plan.seen.history)
                 self._store()
                 self._pool.refill()
                 if not await self._advance(history):
@@ -134,7 +134,7 @@ class Explorer:
         if self._plan.accepts(version) and (offer := self._weights.offer()):
             return self._may_change and await self._take(offer)
         may_follow = self._plan.follows and self._busy and self._may_change
-        if may_follow and await self._weights.follow(self._buffer.latest_version()):
+        if may_follow and await self._weights.follow(self._plan.seen.latest):
             return True
         if not (work and version) or (version != in_place and not self._may_change):
             return False
@@ -154,7 +154,7 @@ class Explorer:
             return False
         work = self._plan.eval_work(request)
         if not work.jobs:
-            self._buffer.finish_eval(request)
+            self._plan.evaluated(request)
             return True
         tasks = [job.task_no for job in work.jobs]
         self._outbox.begin(Making(work.step, version.version, tasks, times, request=request, kind=work.kind))
@@ -243,7 +243,7 @@ class Explorer:
 
     def _end(self, making: Making) -> None:
         if making.request:
-            self._buffer.finish_eval(making.request)
+            self._plan.evaluated(making.request)
         elif making.kind == "train":
             extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
             extra |= {"rollout/ended_groups": float(making.ended)} if self._plan.ends_stragglers else {}

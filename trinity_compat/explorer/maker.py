@@ -11,8 +11,8 @@ import numpy as np
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.plan import Work
-from trinity_compat.explorer.rollout import Job, Rollout, Trajectory
 from trinity_compat.explorer.scoring import Score, Scorer, name_task
+from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import Workers
 
 

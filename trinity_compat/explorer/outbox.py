@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trinity_compat.buffer.model import EvalRequest, Group, Pending
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.report import StepTimes
-from trinity_compat.explorer.rollout import Job
+from trinity_compat.explorer.trajectory import Job
 
 LINGER_S = 0.2  # a group waits so long for others to share its transaction
 BATCH = 64  # groups of one transaction

@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any
 
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.buffer.model import EvalRequest, WeightVersion
+from trinity_compat.buffer.model import EvalRequest, Glance, WeightVersion
 from trinity_compat.buffer.position import stream_key
 from trinity_compat.explorer.drawing import Settled, SharedDrawing, begins
 from trinity_compat.explorer.filtering import Draw, GroupFilter
 from trinity_compat.explorer.jobs import eval_jobs, make_job, seeds_requests
 from trinity_compat.explorer.outbox import Outbox, Slack
 from trinity_compat.explorer.pool import Pool
-from trinity_compat.explorer.rollout import Job
 from trinity_compat.explorer.sharing import Alone, Queue, Sharing
 from trinity_compat.explorer.tasks import TaskStream
+from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.policy import (
     asks,
@@ -26,6 +26,7 @@ from trinity_compat.synchronizer.policy import (
     last_step,
     looks,
     required_version,
+    trainer_interval,
 )
 from trinity_compat.synchronizer.requests import Asking
 from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_there, misplaced, timed_out
@@ -64,9 +65,9 @@ class Ended:
         self._since: float | None = None
         self._fresh = False
 
-    def seen(self, buffer: Buffer) -> bool:
-        """Look at the buffer."""
-        finished, now = bool(buffer.get_state("finished")), time.monotonic()
+    def seen(self, finished: bool) -> bool:
+        """``finished``: whether the mark is there."""
+        now = time.monotonic()
         self._fresh = self._fresh or not finished
         self._since = now if self._since is None else self._since
         return finished and (self._fresh or now - self._since > GRACE_S)
@@ -99,6 +100,7 @@ class Plan:
         self._asked_for = self._history = 0
         self._next: tuple[int, Work | None] | None = None
         self._looked = 0.0
+        self.seen = Glance(history=0, finished=False, evaluation=None, latest=None)
         self._under_way: set[int] = set()  # training tasks that are begun and not stored
         self._again: set[int] = set()  # of those that this explorer has for itself, what it ended
         self._spared: set[int] = set()  # tasks that were ended once: not a second time
@@ -119,8 +121,9 @@ class Plan:
         return epochs * (self._train.order.tasks_per_epoch // self._batch)
 
     def finished(self) -> bool:
-        """The trainer is done; or there is none to wait for, and all tasks are made."""
-        if self._ended.seen(self._buffer):
+        """Looks at the buffer: the trainer is done; or there is none to wait for, and all tasks are made."""
+        self.seen = self._buffer.glance()
+        if self._ended.seen(self.seen.finished):
             return True
         return self._spec.mode == "explore" and not self._has_trainer() and not self._missing(1)
 
@@ -131,7 +134,12 @@ class Plan:
 
     def next_eval(self) -> EvalRequest | None:
         """The oldest open evaluation; one explorer serves them all."""
-        return self._buffer.next_eval() if self.sharing.evaluates() else None
+        return self.seen.evaluation if self.seen.evaluation and self.sharing.evaluates() else None
+
+    def evaluated(self, request: EvalRequest) -> None:
+        """It is complete."""
+        self._buffer.finish_eval(request)
+        self.seen = replace(self.seen, evaluation=None)
 
     def next_work(self, history: int) -> Work | None:
         """Tasks that this explorer has to begin, of the earliest step that has some; None when none has."""
@@ -207,27 +215,28 @@ class Plan:
         """``work`` with the tasks that this explorer now has for itself."""
         if self.whole:
             last = last_step(self._spec.sync, None, version.version)
-            limit = (last - work.step + 1) * self._batch
+            upto, limit = last * self._batch, (last - work.step + 1) * self._batch
         elif self.sharing.holder:
-            last, limit = self._reach(work.step, version), -(-room // work.jobs[0].answers)
+            upto, limit = self._reach(work.step, version), -(-room // work.jobs[0].answers)
         else:
-            return work
-        upto = min(last, self.total_steps) * self._batch
+            return replace(work, jobs=[job for job in work.jobs if job.task_no < self._bound(version)])
+        upto = min(upto, self.total_steps * self._batch)
         again, self._again = self._again, set()
         numbers = self.sharing.take(upto, limit, version.version, self._history)
         return self._train_work(work.step, sorted({*again, *numbers}))
 
     def _reach(self, step: int, version: WeightVersion) -> int:
-        """The last step of which tasks may be taken together with those of ``step``: newer weights have to
-        be asked for, or looked for, before the one after it."""
-        sync, limit = self._spec.sync, self._last_step(version)
+        """Below which tasks may be taken together with those of ``step``: newer weights have to be asked
+        for, or looked for, before others."""
+        sync, bound = self._spec.sync, self._bound(version)
+        own_look = sync.explorer_interval is not None
         while (
-            step < limit
+            step * self._batch < bound
             and not asks(sync, step + 1)
-            and (sync.explorer_interval is None or not looks(sync, step + 1))
+            and not (own_look and looks(sync, step + 1))
         ):
             step += 1
-        return step
+        return min(bound, step * self._batch)
 
     def settle(self, step: int) -> Settled | None:
         """End a drawing that several explorers share, if this is the one to do it."""
@@ -326,7 +335,7 @@ class Plan:
         if self._held is None or newest or not self._may_be_had(self._held, loaded):
             self._held = self._find(work, loaded)
         due = asks(sync, step) and self._asked_for != step
-        ahead = self._held is not None and step > self._last_step(self._held)
+        ahead = self._held is not None and self.tasks(work)[0] >= self._bound(self._held)
         if not due and not ahead:
             return self._held
         if sync.style != "explorer_driven":
@@ -337,10 +346,16 @@ class Plan:
 
     def _find(self, work: Work, loaded: WeightVersion | None) -> WeightVersion | None:
         if not self.takes_over:
-            return find_version(self._buffer, self._spec.sync, work.step) or self._initial(work)
+            return self._published(work.step) or self._initial(work)
         if loaded is None or loaded is INITIAL:
             return loaded and self._initial(work)
         return loaded if loaded.version >= (required_version(self._spec.sync, work.step) or 0) else None
+
+    def _published(self, step: int) -> WeightVersion | None:
+        newest = self.seen.latest
+        if self._spec.sync.style == "fixed":
+            return find_version(self._buffer, self._spec.sync, step)
+        return newest if newest and is_there(newest) else None
 
     def _may_be_had(self, version: WeightVersion, loaded: WeightVersion | None) -> bool:
         """The model path has no file: what began with it cannot come back to it."""
@@ -384,7 +399,7 @@ class Plan:
 
     def ask_if_missed(self, loaded: WeightVersion | None) -> None:
         """Ask for another handover when one took place without this explorer: it has started since."""
-        newest = self._buffer.latest_version() if self.takes_over else None
+        newest = self.seen.latest if self.takes_over else None
         if newest and (loaded is INITIAL or _number(loaded) < newest.version):
             self._asking.answered(-1)
 
@@ -398,10 +413,17 @@ class Plan:
         Not so with an adapter to start from, which only the trainer merges."""
         if self._spec.verl["actor_rollout_ref"]["model"].get("lora_adapter_path"):
             return None
-        fresh = self._buffer.history() == 1 and self._buffer.latest_version() is None
+        fresh = self.seen.history == 1 and self.seen.latest is None
         resumes = self._spec.verl["trainer"].get("resume_mode") == "resume_path"
         zero = (required_version(self._spec.sync, work.step) or 0) == 0
         return INITIAL if fresh and zero and not resumes else None
 
-    def _last_step(self, version: WeightVersion) -> int:
-        return last_step(self._spec.sync, self._spec.max_staleness, version.version)
+    def _bound(self, version: WeightVersion) -> int:
+        """Tasks below it may begin with ``version`` in place. With a ``staleness_threshold`` t, as in veRL's
+        fully_async_policy 0.9.1: what is begun and not trained when a version comes is no more than (1 + t)
+        times the groups that the trainer takes until the next."""
+        sync, spec = self._spec.sync, self._spec
+        if sync.style == "fixed" or spec.staleness_threshold is None:
+            return last_step(sync, spec.max_staleness, version.version) * self._batch
+        ahead = trainer_interval(sync) * self._batch * (1 + spec.staleness_threshold)
+        return version.version * self._batch + int(ahead)

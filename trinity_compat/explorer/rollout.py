@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from trinity_compat.errors import UserError
@@ -24,65 +24,12 @@ from trinity_compat.explorer.engine import (
 )
 from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.synchronizer.files import WeightFile
 
 SINGLE_TURN = "single_turn_agent"
 TELL_S = 0.05  # between two words on how many answers have ended
 AGENT_TIMEOUT_S = 1800.0  # for a whole group: a tool that hangs must not hold the run for ever
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy.
-    ``apart``: n requests instead of one for n answers, so that each has its own end (and model version).
-    ``baseline``: a greedy answer comes after the n (ReMax, arXiv 2310.10505)."""
-
-    task_no: int
-    task: Mapping[str, Any]
-    n: int
-    sampling: Mapping[str, Any]
-    validate: bool = False
-    apart: bool = False
-    baseline: bool = False
-
-    @property
-    def answers(self) -> int:
-        """All that are made."""
-        return self.n + self.baseline
-
-    def sampling_of(self, run: int) -> Mapping[str, Any]:
-        """What answer ``run`` is sampled with by itself. Greedy as veRL 0.9.1's agent loop has it."""
-        if run == self.n:
-            greedy = {name: value for name, value in self.sampling.items() if name != "seed"}
-            return greedy | {"temperature": 0, "top_p": 1.0, "top_k": -1}
-        seed = self.sampling.get("seed")
-        return {**self.sampling} if seed is None else {**self.sampling, "seed": seed + run}
-
-
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
-    ``versions``: the weights in place when the engine got it, and when it was done."""
-
-    prompt_ids: list[int]
-    response_ids: list[int]
-    response_mask: list[int]
-    logprobs: list[float]
-    num_turns: int = 2
-    reward: float | None = None  # set by agent loops that score themselves
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    versions: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help)."""
-
-    task_no: int
-    trajectories: tuple[Trajectory, ...]
-    error: str = ""
-    hopeless: bool = False
 
 
 class PromptTooLong(ValueError):

@@ -15,8 +15,9 @@ from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.engine_arguments import engine_environment
-from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker
+from trinity_compat.explorer.rollout import RolloutWorker
 from trinity_compat.explorer.routing import Loads
+from trinity_compat.explorer.trajectory import Job, Rollout
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
@@ -66,8 +67,8 @@ class Workers:
         partial: bool = True,
     ) -> None:
         """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
-        placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest answers
-        under way, else to each in turn. ``partial``: as ``RolloutWorker``'s."""
+        placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest tokens
+        outstanding, else to each in turn. ``partial``: as ``RolloutWorker``'s."""
         self._partial, self._names = partial, itertools.count()
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or Place()
@@ -194,6 +195,7 @@ class Workers:
                 if isinstance(item, Exception):
                     raise item
                 left -= 1
+                self._loads.measured([len(each.response_ids) for each in item.trajectories])
                 yield item
         finally:
             for pump in pumps:

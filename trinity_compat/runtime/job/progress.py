@@ -112,7 +112,7 @@ class Progress:
 
     def _tell_states(self, snapshot: Snapshot) -> None:
         for who in snapshot.participants:
-            note = who.detail.get("note")
+            note = str(who.detail.get("note") or "")
             if note and note != self._notes.get(who.name):
                 self._say(f"{label(who)} {note}")
             self._notes[who.name] = note

@@ -188,6 +188,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
         mode=mode,
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
+        staleness_threshold=_staleness_threshold(config, sync),
         replay=replay_of(config),
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
@@ -221,6 +222,22 @@ def _over_sample_rate(config: Tree, verl: VerlView, sync: SyncSpec) -> float:
             hint="leave it out, or write synchronizer.sync_style: fully_async and no filter_groups",
         )
     return float(rate)
+
+
+def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
+    """None where it is not asked for. Raises UserError."""
+    part = inverse.compat_of(config).get("staleness_threshold")
+    if part is None:
+        return None
+    if isinstance(part, bool) or not isinstance(part, int | float) or part < 0:
+        raise UserError(f"trinity_compat.staleness_threshold is {part!r}: write a number, 0 or more")
+    if sync.style == "fixed":
+        raise UserError(
+            "trinity_compat.staleness_threshold: under sync_style fixed the interval and the offset say how"
+            " far the explorer is ahead",
+            hint="leave it out, or write synchronizer.sync_style: fully_async",
+        )
+    return float(part)
 
 
 def _group_timeout(config: Tree) -> float | None:
