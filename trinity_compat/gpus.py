@@ -2,9 +2,9 @@
 hasn't leaves an actor pending for ever, without a word.
 
 The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
-``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. Nothing else reads or
-writes them. How a launch's GPUs are divided between the two: ``translate/sections/gpus.py``, which
-``runtime/plan/split.py`` asks.
+``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. A reward model's are
+``reward.reward_model``'s, in the same way, for all explorers together. Nothing else reads or writes them.
+How a launch's GPUs are divided: ``translate/sections/gpus.py``, which ``runtime/plan/split.py`` asks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.spec import RunSpec
 
-Side = Literal["trainer", "explorer"]
+Side = Literal["trainer", "explorer", "reward model"]
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TENSOR_PARALLEL = f"{_ROLLOUT}.tensor_model_parallel_size"
+_REWARD = "reward.reward_model"
 ENGINES = "explorer.rollout_model.engine_num"
 
 
@@ -30,9 +31,12 @@ def trainer_gpus(verl: Tree) -> int:
 
 def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, int]:
     """GPUs of each side of a run, whichever commands start the sides; processes where ``device`` is ``cpu``.
-    In mode colocate the engine uses the trainer's and has no share."""
-    trainer: dict[Side, int] = {"trainer": trainer_gpus(verl)}
-    return trainer if mode == "colocate" else {**trainer, "explorer": _of_explorer(verl, device) * explorers}
+    In mode colocate the engine uses the trainer's and has no share; without a reward model there is none of
+    it."""
+    found: dict[Side, int] = {"trainer": trainer_gpus(verl)}
+    if mode != "colocate":
+        found["explorer"] = _of_explorer(verl, device) * explorers
+    return found | _of_reward_model(verl, device)
 
 
 def engine_places(count: int, width: int) -> dict[str, int]:
@@ -55,6 +59,33 @@ def engine_width(rollout: Tree, device: str) -> int:
     return 1 if device == "cpu" else int(value_at(rollout, "tensor_model_parallel_size"))
 
 
+def reward_model_places(engines: int, width: int) -> dict[str, int]:
+    """veRL key → value that gives the reward model ``engines`` of ``width`` GPUs on one machine's count."""
+    return {
+        f"{_REWARD}.nnodes": 1,
+        f"{_REWARD}.n_gpus_per_node": engines * width,
+        f"{_REWARD}.rollout.tensor_model_parallel_size": width,
+    }
+
+
+def reward_model_engines(verl: Tree, device: str) -> int:
+    """Engines that serve the reward model of a planned run, 0 where it has none."""
+    if not value_at(verl, f"{_REWARD}.enable"):
+        return 0
+    nodes, each = (int(value_at(verl, f"{_REWARD}.{name}") or 1) for name in ("nnodes", "n_gpus_per_node"))
+    return max(1, nodes * each // reward_model_width(verl, device))
+
+
+def reward_model_width(verl: Tree, device: str) -> int:
+    """Workers of one of those engines, with a GPU each."""
+    return engine_width(section_at(verl, f"{_REWARD}.rollout"), device)
+
+
+def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
+    engines = reward_model_engines(verl, device)
+    return {"reward model": engines * reward_model_width(verl, device)} if engines else {}
+
+
 def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
     """Whether the Ray that ``side`` has joined holds the run, or its own part where the other side is a
     command of its own. ``have``: the GPUs of that Ray, free or not. Raises UserError with both numbers."""
@@ -72,7 +103,9 @@ def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
 def _wanted(spec: RunSpec, side: Side) -> dict[Side, int]:
     if spec.mode in ("both", "colocate"):
         return shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
-    return {side: trainer_gpus(spec.verl) if side == "trainer" else _of_explorer(spec.verl, spec.device)}
+    if side == "trainer":
+        return {side: trainer_gpus(spec.verl)}
+    return {side: _of_explorer(spec.verl, spec.device)} | _of_reward_model(spec.verl, spec.device)
 
 
 def _of_explorer(verl: Tree, device: str) -> int:
@@ -85,6 +118,9 @@ def _how(spec: RunSpec, side: Side) -> str:
         trainer = spec.verl["trainer"]
         nodes = f" × trainer.nnodes={trainer['nnodes']}" if trainer["nnodes"] != 1 else ""
         return f"trainer.n_gpus_per_node={trainer['n_gpus_per_node']}{nodes}"
+    if side == "reward model":
+        count, width = (size(spec.verl, spec.device) for size in (reward_model_engines, reward_model_width))
+        return f"{count} × {_REWARD}.rollout.tensor_model_parallel_size={width}"
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     count, width = engine_count(rollout, spec.device), engine_width(rollout, spec.device)
     engines = f"{count} engine{'s' if count > 1 else ''} × {_TENSOR_PARALLEL}={width}"
@@ -98,7 +134,7 @@ def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int) -> str:
     ways = []
     if wanted == {"trainer": 1, "explorer": 1}:
         ways.append("--mode colocate lets both sides use one GPU in turns")
-    if fits := _fits(spec, have - wanted.get("explorer", 0)) if "trainer" in wanted else 0:
+    if fits := _fits(spec, have - sum(wanted.values()) + wanted["trainer"]) if "trainer" in wanted else 0:
         ways.append(f"--set trainer.n_gpus_per_node={fits} fits")
     if "explorer" in wanted:
         ways.append(f"--set {ENGINES}=N changes the number of engines")

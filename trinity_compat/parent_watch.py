@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import threading
 import time
+from collections.abc import Callable
 
 SUPERVISOR = "TRINITY_COMPAT_SUPERVISOR"  # in the environment of all that a supervisor started
 STOPPED = 143  # as after SIGTERM
 GRACE_S = 10.0
 _LOOK_S = 1.0
+_PR_SET_PDEATHSIG = 1
+# macOS has no prctl: there the process groups alone must do.
+prctl: Callable[[int, int, int, int, int], int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent ends, however it ends."""
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def end_with_parent(grace_s: float = GRACE_S) -> None:

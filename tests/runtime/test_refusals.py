@@ -39,7 +39,6 @@ def planned(tmp_path, word, *options):
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("reward.reward_model.enable=True", "no process of the run serves a reward model"),
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("data.gen_batch_size=24", "generates exactly data.train_batch_size prompts"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
@@ -88,8 +87,8 @@ def test_filtering_groups_is_one_explorer_s_work_and_its_length_is_told(tmp_path
 
 
 def test_an_older_release_s_spelling_has_its_line_too(tmp_path):
-    with pytest.raises(UserError, match="reward model") as caught:
-        planned(tmp_path, "reward_model.enable=True")
+    with pytest.raises(UserError, match="no reward manager of that name") as caught:
+        planned(tmp_path, "reward_model.reward_manager=mine")
     assert caught.value.where.line == 8
 
 

@@ -18,7 +18,6 @@ GIVEN = ["actor_rollout_ref.model.path=org/m", "data.train_files=/d/t.parquet", 
 @pytest.mark.parametrize(
     "word",
     [
-        "reward.reward_model.enable=True",
         f"{ROLLOUT}.name=lmdeploy",
         "distillation.enabled=True",
         f"+{ROLLOUT}.quantization=fp8",

@@ -7,12 +7,14 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
+from trinity_compat.last_words import last_error
 from trinity_compat.runtime.processes.children import Command, survivors
-from trinity_compat.runtime.processes.supervisor import Stop, Supervision, last_error, supervise
+from trinity_compat.runtime.processes.supervisor import Stop, Supervision, supervise
 
 
 class Silent:
@@ -105,6 +107,37 @@ def test_a_side_that_ignores_sigterm_and_its_children_are_killed(side):
         side("explorer", stubborn), side("trainer", "import time; time.sleep(1); raise SystemExit(1)")
     )
     assert outcome.code == 1
+
+
+def serving(side, code=FOREVER):
+    return replace(side("reward_model", code), serves=True)
+
+
+def test_a_run_is_done_when_only_what_serves_it_is_left(side):
+    assert run(serving(side), side("explorer", "pass"), side("trainer", "pass")).code == 0
+
+
+def test_a_reward_model_that_dies_ends_the_run_by_its_name(side):
+    dies = "import time; time.sleep(.5); raise MemoryError('no room for the reward model')"
+    outcome = run(serving(side, dies), side("explorer", FOREVER), side("trainer", FOREVER))
+    assert outcome.failure == (
+        "the reward_model ended with exit code 1: MemoryError: no room for the reward model"
+    )
+    assert outcome.log.endswith("reward_model.log")
+
+
+def test_a_reward_model_is_started_again_where_restarts_are_left(side, tmp_path):
+    mark = tmp_path / "mark"
+    once = f"""
+        import os, time
+        if not os.path.exists({str(mark)!r}):
+            open({str(mark)!r}, "w").close()
+            raise SystemExit(1)
+        time.sleep(600)
+    """
+    slow = "import time; time.sleep(2)"
+    outcome = run(serving(side, once), side("explorer", slow), side("trainer", slow), restarts=1)
+    assert outcome.code == 0
 
 
 def test_a_signal_ends_the_run_with_its_number(side):
@@ -235,6 +268,7 @@ sys.stdin.read()
         ("a\nb\n", "b"),
         ("Traceback:\nValueError: bad\nshutting down\n", "ValueError: bad"),
         ("error: no model\nbye\n", "no model"),
+        ("(A pid=3) (B pid=4) ValueError: bad\nbye\n", "(A pid=3) (B pid=4) ValueError: bad"),
         (
             "(Worker pid=3) ray.exceptions.RayActorError: gone\n",
             "(Worker pid=3) ray.exceptions.RayActorError: gone",

@@ -16,6 +16,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.jobs import make_job
 from trinity_compat.explorer.main import configuration
+from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.rollout import Job, Rollout, RolloutWorker, Trajectory, make_engine
 from trinity_compat.explorer.scoring import LocalScorer, Score
 from trinity_compat.explorer.serving import EngineServer, RemoteEngine
@@ -106,6 +107,11 @@ async def run_task(spec: RunSpec, port: int, ask: Ask) -> Shown:
     """One task with the model that is served at ``port``. Raises UserError for a task that is not there or a
     server that is not up; what agent loop, tool and reward function raise comes through."""
     config, tokenizer, processor = configuration(spec)
+    if is_served(spec.verl):
+        raise UserError(
+            "reward.reward_model.enable: only a whole run serves a reward model",
+            hint="debug the answers with --set reward.reward_model.enable=False and a reward function",
+        )
     engine = RemoteEngine(port, str(config.actor_rollout_ref.model.path))
     await engine.start()
     job = job_of(spec, _stream(config, tokenizer, processor, ask.data), ask)

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,11 +27,13 @@ from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
+from trinity_compat.explorer.reward_model import address
+from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
 from trinity_compat.explorer.scoring import make_scorer
 from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.explorer.workers import Place, Workers
+from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.settings_mark import sign
@@ -45,13 +47,20 @@ STOPPED = 128 + signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
-    """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench]``; returns the exit code."""
+    """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench]``, or ``--reward-model NAME --parts N
+    [--bench]`` for the process that serves the reward model; returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     end_with_parent()
     job_dir = Path(argv[0])
-    index = int(argv[argv.index("--index") + 1]) if "--index" in argv else 0
-    spec = "bench.json" if "--bench" in argv else "run.json"
-    return run(RunSpec.load(job_dir / "config" / spec), index)
+    spec = RunSpec.load(job_dir / "config" / ("bench.json" if "--bench" in argv else "run.json"))
+    if name := _after("--reward-model", argv):
+        heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=REWARD_MODEL)
+        return _ended(heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))
+    return run(spec, int(_after("--index", argv) or 0))
+
+
+def _after(option: str, argv: list[str]) -> str | None:
+    return argv[argv.index(option) + 1] if option in argv else None
 
 
 def run(spec: RunSpec, index: int = 0) -> int:
@@ -59,8 +68,15 @@ def run(spec: RunSpec, index: int = 0) -> int:
     role = ROLE if spec.mode == "bench" else "explorer"
     name = role if spec.explorers == 1 or role == ROLE else f"explorer_{index}"
     heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=role)
+    if role == ROLE:
+        return _ended(heart, lambda: _bench(spec, heart))
+    return _ended(heart, lambda: _async_run(spec, index, name, heart))
+
+
+def _ended(heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Do the work to its end, and say in the database and in the log how it ended; the exit code."""
     heart.start()
-    code, reason = _explore(spec, index, name, heart)
+    code, reason = _outcome(work)
     state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
     heart.stop(state, **({"reason": reason} if reason else {}))
     if reason:
@@ -68,10 +84,9 @@ def run(spec: RunSpec, index: int = 0) -> int:
     return code
 
 
-def _explore(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> tuple[int, str]:
+def _outcome(work: Callable[[], Coroutine[Any, Any, None]]) -> tuple[int, str]:
     try:
-        work = _bench(spec, heart) if spec.mode == "bench" else _async_run(spec, index, name, heart)
-        asyncio.run(_until_stopped(work))
+        asyncio.run(_until_stopped(work()))
     except TrainerGone as error:
         return PEER_DIED, str(error)
     except UserError as error:
@@ -120,7 +135,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             await device.wait(heart.check)
         with placement.told_when_pending(placement.ENGINES, heart.note):
             await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        maker = GroupMaker(workers, make_scorer(config), tokenizer, newest_first=spec.replay is not None)
+        scorer = make_scorer(config, await _reward_model(spec, buffer, heart))
+        maker = GroupMaker(workers, scorer, tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
         await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
@@ -146,11 +162,31 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     workers = Workers(spec.verl, spec.device, spec.env)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        maker = GroupMaker(workers, make_scorer(config), tokenizer)
+        scorer = make_scorer(config, await _reward_model(spec, buffer, heart))
+        maker = GroupMaker(workers, scorer, tokenizer)
         await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
         workers.close()
         trackers.close()
+        buffer.close()
+
+
+async def _reward_model(spec: RunSpec, buffer: Buffer, heart: Heartbeat) -> str | None:
+    """Where the launch's reward model answers, None where it has none."""
+    if not address.is_served(spec.verl):
+        return None
+    return await address.awaited(buffer, heart.check, timeout_s=max(spec.sync.timeout_s, START_S))
+
+
+async def _serve(spec: RunSpec, heart: Heartbeat, *, parts: int) -> None:
+    from trinity_compat.explorer.reward_model.serving import serve
+
+    _join_ray(spec)
+    _cancel_on_sigterm(asyncio.current_task())
+    buffer = open_buffer(spec.database_url)
+    try:
+        await serve(spec, buffer, heart, parts=parts)
+    finally:
         buffer.close()
 
 

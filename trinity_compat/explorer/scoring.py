@@ -37,15 +37,16 @@ class Scorer(Protocol):
 
 
 class LocalScorer:
-    """veRL's RewardLoopWorker inside this process."""
+    """veRL's RewardLoopWorker inside this process. ``router``: where the launch's reward model answers
+    (host:port), None where it has none."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, router: str | None = None) -> None:
         from trinity_compat.explorer.reward_managers import register_legacy
 
         register_legacy()
         from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
-        self._worker = RewardLoopWorker(config)
+        self._worker = RewardLoopWorker(config, router)
         self._where = describe(config)
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
@@ -64,11 +65,11 @@ class LocalScorer:
 class RayScorer:
     """``reward.num_workers`` RewardLoopWorkers in processes of their own: for functions that compute."""
 
-    def __init__(self, config: Any, workers: int) -> None:
+    def __init__(self, config: Any, workers: int, router: str | None = None) -> None:
         import ray
 
         actor = ray.remote(RewardWorker)
-        self._workers = [actor.options(num_cpus=0).remote(config) for _ in range(workers)]
+        self._workers = [actor.options(num_cpus=0).remote(config, router) for _ in range(workers)]
         self._where = describe(config)
         self._next = 0
 
@@ -80,20 +81,21 @@ class RayScorer:
 class RewardWorker:
     """Body of a reward actor."""
 
-    def __init__(self, config: Any) -> None:
-        self._config = config
+    def __init__(self, config: Any, router: str | None = None) -> None:
+        self._config, self._router = config, router
         self._scorer: LocalScorer | None = None
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
         """See Scorer. Built on first use: veRL's worker wants a running loop."""
-        self._scorer = self._scorer or LocalScorer(self._config)
+        self._scorer = self._scorer or LocalScorer(self._config, self._router)
         return await self._scorer.group(task, parts)
 
 
-def make_scorer(config: Any) -> Scorer:
-    """As many reward processes as reward.num_workers says; with at most one, none."""
+def make_scorer(config: Any, router: str | None = None) -> Scorer:
+    """As many reward processes as reward.num_workers says; with at most one, none. ``router``: as in
+    LocalScorer."""
     workers = int(config.reward.num_workers or 1)
-    return RayScorer(config, workers) if workers > 1 else LocalScorer(config)
+    return RayScorer(config, workers, router) if workers > 1 else LocalScorer(config, router)
 
 
 def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
@@ -147,10 +149,12 @@ def reward_failed(error: Exception, where: str, task: Mapping[str, Any]) -> RunE
 
 
 def describe(config: Any) -> str:
-    """Which reward function a configuration names."""
+    """Which reward function or model a configuration names."""
     custom = config.reward.get("custom_reward_function") or {}
     if custom.get("path"):
         return f"reward function {custom.get('name')} of {custom.get('path')}"
+    if config.reward.reward_model.enable:
+        return f"reward model {config.reward.reward_model.model_path}"
     return f"reward manager {config.reward.reward_manager.name!r} with veRL's default scores"
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+
+from trinity_compat.parent_watch import end_with_parent
 
 
 def register() -> None:
     """On a CPU, keep linear layers loadable; deterministic kernels where the run asks for them, as in veRL's
-    own worker extension (vLLMColocateWorkerExtension, 0.9.1); else vLLM stays as it is."""
+    own worker extension (vLLMColocateWorkerExtension, 0.9.1); processes that vLLM itself starts for a run end
+    with the one that started them. Else vLLM stays as it is."""
     from vllm.platforms import current_platform
 
+    if multiprocessing.parent_process() is not None:
+        end_with_parent()
     if os.environ.get("VERL_FULL_DETERMINISM") == "1" and "VERL_SEED" in os.environ:
         from verl.workers.engine.utils import enable_full_determinism
 

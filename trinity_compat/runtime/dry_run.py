@@ -48,7 +48,7 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     missing = tuple(f"note: {text}" for text in preflight.missing(made))
     report = start.check(made, source.record, execute=False)
     yield source.yaml_text.rstrip("\n")
-    for line in (*made.notes, *missing, *describe(made), *start.lines(report)):
+    for line in (*made.notes, *missing, *describe(made), *preflight.remarks(made), *start.lines(report)):
         yield f"# {line}"
     if options.job:
         _write(replace(made, notes=(*made.notes, *missing)), source, options, report)

@@ -29,7 +29,7 @@ from trinity_compat.runtime.plan.source import Source
 from trinity_compat.runtime.processes import bench
 from trinity_compat.runtime.processes.children import survivors, sweep
 from trinity_compat.runtime.processes.cluster import Cluster, local_ray
-from trinity_compat.runtime.processes.commands import bench_command, commands_of
+from trinity_compat.runtime.processes.commands import bench_commands, commands_of
 from trinity_compat.runtime.processes.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
 from trinity_compat.synchronizer import turns
 
@@ -44,7 +44,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
     micro_batches.check(made.spec.verl, source.record)
-    for line in (*source.notes, *made.notes, *describe(made)):
+    for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)
@@ -121,8 +121,8 @@ def _bench(made: RunPlan, source: Source) -> LaunchEnd:
 
 
 def _supervised_bench(made: RunPlan, watch: bench.BenchWatch, stop: Stop, cluster: Cluster) -> Outcome:
-    command = bench_command(made, cluster.address)
-    return supervise([command], Supervision(watch, stop, also_dead=cluster.dead, say=say))
+    commands = bench_commands(made, cluster.address)
+    return supervise(commands, Supervision(watch, stop, also_dead=cluster.dead, say=say))
 
 
 def _forget_participants(made: RunPlan) -> None:

@@ -49,7 +49,7 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     if not spec.resume:
         config.trainer.resume_mode = "disable"
     # The explorer scores: a reward model of the trainer's would be started for nothing.
-    config.reward.reward_model.enable = False
+    config.reward.reward_model.enable = config.reward.reward_model.enable_resource_pool = False
     model = config.actor_rollout_ref.model
     if _lora_rank(model) > 0:
         # A version is a whole model: the explorer's engine loads it like any other.

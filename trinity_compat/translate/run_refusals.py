@@ -76,13 +76,6 @@ _ENGINE_OWN = (
 )
 _ALWAYS = (
     Refusal(
-        "reward.reward_model.enable",
-        "no process of the run serves a reward model; the explorer scores with reward functions",
-        "score with reward.custom_reward_function, which may call a served model",
-        also=("reward_model.enable",),
-        below="reward.reward_model.",
-    ),
-    Refusal(
         f"{_ROLLOUT}.name",
         "veRL has no rollout of that name; the explorer runs vLLM",
         f"write {_ROLLOUT}.name=vllm",

@@ -12,10 +12,9 @@ _FULL_KEY = re.compile(r"^full_key: (.+)$", re.MULTILINE)
 _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _WORDS = 500  # characters of a message that are worth a reader's time
-# vLLM's names of what verl's rollout section calls otherwise.
+# vLLM's names of what verl's rollout section calls otherwise, and of what stands elsewhere.
+_SPELLED = {"tensor_parallel_size": "tensor_model_parallel_size"}
 _ENGINE_KEYS = {
-    "tensor_parallel_size": f"{_ROLLOUT}.tensor_model_parallel_size",
-    "max_model_len": f"{_ROLLOUT}.max_model_len",
     "model": "actor_rollout_ref.model.path",
     "trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
     "hf_overrides": "actor_rollout_ref.model.override_config",
@@ -97,11 +96,14 @@ def _source_line(error: BaseException) -> str:
     return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).strip()
 
 
-def engine_key(argument: str, extra: Iterable[str]) -> str:
-    """The veRL key behind an argument of vLLM's. ``extra``: the names in engine_kwargs.vllm."""
+def engine_key(argument: str, extra: Iterable[str], section: str = _ROLLOUT) -> str:
+    """The veRL key behind an argument of vLLM's. ``section``: the engine's, ``extra``: the names in its
+    engine_kwargs.vllm."""
     if argument in extra:
-        return f"{_ROLLOUT}.engine_kwargs.vllm.{argument}"
-    return _ENGINE_KEYS.get(argument, f"{_ROLLOUT}.{argument}")
+        return f"{section}.engine_kwargs.vllm.{argument}"
+    if section == _ROLLOUT and argument in _ENGINE_KEYS:
+        return _ENGINE_KEYS[argument]
+    return f"{section}.{_SPELLED.get(argument, argument)}"
 
 
 def argument_of(error: Exception, given: Iterable[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""The explorer's first seconds: vLLM's configuration, agent loops, tool parsers, reward managers.
+"""The explorer's first seconds: vLLM's configuration, agent loops, tool parsers, reward managers and models.
 
 Nothing of the user's runs: their agent loops, tools and reward functions are looked for, not imported.
 """
@@ -13,6 +13,8 @@ from verl.workers.config import HFModelConfig
 
 from trinity_compat.containers import Tree
 from trinity_compat.explorer.engine import engine_args
+from trinity_compat.explorer.reward_model.arguments import reward_arguments
+from trinity_compat.explorer.reward_model.models import served_model
 from trinity_compat.runtime.checks.trainer_side import Stage
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -24,6 +26,12 @@ def engine_config(given: Tree, device: str, *, native: bool) -> None:
     device (not ``native``), what vLLM refuses for that reason is left out."""
     taken = given if native else {name: value for name, value in given.items() if name not in _DEVICE_S}
     engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
+
+
+def reward_engine(verl: Tree, device: str, folder: Path) -> Tree:
+    """What the reward model's server is started with. ``folder``: for a model that is made here."""
+    path, positions = served_model(verl, folder / "reward_model")
+    return reward_arguments(verl, model_path=path, device=device, positions=positions)
 
 
 def stages(config: DictConfig, model: HFModelConfig, cwd: Path) -> Iterator[Stage]:

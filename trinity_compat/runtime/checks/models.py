@@ -17,6 +17,9 @@ from typing import TypedDict
 
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import put, value_at
+from trinity_compat.explorer.reward_model.address import is_served
+from trinity_compat.explorer.reward_model.models import MODEL as REWARD
+from trinity_compat.explorer.reward_model.models import asks_function, scoring_config
 
 _HERE = Path(__file__).parent / "stand_ins"
 _MODEL = "actor_rollout_ref.model"
@@ -78,7 +81,7 @@ def localise(
     """Point every model key of ``verl``, the critic's where it has one, at a folder on this machine; yields
     (key, name of the stand-in) where one had to serve. ``folder``: where stand-ins are written. Without
     ``execute`` a model that brings code of its own has one too: opening it would run that code."""
-    for key in (*_ACTOR, *(_CRITIC if critic else ())):
+    for key in (*_ACTOR, *(_CRITIC if critic else ()), *((REWARD,) if is_served(verl) else ())):
         value = value_at(verl, key)
         if not isinstance(value, str) or not value:
             continue
@@ -87,8 +90,15 @@ def localise(
             put(verl, key, str(here))
             continue
         chosen = stand_in(value)
+        if key == REWARD and not asks_function(verl):
+            chosen = _scoring(chosen)
         put(verl, key, str(write(chosen, folder)))
         yield key, f"{chosen.name}{' (the name says nothing of the model)' if chosen.generic else ''}"
+
+
+def _scoring(chosen: StandIn) -> StandIn:
+    """The model of that kind that gives a text one number."""
+    return StandIn(f"{chosen.name} (scoring)", scoring_config(chosen.config), chosen.generic)
 
 
 def _on_this_machine(text: str, cwd: Path) -> Path | None:

@@ -15,6 +15,8 @@ from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import copied, nodes, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_managers import register_legacy
+from trinity_compat.explorer.reward_model.address import is_served
+from trinity_compat.explorer.reward_model.arguments import SECTION
 from trinity_compat.explorer.rollout import arguments_for
 from trinity_compat.plugins import cpu_engine
 from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
@@ -53,7 +55,7 @@ class _Examination:
             cpu_engine.register()  # as the workers do when they meet
         config = self._tried("", lambda: trainer_config(spec))
         if config is not None and self._all(trainer_side.stages(config)):
-            self._explorer(config)
+            self._explorer(config, spec)
         return self.report
 
     def _localised(self) -> RunSpec:
@@ -67,7 +69,7 @@ class _Examination:
         self.report.stand_ins = dict(stand_ins)
         return replace(self.spec, verl=verl)
 
-    def _explorer(self, config: DictConfig) -> None:
+    def _explorer(self, config: DictConfig, spec: RunSpec) -> None:
         from verl.utils.config import omega_conf_to_dataclass
 
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
@@ -77,10 +79,19 @@ class _Examination:
         given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))
         if given is not None:
             self.report.engine = {**given, "model": value_at(self.spec.verl, "actor_rollout_ref.model.path")}
-            self._engine(given)
+            self._engine(given, section)
+        if is_served(self.spec.verl):
+            self._reward_engine(spec)
 
-    def _engine(self, given: Tree) -> None:
-        extra = section_at(self.spec.verl, "actor_rollout_ref.rollout.engine_kwargs.vllm")
+    def _reward_engine(self, spec: RunSpec) -> None:
+        # Not of the trainer's configuration, by which the others are built: that has no reward model.
+        made = partial(explorer_side.reward_engine, spec.verl, spec.device, self.folder)
+        given = self._tried(SECTION, made)
+        if given is not None:
+            self._engine(given, f"{SECTION}.rollout")
+
+    def _engine(self, given: Tree, section: str) -> None:
+        extra = section_at(self.spec.verl, f"{section}.engine_kwargs.vllm")
         try:
             explorer_side.engine_config(given, self.spec.device, native=self.native)
         except Exception as error:
@@ -88,8 +99,7 @@ class _Examination:
                 self.report.unchecked.append(f"vLLM's arguments; {judge}, another release, says: {error}")
                 return
             name = blame.argument_of(error, given)
-            section = blame.engine_key(name, extra) if name else "actor_rollout_ref.rollout"
-            self._record(error, section, exact=bool(name))
+            self._record(error, blame.engine_key(name, extra, section) if name else section, exact=bool(name))
 
     def _all(self, stages: Iterable[Stage]) -> bool:
         """Whether every stage passed; ends at the first that did not."""

@@ -16,6 +16,9 @@ from trinity_compat import extras
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.reward_model.address import is_served
+from trinity_compat.explorer.reward_model.models import MODEL as REWARD
+from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
 from trinity_compat.runtime.checks import loggers
 from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -56,7 +59,8 @@ def missing(plan: RunPlan) -> Iterator[str]:
 def check_models(verl: Tree, *, cwd: Path) -> None:
     """Model folders exist and hold a config.json; names on a hub are left to the hub."""
     critic = value_at(verl, "algorithm.adv_estimator") == "gae"
-    for key in ("actor_rollout_ref.model.path", *(["critic.model.path"] if critic else [])):
+    reward = [REWARD] if is_served(verl) else []
+    for key in ("actor_rollout_ref.model.path", *(["critic.model.path"] if critic else []), *reward):
         value = value_at(verl, key)
         if not value or "://" in str(value):
             continue
@@ -69,6 +73,14 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
                 f"{key}={value}: no such folder",
                 hint="the script's download step may have failed, or run elsewhere",
             )
+
+
+def remarks(plan: RunPlan) -> Iterator[str]:
+    """What is not wrong and should be known, for the start of a run and a dry run."""
+    verl = plan.spec.verl
+    model = _local(str(value_at(verl, REWARD)), plan.cwd)
+    if is_served(verl) and needs_head(verl, architectures_in(model)):
+        yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
 
 
 def check_resume(verl: Tree, *, cwd: Path) -> None:

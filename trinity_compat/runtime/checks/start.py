@@ -15,6 +15,7 @@ from pathlib import Path
 from trinity_compat import extras
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
+from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.runtime.plan import checkout
 from trinity_compat.runtime.plan.devices import detect_device
@@ -102,7 +103,7 @@ def _mark(made: RunPlan, native: bool, execute: bool) -> str:
     return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-_MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
+_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", REWARD)
 
 
 def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from trinity_compat.containers import Tree
+from trinity_compat.containers import Tree, section_at
+from trinity_compat.dotted import value_at
+from trinity_compat.gpus import reward_model_engines
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.secret import shown, without_passwords
@@ -41,7 +43,18 @@ def describe(plan: RunPlan) -> list[str]:
         f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
         f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
+        *_reward_model(spec),
     ]
+
+
+def _reward_model(spec: RunSpec) -> list[str]:
+    """What scores, where that is a model that the run serves."""
+    if not (engines := reward_model_engines(spec.verl, spec.device)):
+        return []
+    reward = section_at(spec.verl, "reward")
+    custom = section_at(reward, "custom_reward_function").get("path")
+    by = f"asked by {custom}" if custom else "its score is the reward"
+    return [f"reward    {value_at(reward, 'reward_model.model_path')}, {engines} vLLM engine(s), {by}"]
 
 
 def _transport(spec: RunSpec) -> str:

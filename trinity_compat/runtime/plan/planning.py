@@ -29,6 +29,7 @@ from trinity_compat.runtime.plan import (
     micro_batches,
     places,
     profiles,
+    reward_model,
 )
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
@@ -145,15 +146,23 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
-    shared, told = split_gpus(
+    reward = reward_model.placed(
         verl,
+        asked.trinity,
+        device=asked.device,
+        mode=mode,
+        explorers=asked.options.explorers if asked.options.explorer is not None else 1,
+    )
+    shared, told = split_gpus(
+        reward.verl,
         asked.trinity,
         mode=mode,
         explorers=asked.options.explorers,
         device=asked.device,
         sets=asked.options.sets,
+        reward=reward,
     )
-    return shared, [*notes, *more, *told]
+    return shared, [*notes, *more, *reward.lines, *told]
 
 
 def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:

@@ -2,19 +2,19 @@
 
 veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
 ``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
-``cluster`` the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its own (``rollout.nnodes``),
-they stay beside the trainer's; and a CPU has none to split.
+``cluster``, less the reward model's, the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its
+own (``rollout.nnodes``), they stay beside the trainer's; and a CPU has none to split.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
+from trinity_compat.runtime.plan.reward_model import Placed, asked_of
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -37,7 +37,7 @@ class _Share:
     @property
     def left(self) -> int:
         """The trainer's."""
-        return self.machine.total - self.gpus
+        return self.machine.total - self.machine.auxiliary - self.gpus
 
 
 def split_gpus(
@@ -48,10 +48,12 @@ def split_gpus(
     explorers: int,
     device: str,
     sets: Sequence[str] = (),
+    reward: Placed | None = None,
 ) -> Step:
     """The configuration with each side's share, the explorer's as GPUs of its rollout's own.
 
-    ``config``: the Trinity configuration. Raises UserError where no split can run, or the YAML's own can't.
+    ``config``: the Trinity configuration; ``reward``: the reward model's share of the GPUs. Raises UserError
+    where no split can run, or the YAML's own can't.
     """
     # Given by --set in veRL's own spelling, beside the trainer's.
     if verl.rollout.nodes:
@@ -65,18 +67,21 @@ def split_gpus(
     if device == "cpu" or on_one:
         shared, more = _by_hand(fitted, config, sets, explorers, device)
     else:
-        shared, more = _shared(fitted, _asked(config, verl.trainer.gpus), explorers)
+        reward = reward or Placed(fitted, [])
+        asked = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
+        shared, more = _shared(fitted, asked, explorers, reward)
     return shared, lines + more
 
 
-def _shared(verl: VerlView, asked: int | None, explorers: int) -> Step:
+def _shared(verl: VerlView, asked: int | None, explorers: int, reward: Placed) -> Step:
     """Both shares written. ``asked``: the explorer's as the YAML says."""
-    share = _split(verl, asked)
+    share = _split(verl, asked, reward.taken)
     width, engines = share.tensor_parallel, share.engines
     each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
     fitted, lines = _lowered(verl, width, share.machine.sequence)
     nodes, per_node = _nodes(share.left, share.machine.per_node)
     told = f"{share.machine.total} GPUs = {share.gpus} for generation ({engines} engine(s) of {width})"
+    told += f" + {reward.told}" if reward.told else ""
     told += f" + {share.left} for training; --set {ENGINES}=N"
     trainer = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
     return fitted.changed({**trainer, **engine_places(each, width)}), [*lines, told]
@@ -121,32 +126,20 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
     return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
 
 
-def _asked(config: Tree, total: int) -> int | None:
-    """The explorer's GPUs as the YAML says, None where it doesn't or speaks of another number in all."""
-    reading = TrinityReader(config)
-    engines, width = (
-        reading.get(f"explorer.rollout_model.{name}") for name in ("engine_num", "tensor_parallel_size")
-    )
-    cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
-    # --set may have changed the number of GPUs: the YAML's share is of another machine then.
-    if not isinstance(engines, int) or math.prod(cluster) != total:
-        return None
-    return engines * (width or 1)
-
-
-def _split(verl: VerlView, asked: int | None) -> _Share:
-    """The first sizes that fit, the sequence's and the engine's being halved, as neither changes what is
-    computed. A Megatron model's sequence stays: its sizes say where its weights lie, in checkpoints too."""
+def _split(verl: VerlView, asked: int | None, auxiliary: int) -> _Share:
+    """``auxiliary``: GPUs that are neither side's. The first sizes that fit, the sequence's and the engine's
+    being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
+    its weights lie, in checkpoints too."""
     sequence, width = sharing(ACTOR, verl.size, megatron=verl.megatron), verl.rollout.tensor_parallel
     for sp in [sequence] if verl.megatron else halvings(sequence):
         for tp in halvings(width):
-            machine = _machine(verl, tp, sp)
+            machine = _machine(verl, tp, sp, auxiliary)
             choices = machine.choices()
             if asked in choices:
                 return _Share(machine, tp, asked)
             if choices and asked is None:
                 return _Share(machine, tp, machine.nearest_half(choices))
-    raise _impossible(_machine(verl, width, sequence), asked)
+    raise _impossible(_machine(verl, width, sequence, auxiliary), asked)
 
 
 def _impossible(machine: Machine, asked: int | None) -> UserError:
@@ -162,12 +155,12 @@ def _impossible(machine: Machine, asked: int | None) -> UserError:
     )
 
 
-def _machine(verl: VerlView, tp: int, sp: int) -> Machine:
+def _machine(verl: VerlView, tp: int, sp: int, auxiliary: int) -> Machine:
     """``tp``: GPUs of an engine, ``sp``: those that share a sequence in the trainer."""
     if verl.batches.mini is None:
         raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the GPUs are split by it")
     experiences = verl.batches.mini * verl.batches.group
-    return Machine(verl.trainer.nodes, verl.trainer.gpus_per_node, tp, 0, experiences, sp)
+    return Machine(verl.trainer.nodes, verl.trainer.gpus_per_node, tp, auxiliary, experiences, sp)
 
 
 def _lowered(verl: VerlView, tp: int, sp: int) -> Step:

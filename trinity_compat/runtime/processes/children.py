@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from trinity_compat.parent_watch import SUPERVISOR
+from trinity_compat.parent_watch import SUPERVISOR, die_with_parent, prctl
 
 if TYPE_CHECKING:  # a dry run works without it
     import psutil
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# macOS has no prctl: there the process groups alone must do.
-_prctl: Callable[[int, int, int, int, int], int] | None = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent dies, so that none gets away."""
-    if _prctl is not None:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent ends, however it ends."""
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if prctl is not None:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_of_ctrl_c() -> int:
@@ -48,7 +38,8 @@ def die_of_ctrl_c() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. ``role`` is trainer or explorer, ``name`` also its log's and its own name."""
+    """What to start. ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its
+    own name. ``serves``: it runs for the others, and a run is done without it."""
 
     role: str
     name: str
@@ -56,6 +47,7 @@ class Command:
     env: Mapping[str, str]
     log: Path
     cwd: str | None = None
+    serves: bool = False
 
 
 @dataclass(slots=True)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
+from trinity_compat.explorer.reward_model.address import TOKEN, is_served
 from trinity_compat.parent_watch import SUPERVISOR
 from trinity_compat.runtime.plan import checkout
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -30,12 +35,32 @@ def commands_of(made: RunPlan, ray_address: str) -> list[Command]:
             out.append(_command(made, "explorer", name, ("--index", str(index)), ray_address))
     if spec.mode != "explore":
         out.append(_command(made, "trainer", "trainer", (), ray_address))
-    return out
+    return _with_reward_model(made, out, ray_address) if spec.mode != "train" else out
 
 
-def bench_command(made: RunPlan, ray_address: str) -> Command:
-    """The process that evaluates checkpoints: an explorer without a trainer."""
-    return _command(made, ROLE, ROLE, ("--bench",), ray_address)
+def bench_commands(made: RunPlan, ray_address: str) -> list[Command]:
+    """The process that evaluates checkpoints: an explorer without a trainer; and the reward model's."""
+    bench = _command(made, ROLE, ROLE, ("--bench",), ray_address)
+    return _with_reward_model(made, [bench], ray_address)
+
+
+def _with_reward_model(made: RunPlan, commands: list[Command], ray_address: str) -> list[Command]:
+    """The process that serves the launch's reward model in front; the explorers know it by a token."""
+    if not is_served(made.spec.verl):
+        return commands
+    token, number = {TOKEN: uuid.uuid4().hex}, made.explorer
+    bench = made.spec.mode == ROLE
+    beside = ROLE if bench else number  # another command of the job may serve it too
+    name = REWARD_MODEL if beside is None else f"{REWARD_MODEL}_{beside}"
+    # Explorers that are commands of their own have a reward model each.
+    parts = 1 if number is None else made.spec.explorers
+    words = ("--reward-model", name, "--parts", str(parts), *(("--bench",) if bench else ()))
+    server = replace(_command(made, REWARD_MODEL, name, words, ray_address), serves=True)
+    return [_also(each, token) for each in (server, *commands)]
+
+
+def _also(command: Command, env: Mapping[str, str]) -> Command:
+    return replace(command, env={**command.env, **env})
 
 
 def _command(made: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_address: str) -> Command:

@@ -7,7 +7,6 @@ children alive; the database is only read here, so that what was written stays w
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +15,15 @@ from types import FrameType
 from typing import Protocol
 
 from trinity_compat.explorer.heartbeat import RESTARTS
+from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
+from trinity_compat.last_words import last_error
 from trinity_compat.runtime.processes.children import Child, Command, adopt_orphans, end, start
 
 BAD_INPUT = 2  # exit code of a side that was given what cannot be run
 PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
+_RESTARTED = ("explorer", REWARD_MODEL)
 _BLAME_S = 1.0  # a side that says "my peer died" waits this long for the peer's own exit code
 
 
@@ -73,8 +75,8 @@ class Supervision:
     """What ``supervise`` is given besides the commands.
 
     ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
-    every poll and at the end. ``restarts`` counts how often a dead explorer may be started again; a dead
-    trainer is not: its rerun is a resume.
+    every poll and at the end. ``restarts`` counts how often a dead explorer or reward model may be started
+    again; a dead trainer is not: its rerun is a resume.
     """
 
     watch: Watch
@@ -87,7 +89,8 @@ class Supervision:
 
 
 def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
-    """Run ``commands`` until all are done, one dies, or a signal comes. Never raises for a child."""
+    """Run ``commands`` until all are done but those that serve the others, one dies, or a signal comes. Never
+    raises for a child."""
     adopt_orphans()
     if by.stop.number is not None:
         return Outcome(128 + by.stop.number)
@@ -122,7 +125,8 @@ def _judge(children: list[Child], by: Supervision) -> Outcome | None:
         return _after_death(children, by)
     if reason := by.also_dead():
         return Outcome(1, reason)
-    if all(child.returncode == 0 for child in children) or _trainer_done_for(children) > _LAST_SIDE_S:
+    sides = [child for child in children if not child.command.serves]
+    if all(child.returncode == 0 for child in sides) or _trainer_done_for(children) > _LAST_SIDE_S:
         return Outcome(0)
     return None
 
@@ -140,7 +144,7 @@ def _trainer_done_for(children: list[Child]) -> float:
 
 def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
     """Restart what may be, else name the one to blame: not the one that only lost its peer."""
-    if by.restarts and _restart_explorers(children, by):
+    if by.restarts and _restart(children, by):
         return None
     deadline = time.monotonic() + _BLAME_S
     while True:
@@ -154,10 +158,11 @@ def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
     return Outcome(code, _failure(culprit, by.watch), str(culprit.command.log))
 
 
-def _restart_explorers(children: list[Child], by: Supervision) -> bool:
-    """Start dead explorers again when nothing else died; what they owe stands in the database."""
+def _restart(children: list[Child], by: Supervision) -> bool:
+    """Start again what may be when nothing else died: what explorers owe stands in the database, and who asks
+    for a score asks again while the reward model is away."""
     dead = [child for child in children if child.returncode not in (None, 0)]
-    if any(child.command.role != "explorer" for child in dead) or len(dead) > by.restarts:
+    if any(child.command.role not in _RESTARTED for child in dead) or len(dead) > by.restarts:
         return False
     for child in dead:
         # Counted per start and not per explorer: a fault that every start meets must end the run.
@@ -177,16 +182,3 @@ def _failure(child: Child, watch: Watch) -> str:
 def _signal_name(number: int) -> str:
     name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
     return f"{name} (often: out of memory)" if name == "SIGKILL" else name
-
-
-_ERROR_LINE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^)]*\)\s*)?(?:error: |[\w.]*(?:Error|Exception)\b)")
-
-
-def last_error(output: str) -> str | None:
-    """The last line that reads like an error, else the last line; None for no output."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    # From the end: the exception that ended it stands below those that it was caused by.
-    for line in reversed(lines):
-        if _ERROR_LINE.match(line):
-            return line.removeprefix("error: ")[:500]
-    return lines[-1][:500] if lines else None

@@ -12,7 +12,7 @@ from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchVie
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
-from trinity_compat.translate.sections.reward import reward_model_gpus
+from trinity_compat.translate.sections.reward import pool_gpus, reward_model_gpus
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.steps import MINI
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -73,14 +73,16 @@ class Machine:
         return [count for count in able if not self.fault(count, ranks_only=ranks_only)]
 
     def nearest_half(self, choices: Sequence[int]) -> int:
-        """Of numbers of rollout GPUs the one that comes nearest to a half; of two the larger."""
-        return min(choices, key=lambda count: (abs(2 * count - self.total), -count))
+        """Of numbers of rollout GPUs the one that comes nearest to a half of what both sides have; of two the
+        larger."""
+        both = self.total - self.auxiliary
+        return min(choices, key=lambda count: (abs(2 * count - both), -count))
 
 
 @derivation
 def gpus(view: LaunchView) -> Said:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
-    for pair, number in zip(CLUSTER, view.cluster, strict=True):
+    for pair, number in zip(CLUSTER, _cluster(view), strict=True):
         yield pair.put(number)
     if math.prod(view.cluster) <= 1:
         yield from _colocated(view)
@@ -108,7 +110,7 @@ def split(view: LaunchView) -> tuple[Machine, int, int]:
     Where no split can run, the engine's and then the sequence's parallel size are halved: neither
     changes what is computed.
     """
-    nodes, per_node = view.cluster
+    nodes, per_node = _cluster(view)
     given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
     sequence = sharing(f"{ARR}.actor", view.size, megatron=view.megatron)
     for sp in [sequence] if view.megatron else halvings(sequence):
@@ -118,6 +120,12 @@ def split(view: LaunchView) -> tuple[Machine, int, int]:
                 return machine, _rollout(view, machine), tp
     machine = _machine(view, nodes, per_node, given, sequence)
     return machine, _rollout(view, machine), given
+
+
+def _cluster(view: LaunchView) -> tuple[int, int]:
+    """(nodes, GPUs of each): the launch's, and as many nodes more as a reward model's own pool fills."""
+    nodes, per_node = view.cluster
+    return nodes + -(-pool_gpus(view) // per_node), per_node
 
 
 def ranks_of(view: LaunchView, role: str) -> int:

@@ -8,16 +8,21 @@ from trinity_compat.dotted import nested
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
-from trinity_compat.translate.run_refusals import why_refused
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 MODEL = "reward.reward_model"
 ENABLE = f"{MODEL}.enable"
+POOL = f"{MODEL}.enable_resource_pool"
+TENSOR_PARALLEL = f"{MODEL}.rollout.tensor_model_parallel_size"
 FUNCTION = "reward.custom_reward_function"
 AUXILIARY = "explorer.auxiliary_models"
 MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
+_UPSTREAM = (
+    "upstream serves auxiliary models as chat models, and no workflow there asks this one for scores; our"
+    " runtime serves it with vLLM and scores as veRL does"
+)
 
 
 def reward_arguments(view: LaunchView) -> dict[str, object]:
@@ -47,6 +52,7 @@ def scoring(reading: TrinityReader) -> Told:
         Pair(f"{arguments}.custom_reward_function.path", f"{FUNCTION}.path"),
         Pair(f"{arguments}.custom_reward_function.name", f"{FUNCTION}.name"),
         Pair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
+        Pair(f"{AUXILIARY}.0.tensor_parallel_size", TENSOR_PARALLEL),
     )
     if reading.get(AUXILIARY):
         yield ENABLE, True
@@ -80,28 +86,36 @@ def reward_model(view: LaunchView) -> Said:
         "tensor_parallel_size": size,
     }
     yield Put(AUXILIARY, [entry], (f"{MODEL}.model_path",))
-    reason = (
-        "upstream serves auxiliary models as chat models and no workflow there asks this one for scores; "
-        f"our runtime refuses it: {why_refused(view.value, f'{MODEL}.enable')}"
-    )
     for key in ("enable", "model_path"):
-        yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED, reason)
-    yield Caution(
-        "TW016",
-        f"a sequence-classification reward model is not a chat model: {reason}",
-        view.where(f"{MODEL}.enable"),
-    )
+        yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED_UPSTREAM, _UPSTREAM)
+    yield Caution("TW016", f"a reward model: {_UPSTREAM}", view.where(ENABLE))
 
 
 def reward_model_gpus(view: LaunchView) -> int:
-    """GPUs that the reward model takes from the explorer's side."""
+    """GPUs of the cluster that the reward model takes: its own pool, else a share of the launch's."""
     if not view.flag(ENABLE):
         return 0
     total = math.prod(view.cluster)
-    size = _tensor_parallel(view)
-    return max(size, total // 4 // size * size) if total > 1 else 0
+    return pool_gpus(view) or (share_of(total, _tensor_parallel(view)) if total > 1 else 0)
+
+
+def pool_gpus(view: LaunchView) -> int:
+    """GPUs that a launch gives its reward model beside the trainer's."""
+    if not view.flag(ENABLE) or not view.flag(POOL):
+        return 0
+    return view.size(f"{MODEL}.nnodes") * view.size(f"{MODEL}.n_gpus_per_node")
+
+
+def share_of(total: int, width: int) -> int:
+    """Of ``total`` GPUs those of a reward model, in engines of ``width``: a quarter, at least one engine."""
+    return max(width, total // 4 // width * width)
 
 
 def _tensor_parallel(view: LaunchView) -> int:
-    key = f"{MODEL}.rollout.tensor_model_parallel_size"
-    return view.size(key) if view.is_set(key) else 1
+    """The launch's; veRL's default, where a GPU is left to each side. In the published guide: 1."""
+    if view.published and not view.is_set(TENSOR_PARALLEL):
+        return 1
+    size = view.size(TENSOR_PARALLEL)
+    while size > max(1, pool_gpus(view) or math.prod(view.cluster) - 2):
+        size //= 2
+    return size

@@ -1,0 +1,61 @@
+"""How an explorer finds the reward model's server: both have a token from their supervisor, and the server
+leaves its address under it in the run's database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trinity_compat.dotted import value_at
+from trinity_compat.errors import RunError, UserError
+from trinity_compat.explorer.attend import LOOK_S, attended
+
+if TYPE_CHECKING:  # a dry run works without the packages of a run
+    from trinity_compat.buffer.api import Buffer
+
+ROLE = "reward_model"
+TOKEN = "TRINITY_COMPAT_REWARD_MODEL"  # of one start of a run: what an earlier one left is not meant
+_KEY = f"{ROLE}/address"
+
+
+def is_served(verl: Mapping[str, Any]) -> bool:
+    """Whether the launch has a reward model."""
+    return bool(value_at(verl, "reward.reward_model.enable"))
+
+
+def tell(buffer: Buffer, address: str) -> None:
+    """Leave ``address`` (host:port) for the explorers of this start."""
+    buffer.set_state(_key(), address)
+
+
+def told(buffer: Buffer) -> str | None:
+    """The address that this start has, None before there is one."""
+    found = buffer.get_state(_key())
+    return None if found is None else str(found)
+
+
+async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float) -> str:
+    """The address, once the model is served; ``check`` is called meanwhile. Raises UserError where nobody
+    serves it, RunError after ``timeout_s`` seconds, and what ``check`` raises."""
+    if TOKEN not in os.environ:
+        raise UserError(
+            "reward.reward_model.enable: the reward model is served by `trinity-compat run`, not by an"
+            " explorer alone",
+            hint="start the explorer with `trinity-compat run --mode explore`",
+        )
+    late = RunError(
+        f"the reward model is not served after {timeout_s:g} s", hint=f"see log/{ROLE}.log; it starts beside"
+    )
+    return await attended(_until_told(buffer), check, limit_s=timeout_s, late=lambda: late)
+
+
+async def _until_told(buffer: Buffer) -> str:
+    while (address := told(buffer)) is None:
+        await asyncio.sleep(LOOK_S)
+    return address
+
+
+def _key() -> str:
+    return f"{_KEY}/{os.environ.get(TOKEN, '')}"

@@ -1,0 +1,122 @@
+"""The reward model: what serves it, and on which GPUs.
+
+Stock veRL 0.9.1 serves it on the trainer's GPUs in turns with everything else, or on a pool of its own
+(``reward.reward_model.enable_resource_pool``). Here its engines are awake for the whole run: on the pool,
+beside the launch's other GPUs; without one, on a share of them that ``translate`` has chosen. A CPU has one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
+from trinity_compat.errors import UserError
+from trinity_compat.gpus import reward_model_places
+from trinity_compat.runtime.plan import engine
+from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.translate.sections.gpus import halvings
+from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, POOL, TENSOR_PARALLEL, share_of
+from trinity_compat.translate.trinity_reader import TrinityReader
+
+_ENGINE = f"{MODEL}.rollout.name"
+_POOL = (f"{MODEL}.nnodes", f"{MODEL}.n_gpus_per_node")
+_OWN_POOL = (
+    f"write {POOL}=True with {_POOL[0]} and {_POOL[1]}, which are GPUs of its own; or"
+    " serve it elsewhere and ask it from reward.custom_reward_function"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A configuration with the reward model in its place. GPUs ``taken`` of the launch's own, or ``added`` to
+    them as ``translate`` counts a cluster; ``told`` of the split, "" where there is nothing to say."""
+
+    verl: VerlView
+    lines: list[str]
+    taken: int = 0
+    added: int = 0
+    told: str = ""
+
+
+def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int) -> Placed:
+    """``config``: the Trinity configuration. ``explorers``: how many serve a part of it each, as commands of
+    their own. Raises UserError for a reward model that has no room."""
+    if not value_at(verl.tree, ENABLE):
+        return Placed(verl, [])
+    if not value_at(verl.tree, f"{MODEL}.model_path"):
+        raise UserError(f"{ENABLE}=True: {MODEL}.model_path is not set", hint=f"write {MODEL}.model_path=…")
+    on_vllm, lines = _on_vllm(verl)
+    if device == "cpu":
+        return Placed(on_vllm.changed(reward_model_places(1, 1)), lines)
+    if value_at(verl.tree, POOL):
+        return _on_its_pool(on_vllm, lines, explorers)
+    return _on_a_share(on_vllm, lines, asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus), mode, explorers)
+
+
+def _on_vllm(verl: VerlView) -> Step:
+    """Older releases had no engine for it to name; 0.9.1 asks for one ("???")."""
+    if value_at(verl.tree, _ENGINE) in (None, "???"):
+        return verl.changed({_ENGINE: "vllm"}), [f"{_ENGINE} = vllm: the launch names no engine"]
+    return engine.on_vllm(verl, f"{MODEL}.rollout", "the reward model")
+
+
+def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> Placed:
+    nodes, each = (verl.size(key) for key in _POOL)
+    width = next(tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if each % tp == 0)
+    engines = _for_all(nodes * each // width, explorers)
+    told = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
+    added = -(-nodes * each // verl.trainer.gpus_per_node) * verl.trainer.gpus_per_node
+    return Placed(verl.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(verl, width), told], added=added)
+
+
+def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, explorers: int) -> Placed:
+    if mode == "colocate":
+        raise UserError(
+            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward"
+            " model has no turn",
+            hint=f"leave out --mode colocate; or {_OWN_POOL}",
+        )
+    total = verl.trainer.gpus
+    # One GPU at least is left to each side.
+    width = next((tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if tp <= total - 2), None)
+    if width is None:
+        raise UserError(
+            f"{ENABLE}=True: {total} GPU(s) hold no trainer, explorer and reward model beside each other",
+            hint=_OWN_POOL,
+        )
+    engines = _for_all((asked or share_of(total, width)) // width or 1, explorers)
+    taken = engines * width
+    told = f"{taken} for the reward model ({engines} engine(s) of {width})"
+    lines = [*lines, *_lowered(verl, width)]
+    return Placed(verl.changed(reward_model_places(engines, width)), lines, taken=taken, told=told)
+
+
+def _for_all(engines: int, explorers: int) -> int:
+    """Raises UserError where explorers that are commands of their own cannot share them evenly."""
+    if engines % explorers:
+        raise UserError(
+            f"--explorers {explorers}, each a command of its own, cannot share {engines} engine(s) of the"
+            " reward model evenly",
+            hint="start the explorers with one command, or give the reward model more GPUs",
+        )
+    return engines
+
+
+def _lowered(verl: VerlView, width: int) -> list[str]:
+    if width == verl.size(TENSOR_PARALLEL):
+        return []
+    return [f"{TENSOR_PARALLEL} = {width}: the reward model's share of the GPUs holds no more"]
+
+
+def asked_of(config: Tree, engine: str, total: int) -> int | None:
+    """GPUs of the YAML's engines at the path ``engine``; None where it doesn't say, or speaks of another
+    number than ``total`` in all."""
+    reading = TrinityReader(config)
+    engines = reading.get(f"{engine}.engine_num")
+    cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
+    # --set may have changed the number of GPUs: the YAML's share is of another machine then.
+    if not isinstance(engines, int) or math.prod(cluster) != total:
+        return None
+    return engines * int(reading.get(f"{engine}.tensor_parallel_size") or 1)
