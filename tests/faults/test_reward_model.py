@@ -34,7 +34,7 @@ async def compute_score(data_source, solution_str, ground_truth, extra_info, rew
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """Answers that differ, and beside them a reward model of random weights: what it likes can be learned."""
-    folder = make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=60))
+    folder = make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=20))
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -71,7 +71,7 @@ def rewards_by_step(one):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_policy_learns_what_a_served_model_likes(run, toy):
     words = [
         *ON,
@@ -81,7 +81,7 @@ def test_a_policy_learns_what_a_served_model_likes(run, toy):
         "trainer.save_freq=-1",
     ]
     sizes = {"TRAIN_PROMPTS": "16", "MINI_PROMPTS": "8"}
-    one = run(*words, env=sizes).start().finish(380)
+    one = run(*words, env=sizes).start().finish(800)
     assert one.code == 0, one.out + one.err
     assert one.alive() == []
     stored = rewards_by_step(one)
@@ -99,7 +99,7 @@ def test_a_policy_learns_what_a_served_model_likes(run, toy):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_judge_s_death_ends_the_run_by_its_name(run, toy, tmp_path):
     (tmp_path / "judge.py").write_text(JUDGE.replace("MODEL", f"{toy}/model"))
     words = [
@@ -109,7 +109,7 @@ def test_a_judge_s_death_ends_the_run_by_its_name(run, toy, tmp_path):
         "trainer.total_training_steps=1000",
     ]
     one = run(*words).start()
-    one.wait_for(lambda: one.trained_steps() >= 2, timeout=360)
+    one.wait_for(lambda: one.trained_steps() >= 2, timeout=800)
     (server,) = [each for each in one.alive() if "reward_model.vllm_server" in " ".join(each.cmdline())]
     os.kill(server.pid, signal.SIGKILL)
     one.finish(60)

@@ -12,6 +12,7 @@ MODEL = "reward.reward_model"
 N, TP = "trainer.n_gpus_per_node", f"{MODEL}.rollout.tensor_model_parallel_size"
 FUNCTION = "reward.custom_reward_function.path"
 ON = (f"{MODEL}.enable=True", f"{MODEL}.model_path=org/rm", f"{MODEL}.rollout.name=vllm")
+POOL = (f"{MODEL}.enable_resource_pool=True", f"{MODEL}.nnodes=2", f"{MODEL}.n_gpus_per_node=8")
 
 
 def gpus(*words, **options):
@@ -42,12 +43,11 @@ def test_a_reward_model_without_a_pool_gets_a_share(words, split, width):
 
 
 def test_a_pool_of_its_own_comes_beside_the_launch_s_gpus():
-    pool = (f"{MODEL}.enable_resource_pool=True", f"{MODEL}.nnodes=2", f"{MODEL}.n_gpus_per_node=8")
-    found, _, notes = gpus(f"{N}=8", f"{TP}=4", *pool)
+    found, _, notes = gpus(f"{N}=8", f"{TP}=4", *POOL)
     assert found == {"trainer": 4, "explorer": 4, "reward model": 16}
     assert "16 GPUs of its own for the reward model (4 engine(s) of 4)" in notes
     sets = ("explorer.rollout_model.engine_num=6",)
-    assert gpus(f"{N}=8", f"{TP}=4", *pool, sets=sets)[0]["explorer"] == 6
+    assert gpus(f"{N}=8", f"{TP}=4", *POOL, sets=sets)[0]["explorer"] == 6
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,7 @@ def test_a_pool_of_its_own_comes_beside_the_launch_s_gpus():
         ([f"{N}=2"], {}, "2 GPU.s. hold no trainer, explorer and reward model"),
         ([f"{N}=8"], {"mode": "colocate"}, "the reward model has no turn"),
         ([f"{N}=1"], {}, "the reward model has no turn"),
+        ([f"{N}=8", *POOL], {"mode": "colocate"}, "the reward model has no turn"),
         ([f"{N}=8", f"{MODEL}.model_path=null"], {}, "model_path is not set"),
     ],
 )

@@ -58,25 +58,27 @@ def served_model(verl: Mapping[str, Any], made_in: Path) -> tuple[str, int | Non
     """(the folder or hub name to serve, its max_position_embeddings). A model that needs a head is linked to
     ``made_in``, with one. Raises RunError for one that cannot be read."""
     from transformers import AutoConfig
-    from verl.utils.fs import copy_to_local
-    from verl.workers.rollout.utils import get_max_position_embeddings
 
     name = str(value_at(verl, MODEL))
     try:
-        path = _absolute(copy_to_local(name))
+        path = _here(name)
         config = AutoConfig.from_pretrained(path)
         if needs_head(verl, config.architectures or ()):
             seed = int(value_at(verl, "reward.reward_model.rollout.seed") or 0)
             path = str(with_head(_downloaded(path), made_in, config, seed=seed))
-        return path, get_max_position_embeddings(config)
+        return path, getattr(config.get_text_config(), "max_position_embeddings", None)
     except (OSError, ValueError) as error:
         raise RunError(f"{MODEL}={name}: {error}") from error
 
 
-def _absolute(path: str) -> str:
-    """A folder from wherever its server runs; a name on a hub as it is."""
-    folder = Path(path).expanduser()
-    return str(folder.absolute()) if folder.is_dir() else path
+def _here(name: str) -> str:
+    """A folder as its server finds it, wherever that runs; a name on a hub as it is."""
+    if "://" in name:
+        from verl.utils.fs import copy_to_local
+
+        return str(copy_to_local(name))
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else name
 
 
 def _downloaded(path: str) -> Path:

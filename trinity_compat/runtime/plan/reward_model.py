@@ -50,9 +50,17 @@ def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: i
     on_vllm, lines = _on_vllm(verl)
     if device == "cpu":
         return Placed(on_vllm.changed(reward_model_places(1, 1)), lines)
+    # The engines of that mode take a machine's first GPUs, which Ray may have given to the reward model.
+    if mode == "colocate":
+        raise UserError(
+            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward"
+            " model has no turn",
+            hint="--mode both gives each its own GPUs; or serve the model elsewhere and ask it from"
+            " reward.custom_reward_function",
+        )
     if value_at(verl.tree, POOL):
         return _on_its_pool(on_vllm, lines, explorers)
-    return _on_a_share(on_vllm, lines, asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus), mode, explorers)
+    return _on_a_share(on_vllm, lines, asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus), explorers)
 
 
 def _on_vllm(verl: VerlView) -> Step:
@@ -71,13 +79,7 @@ def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> Placed:
     return Placed(verl.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(verl, width), told], added=added)
 
 
-def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, mode: str, explorers: int) -> Placed:
-    if mode == "colocate":
-        raise UserError(
-            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward"
-            " model has no turn",
-            hint=f"leave out --mode colocate; or {_OWN_POOL}",
-        )
+def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, explorers: int) -> Placed:
     total = verl.trainer.gpus
     # One GPU at least is left to each side.
     width = next((tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if tp <= total - 2), None)

@@ -76,8 +76,8 @@ class Supervision:
 
     ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
     every poll and at the end. ``restarts`` counts how often a dead explorer or reward model may be started
-    again; a dead trainer is not: its rerun is a resume. ``all_needed``: the run can't go on without one of its
-    explorers; else the tasks of a dead one go to those that live.
+    again; a dead trainer is not: its rerun is a resume. ``all_needed``: the run can't go on without one of
+    its explorers; else the tasks of a dead one go to those that live.
     """
 
     watch: Watch
