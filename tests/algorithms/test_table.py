@@ -8,8 +8,8 @@ from trinity_compat.algorithms.chosen import verl_keys
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 # trinity-rft 0.6.0, algorithm/__init__.py.
 OF_TRINITY = (
-    "cpt sft ppo grpo dapo reinforceplusplus rloo opmd asymre dpo topr cispo gspo sapo mix mix_chord raft sppo"
-    " rec multi_step_grpo gigpo on_policy_distill jsd grpo_verl"
+    "cpt sft ppo grpo dapo reinforceplusplus rloo opmd asymre dpo topr cispo gspo sapo mix mix_chord raft"
+    " sppo rec multi_step_grpo gigpo on_policy_distill jsd grpo_verl"
 )
 
 
