@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from algorithm_batches import tokens
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
@@ -17,8 +18,6 @@ from trinity_compat.algorithms.model import AGGREGATIONS
 from trinity_compat.trainer.algorithms import aggregate, with_kl
 from trinity_compat.verl_config.pinned import compose_pinned
 
-from .cases import token_batch
-
 ACTOR = {
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
     "actor_rollout_ref.actor.optim.total_training_steps": 1,
@@ -29,9 +28,8 @@ def loss_of(section, batch="near"):
     """Loss, gradient and metrics of a worker's loss function for a YAML's ``algorithm`` section."""
     config = OmegaConf.create(compose_pinned({**verl_keys({"algorithm_type": "grpo", **section}), **ACTOR}))
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    given = {key: torch.tensor(rows, dtype=torch.float64) for key, rows in token_batch(batch).items()}
-    mask = given["mask"].long()
-    log_prob = given["log_prob"].requires_grad_()
+    given = tokens(batch)
+    mask, log_prob = given["mask"].long(), given["log_prob"]
     rows, length = mask.shape
     data = TensorDict(
         {
@@ -87,9 +85,8 @@ def test_a_correction_by_the_old_policy_reaches_the_loss():
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)
 def test_the_parts_of_a_mini_batch_add_up_to_the_whole(mode):
-    rows = token_batch("far")
-    values = torch.tensor(rows["log_prob"], dtype=torch.float64)
-    mask = torch.tensor(rows["mask"]).bool()
+    given = tokens("far")
+    values, mask = given["log_prob"], given["mask"]
     whole = {"batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask)}
     parts = [aggregate(values[i : i + 2], mask[i : i + 2], mode, **whole) for i in (0, 2)]
     assert sum(parts).item() == pytest.approx(aggregate(values, mask, mode).item(), abs=1e-12)

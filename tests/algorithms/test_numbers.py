@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from algorithm_batches import answers, of_loss, tokens
+from algorithm_cases import answer_batch, cases
 from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
@@ -22,8 +24,6 @@ from trinity_compat.algorithms import FUNCTIONS
 from trinity_compat.algorithms.chosen import PREFIX, verl_keys
 from trinity_compat.trainer.algorithms import aggregate
 from trinity_compat.verl_config.pinned import compose_pinned
-
-from .cases import LENGTH, answer_batch, cases, token_batch
 
 HERE = Path(__file__).parent
 NUMBERS = json.loads((HERE / "numbers.json").read_text())
@@ -50,19 +50,12 @@ def configured(kind, name, arguments):
     return configuration(json.dumps({**given, **common}))
 
 
-def tensors(batch):
-    wanted = {key: torch.tensor(rows, dtype=torch.float64) for key, rows in batch.items()}
-    wanted["log_prob"].requires_grad_()
-    return {**wanted, "mask": wanted["mask"].bool()}
-
-
 def policy_loss(arguments, batch, name):
     config = omega_conf_to_dataclass(configured("policy_loss_fn", name, arguments).actor_rollout_ref.actor)
-    of = tensors(batch)
-    # As ppo_loss counts a mini-batch; one without any token is part of a larger one: alone, veRL divides by
-    # 0.
-    tokens = max(1, int(of["mask"].sum()))
-    config.global_batch_info.update(dp_size=1, batch_num_tokens=tokens, global_batch_size=len(of["mask"]))
+    of = tokens(batch)
+    # As ppo_loss counts a mini-batch. One without a token is part of a larger one: alone, veRL divides by 0.
+    counted = max(1, int(of["mask"].sum()))
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=counted, global_batch_size=len(of["mask"]))
     loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_log_prob=of["old"],
         log_prob=of["log_prob"],
@@ -77,7 +70,7 @@ def policy_loss(arguments, batch, name):
 
 def kl_loss(arguments, batch, name):
     actor = configured("kl_loss_fn", name, arguments).actor_rollout_ref.actor
-    of, ours = tensors(batch), actor.policy_loss.get(f"{PREFIX}kl")
+    of, ours = tokens(batch), actor.policy_loss.get(f"{PREFIX}kl")
     if not actor.use_kl_loss:
         return torch.tensor(0.0), of
     if ours:
@@ -87,33 +80,14 @@ def kl_loss(arguments, batch, name):
     return aggregate(values, of["mask"], actor.loss_agg_mode) * actor.kl_loss_coef, of
 
 
-def of_loss(loss, of):
-    gradient = torch.zeros_like(of["log_prob"])
-    if loss.requires_grad:
-        (gradient,) = torch.autograd.grad(loss, of["log_prob"])
-    assert not gradient[~of["mask"]].any()
-    return [loss.item(), *gradient[of["mask"]].tolist()]
-
-
 def advantages(arguments, batch, name):
     algorithm = configured("advantage_fn", name, arguments).algorithm
-    mask = torch.tensor(batch["mask"], dtype=torch.float32)
-    rewards = torch.zeros_like(mask)
-    rewards[range(len(mask)), mask.long().sum(-1) - 1] = torch.tensor(batch["rewards"])
-    data = DataProto.from_dict(
-        tensors={
-            "token_level_rewards": rewards,
-            "response_mask": mask,
-            "values": torch.tensor(batch["values"]),
-            "reward_baselines": torch.tensor(batch["baselines"]),
-        },
-        non_tensors={"uid": np.array(batch["tasks"])},
-    )
+    tensors, tasks = answers(batch), np.array(answer_batch(batch)["tasks"])
+    data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": tasks})
     done = compute_advantage(
         data, algorithm.adv_estimator, gamma=algorithm.gamma, lam=algorithm.lam, config=algorithm
     )
-    assert done.batch["advantages"].shape == (len(mask), LENGTH)
-    return done.batch["advantages"][mask.bool()].tolist()
+    return done.batch["advantages"][tensors["response_mask"].bool()].tolist()
 
 
 def close(ours, theirs):
@@ -127,8 +101,8 @@ def close(ours, theirs):
 def test_the_numbers_are_trinitys(key, kind, name, arguments, batch):
     theirs = NUMBERS[key]
     if kind == "advantage_fn":
-        assert close(advantages(arguments, answer_batch(batch), name), theirs)
+        assert close(advantages(arguments, batch, name), theirs)
         return
     make = policy_loss if kind == "policy_loss_fn" else kl_loss
-    ours = of_loss(*make(arguments, token_batch(batch), name))
-    assert close(ours, [theirs["loss"], *theirs["gradient"]])
+    ours = of_loss(*make(arguments, batch, name))
+    assert close([ours["loss"], *ours["gradient"]], [theirs["loss"], *theirs["gradient"]])

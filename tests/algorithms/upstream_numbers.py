@@ -1,4 +1,4 @@
-"""Runs inside the real trinity-rft 0.6.0: what its functions give for ``cases.py``, as JSON on stdout.
+"""Runs inside the real trinity-rft 0.6.0: what it gives for ``algorithm_cases.py``, as JSON on stdout.
 
     <venv of trinity-rft>/bin/python tests/algorithms/upstream_numbers.py > tests/algorithms/numbers.json
 
@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from cases import answer_batch, cases, token_batch  # noqa: E402
+from algorithm_batches import answers, of_loss, tokens  # noqa: E402
+from algorithm_cases import answer_batch, cases  # noqa: E402
 from trinity.algorithm.advantage_fn import ADVANTAGE_FN  # noqa: E402
 from trinity.algorithm.kl_fn import KL_FN  # noqa: E402
 from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN  # noqa: E402
@@ -31,22 +32,8 @@ def made(registry, name, arguments):
     return found(**(found.default_args() if arguments is None else arguments))
 
 
-def tensors(batch):
-    wanted = {key: torch.tensor(rows, dtype=torch.float64) for key, rows in batch.items()}
-    wanted["log_prob"].requires_grad_()
-    return {**wanted, "mask": wanted["mask"].bool()}
-
-
-def of_loss(loss, of):
-    gradient = torch.zeros_like(of["log_prob"])
-    if loss.requires_grad:
-        (gradient,) = torch.autograd.grad(loss, of["log_prob"])
-    assert not gradient[~of["mask"]].any()
-    return {"loss": loss.item(), "gradient": gradient[of["mask"]].tolist()}
-
-
 def policy_loss(name, arguments, batch):
-    of = tensors(token_batch(batch))
+    of = tokens(batch)
     loss, _ = made(POLICY_LOSS_FN, name, arguments)(
         logprob=of["log_prob"],
         old_logprob=of["old"],
@@ -57,7 +44,7 @@ def policy_loss(name, arguments, batch):
 
 
 def kl_loss(name, arguments, batch):
-    of = tensors(token_batch(batch))
+    of = tokens(batch)
     loss, _ = made(KL_FN, name, arguments).calculate_kl_loss(
         logprob=of["log_prob"],
         ref_logprob=of["ref"],
@@ -86,20 +73,10 @@ def advantage(name, arguments, batch):
         done, _ = function(list(experiences(of)))
         by_run = {int(one.eid.run): one.advantages.tolist() for one in done}
         return [number for _, row in sorted(by_run.items()) for number in row]
-    mask = torch.tensor(of["mask"], dtype=torch.float32)
-    rewards = torch.zeros_like(mask)
-    rewards[range(len(mask)), mask.long().sum(-1) - 1] = torch.tensor(of["rewards"])
-    data = DataProto.from_dict(
-        tensors={
-            "token_level_rewards": rewards,
-            "response_mask": mask,
-            "values": torch.tensor(of["values"]),
-            "reward_baselines": torch.tensor(of["baselines"]),
-        },
-        non_tensors={"uid": np.array(of["tasks"])},
-    )
+    tensors = answers(batch)
+    data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(of["tasks"])})
     done, _ = function(data)
-    return done.batch["advantages"][mask.bool()].tolist()
+    return done.batch["advantages"][tensors["response_mask"].bool()].tolist()
 
 
 MAKE = {"policy_loss_fn": policy_loss, "kl_loss_fn": kl_loss, "advantage_fn": advantage}

@@ -11,6 +11,7 @@ Columns: reference log-probabilities.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from trinity_compat.algorithms.model import Arguments, Kind, Tensor, kl_loss, of_verl
 
@@ -31,35 +32,33 @@ def _lacks(arguments: Arguments) -> str:
     return "adaptive has no effect on a KL term in the loss" if arguments["adaptive"] else ""
 
 
+def _coefficient(
+    *,
+    adaptive: bool = False,
+    kl_coef: float = 0.001,
+    target_kl: float | None = None,
+    horizon: float | None = None,
+) -> None:
+    """The arguments that all of them have."""
+
+
 def _penalty(name: str) -> None:
-    @of_verl("kl_penalty_fn", name, _SOURCE, check=_check)
-    def keys(
-        *,
-        adaptive: bool = False,
-        kl_coef: float = 0.001,
-        target_kl: float | None = None,
-        horizon: float | None = None,
-    ) -> Mapping[str, object]:
-        control = {"target_kl": target_kl, "horizon": horizon} if adaptive else {}
+    @of_verl("kl_penalty_fn", name, _SOURCE, check=_check, like=_coefficient)
+    def keys(**arguments: Any) -> Mapping[str, object]:
+        of_controller = ("target_kl", "horizon") if arguments["adaptive"] else ()
         return {
             "algorithm.use_kl_in_reward": True,
             "algorithm.kl_penalty": IN_REWARD[name],
-            "algorithm.kl_ctrl.kl_coef": kl_coef,
-            **({"algorithm.kl_ctrl.type": "adaptive"} if adaptive else {}),
-            **{f"algorithm.kl_ctrl.{key}": value for key, value in control.items()},
+            "algorithm.kl_ctrl.kl_coef": arguments["kl_coef"],
+            **({"algorithm.kl_ctrl.type": "adaptive"} if arguments["adaptive"] else {}),
+            **{f"algorithm.kl_ctrl.{key}": arguments[key] for key in of_controller},
         }
 
 
 def _loss(name: str) -> None:
-    @of_verl("kl_loss_fn", name, _SOURCE, check=_check, lacks=_lacks)
-    def keys(
-        *,
-        adaptive: bool = False,
-        kl_coef: float = 0.001,
-        target_kl: float | None = None,
-        horizon: float | None = None,
-    ) -> Mapping[str, object]:
-        return loss_keys(OF_VERL[name], kl_coef)
+    @of_verl("kl_loss_fn", name, _SOURCE, check=_check, lacks=_lacks, like=_coefficient)
+    def keys(**arguments: Any) -> Mapping[str, object]:
+        return loss_keys(OF_VERL[name], arguments["kl_coef"])
 
 
 def loss_keys(estimate: str, kl_coef: float) -> dict[str, object]:
@@ -72,50 +71,26 @@ def loss_keys(estimate: str, kl_coef: float) -> dict[str, object]:
 
 
 def _none(kind: Kind, switch: str) -> None:
-    @of_verl(kind, "none", _SOURCE)
-    def keys(
-        *,
-        adaptive: bool = False,
-        kl_coef: float = 0.001,
-        target_kl: float | None = None,
-        horizon: float | None = None,
-    ) -> Mapping[str, object]:
+    @of_verl(kind, "none", _SOURCE, like=_coefficient)
+    def keys(**arguments: Any) -> Mapping[str, object]:
         return {switch: False}
 
 
+_none("kl_penalty_fn", "algorithm.use_kl_in_reward")
+_none("kl_loss_fn", f"{_ACTOR}.use_kl_loss")
 for _name in IN_REWARD:
     _penalty(_name)
 for _name in OF_VERL:
     _loss(_name)
-_none("kl_penalty_fn", "algorithm.use_kl_in_reward")
-_none("kl_loss_fn", f"{_ACTOR}.use_kl_loss")
 
 
-@kl_loss("k3", _SOURCE, check=_check, lacks=_lacks)
-def k3(
-    log_prob: Tensor,
-    ref_log_prob: Tensor,
-    old_log_prob: Tensor,
-    *,
-    adaptive: bool = False,
-    kl_coef: float = 0.001,
-    target_kl: float | None = None,
-    horizon: float | None = None,
-) -> Tensor:
+@kl_loss("k3", _SOURCE, check=_check, lacks=_lacks, like=_coefficient)
+def k3(log_prob: Tensor, ref_log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
     away = ref_log_prob - log_prob
     return away.exp() - 1 - away
 
 
-@kl_loss("corrected_k3", _SOURCE, check=_check, lacks=_lacks)
-def corrected_k3(
-    log_prob: Tensor,
-    ref_log_prob: Tensor,
-    old_log_prob: Tensor,
-    *,
-    adaptive: bool = False,
-    kl_coef: float = 0.001,
-    target_kl: float | None = None,
-    horizon: float | None = None,
-) -> Tensor:
+@kl_loss("corrected_k3", _SOURCE, check=_check, lacks=_lacks, like=_coefficient)
+def corrected_k3(log_prob: Tensor, ref_log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
     weights = (log_prob - old_log_prob).exp().clamp(0.0, 2.0)
     return weights * k3(log_prob, ref_log_prob, old_log_prob)

@@ -144,11 +144,18 @@ def of_verl(kind: Kind, name: str, source: str, **fields: Any) -> Callable[[Call
 def _entered(
     kind: Kind, name: str, source: str, fields: Mapping[str, Any], *, computes: bool
 ) -> Callable[[Call], Call]:
+    """``like`` among ``fields``: a function that has the arguments in place of the one that is decorated."""
+
     def enter(function: Call) -> Call:
-        given = inspect.signature(function, eval_str=True).parameters
-        own = {key: value for key, value in given.items() if value.kind is inspect.Parameter.KEYWORD_ONLY}
+        own = {key: value for key, value in fields.items() if key != "like"}
         made: dict[str, Any] = {"call": function} if computes else {"verl": lambda args: function(**args)}
-        FUNCTIONS[kind][name] = Function(kind, name, source, signature=own, **{**made, **fields})
+        made["signature"] = _arguments(fields.get("like", function))
+        FUNCTIONS[kind][name] = Function(kind, name, source, **{**made, **own})
         return function
 
     return enter
+
+
+def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    given = inspect.signature(function, eval_str=True).parameters
+    return {name: each for name, each in given.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}

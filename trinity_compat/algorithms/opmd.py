@@ -3,7 +3,7 @@
     A = r − b;   b = mean(group), or with logavgexp  τ log mean exp(r / τ)
     L = −A log π / (1 + τ)
 
-Trinity-RFT's report, arXiv 2505.17826. The two τ are arguments of their own: ``advantage_fn_args.tau``
+arXiv 2509.24203 (section 2.2). The two τ are arguments of their own: ``advantage_fn_args.tau``
 counts with logavgexp only. Columns: none beyond rewards and the task's id; no old log-probabilities.
 """
 
@@ -27,7 +27,7 @@ from trinity_compat.algorithms.model import (
 
 _SOURCE = "advantage_fn/opmd_advantage.py"
 
-algorithm("opmd", "OPMD", paper="2505.17826", advantage_fn="opmd", policy_loss_fn="opmd")
+algorithm("opmd", "OPMD", paper="2509.24203", advantage_fn="opmd", policy_loss_fn="opmd")
 
 
 def _positive_tau(arguments: Arguments) -> str:

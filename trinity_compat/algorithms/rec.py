@@ -40,8 +40,8 @@ def rec_advantage(
 ) -> Tensor:
     out = answers.rewards.new_zeros(len(answers.rewards))
     for group in answers.groups:
-        places = answers.rewards.new_tensor(list(group)).long()
-        kept = places[_balanced(answers.rewards[places])] if drop else places
+        places = list(group)
+        kept = [places[i] for i in _balanced(answers.rewards[places])] if drop else places
         rewards = answers.rewards[kept]
         alone = len(kept) <= 1
         above = rewards if alone else rewards - rewards.mean()
