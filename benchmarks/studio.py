@@ -108,9 +108,7 @@ def ask(root: Path, count: int, times: int) -> None:
             assert answer.status_code == 200, (name, answer.text)
         busy = 1000 * (time.process_time() - busy) / times
         median, most = statistics.median(took), sorted(took)[int(0.95 * times)]
-        print(
-            f"{name:20} median {median:7.1f} ms   p95 {most:7.1f} ms   processor {busy:7.1f} ms", flush=True
-        )
+        print(f"{name:20} median {median:7.1f} ms   p95 {most:7.1f} ms   CPU {busy:7.1f} ms", flush=True)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Who may ask, and what no text of a run can do to a page."""
 
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -148,3 +150,9 @@ def test_a_job_s_own_name_may_be_hostile(tmp_path):
 def test_links_out_of_the_folder_are_not_followed(tmp_path, folder):
     (tmp_path / "out").symlink_to(folder)
     assert "plain" not in client_of(tmp_path).get("/").text
+
+
+def test_the_studio_s_process_has_no_torch():
+    heavy = "{'torch', 'ray', 'verl', 'vllm', 'transformers'}"
+    code = f"import sys, trinity_compat.studio.serving; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
