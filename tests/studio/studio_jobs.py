@@ -87,7 +87,9 @@ def _files(root: Path, *, evil: bool) -> RunSpec:
     (root / "config" / "launch.json").write_text(
         json.dumps(record | {"options": {"profiles": ["cpu"], "job": None}})
     )
-    (root / "config" / "audit.json").write_text(json.dumps({"launches": [{"findings": [_finding(text)]}]}))
+    (root / "config" / "audit.json").write_text(
+        json.dumps({"launches": [{"findings": [_finding(text), _secret(text)]}]})
+    )
     (root / "config" / "trinity.yaml").write_text(f"# {text}\nexplorer:\n  api_key: {SECRET}\n")
     line = f"step:1 {text} WANDB_API_KEY={SECRET}\n"
     (root / "log" / "trainer.log").write_text(f"loading  0%\rloading 100%\n\x1b[31mred\x1b[0m\n{line}")
@@ -106,6 +108,11 @@ def _finding(text: str) -> dict[str, object]:
         "target_value": text,
         "reason": text,
     }
+
+
+def _secret(text: str) -> dict[str, object]:
+    key = {"key": "reward.api_key", "value": SECRET, "target": "explorer.api_key", "target_value": SECRET}
+    return _finding(text) | key
 
 
 def _group(step: int, number: int, *, evil: bool) -> Group:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from trinity_compat.studio import address
+
 
 @click.command("status")
 @click.argument("job", type=click.Path(path_type=Path))
@@ -27,3 +29,5 @@ def command(job: Path, watch: bool | None) -> None:
         found, snapshot = status.read_job(job)
     for line in status.lines(found, snapshot):
         click.echo(line)
+    if url := address.of_job(found.root):
+        click.echo(f"studio     {url}")

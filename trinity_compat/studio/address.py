@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 
 def _folder() -> Path:
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return Path(base) / f"trinity-compat-studio-{os.getuid()}"
+
+
+def _is_mine(folder: Path) -> bool:
+    """In a shared /tmp somebody else may have made it first, or a link of that name."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 @contextlib.contextmanager
@@ -21,29 +32,37 @@ def told(url: str, root: Path) -> Iterator[None]:
     path = _folder() / f"{os.getpid()}.json"
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not _is_mine(path.parent):
+            raise PermissionError(path.parent)
         path.write_text(json.dumps({"url": url, "root": str(root.resolve())}))
-    except OSError:  # nobody is told, that is all
-        path = Path(os.devnull)
+    except OSError:  # then nobody is told, that is all
+        yield
+        return
     try:
         yield
     finally:
-        if path != Path(os.devnull):
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def of_job(job: Path) -> str | None:
-    """The address of a running studio whose folder has ``job`` in it."""
+    """The job's page in a running studio whose folder has it."""
     folder = _folder()
-    if not folder.is_dir() or folder.stat().st_uid != os.getuid():
+    if not _is_mine(folder):
         return None
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found = json.loads(path.read_text())
-            if _lives(int(path.stem)) and job.resolve().is_relative_to(found["root"]):
-                return str(found["url"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None
+    pages = (_page(path, job.resolve()) for path in sorted(folder.glob("*.json")))
+    return next((page for page in pages if page is not None), None)
+
+
+def _page(path: Path, job: Path) -> str | None:
+    try:
+        found = json.loads(path.read_text())
+        root = Path(found["root"])
+        if not _lives(int(path.stem)) or not job.is_relative_to(root):
+            return None
+        name = job.relative_to(root).as_posix() if job != root else job.name
+        return f"{found['url']}run/{quote(name)}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _lives(pid: int) -> bool:

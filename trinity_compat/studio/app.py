@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -47,6 +49,8 @@ def create_app(root: Path, door: Door) -> Starlette:
             HTTPException: _told,
             UserError: _told,
             BufferError: _told,
+            SQLAlchemyError: _told,
+            sqlite3.Error: _told,
         },
     )
     app.state.studio = Studio.over(root, door, comparing.Comparisons())

@@ -22,7 +22,7 @@ from trinity_compat.studio import export, tokens
 from trinity_compat.studio.control import must_be_ours
 from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, page
+from trinity_compat.studio.pages import job_of, page, reading
 
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")
@@ -48,6 +48,7 @@ def index_of(job: Job) -> tuple[Index, int, int]:
     return found, done, last
 
 
+@reading
 def experiences(request: Request) -> Response:
     """One page of the selection that the query names."""
     job = job_of(request)
@@ -133,6 +134,7 @@ def _end(text: str, most: int) -> str:
     return text if len(text) <= most else f"…{text[-most:]}"
 
 
+@reading
 def group(request: Request) -> Response:
     """All answers to one task side by side."""
     job = job_of(request)

@@ -89,9 +89,9 @@ def _scan(root: Path) -> Iterator[tuple[str, Path]]:
             yield (here.name if here == root else here.relative_to(root).as_posix()), here
             continue
         deep = len(here.relative_to(root).parts) >= _DEEPEST
-        children[:] = [] if deep else [name for name in children if not _passed_by(here / name)]
+        children[:] = [] if deep else [name for name in children if not _passed_by(name)]
 
 
-def _passed_by(folder: Path) -> bool:
-    """Folders that hold no job, and links, which could lead out of the studio's folder."""
-    return folder.name.startswith(".") or folder.name == "node_modules" or folder.is_symlink()
+def _passed_by(name: str) -> bool:
+    """Folders that hold no job. Links, which could lead out of the folder, os.walk does not follow."""
+    return name.startswith(".") or name == "node_modules"

@@ -39,8 +39,9 @@ class Watch:
     def look(self) -> list[tuple[str, object]]:
         """(event, data) of all that is new since the last look."""
         try:
-            metrics = self.store.of(self.job)
-            events = [("now", state.now(self.job)), *self._rows(metrics)]
+            with self.job.database().at_once():
+                metrics = self.store.of(self.job)
+                events = [("now", state.now(self.job)), *self._rows(metrics)]
         except Exception as error:  # the next look may do better
             events = [("problem", shown(str(error)))]
         fresh = [(name, data) for name, data in events if self.told.get(name) != data]

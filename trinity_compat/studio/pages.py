@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import jinja2
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
 from trinity_compat.studio.guard import Door
@@ -22,6 +23,7 @@ from trinity_compat.studio.state import MEANS, Summaries, spark_points
 if TYPE_CHECKING:
     from trinity_compat.studio.comparing import Comparisons
 
+View = Callable[[Request], Response]
 HERE = Path(__file__).parent
 
 
@@ -82,6 +84,17 @@ def job_of(request: Request) -> Job:
     if job is None:
         raise HTTPException(404, f"There is no job {name!r} below the studio's folder.")
     return job
+
+
+def reading(view: View) -> View:
+    """A view of a job that reads all it shows in one transaction."""
+
+    @wraps(view)
+    def read(request: Request) -> Response:
+        with job_of(request).database().at_once():
+            return view(request)
+
+    return read
 
 
 def page(request: Request, template: str, values: Mapping[str, object], *, status: int = 200) -> HTMLResponse:

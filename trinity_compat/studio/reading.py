@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -19,7 +21,8 @@ _WAIT_S = 2.0  # for a database that is locked just now
 
 
 class ReadOnlyDatabase(Database):
-    """``Database`` that never migrates and refuses to write. A connection lives for one read.
+    """``Database`` that never migrates and refuses to write. A connection lives for one read, or those
+    of one ``at_once``: opening one reads the whole WAL where no run keeps its index.
 
     Raises UserError where there is no database, or one of another schema.
     """
@@ -30,6 +33,7 @@ class ReadOnlyDatabase(Database):
         self.retry_s = _WAIT_S
         self._check_file(create=False)
         self.engine = self._make_engine()
+        self._shared = threading.local()
         found = self.run(self._version, write=False)
         if found != LATEST:
             raise UserError(
@@ -41,7 +45,21 @@ class ReadOnlyDatabase(Database):
         """``work`` in one short read. Raises PermissionError for anything that would write."""
         if write:
             raise PermissionError("the studio opens a job's database read-only")
-        return super().run(work, write=False)
+        shared: sa.Connection | None = getattr(self._shared, "conn", None)
+        return super().run(work, write=False) if shared is None else work(shared)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What this thread reads inside is read in one transaction, on one connection."""
+        if getattr(self._shared, "conn", None) is not None:
+            yield
+            return
+        with self.transaction(write=False) as conn:
+            self._shared.conn = conn
+            try:
+                yield
+            finally:
+                self._shared.conn = None
 
     def _make_engine(self) -> sa.Engine:
         if self.dialect == "sqlite":

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from trinity_compat.secret import hidden, shown
 from trinity_compat.studio import lanes, live, state
-from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, page, studio_of
+from trinity_compat.studio.pages import job_of, page, reading, studio_of
 
 # Shown first, those that the run has.
 _CURVES = (
@@ -40,11 +39,17 @@ def runs(request: Request) -> HTMLResponse:
     return page(request, template, {"rows": rows})
 
 
-def run(request: Request) -> HTMLResponse:
+def run(request: Request) -> Response:
     """One run, live."""
     job = job_of(request)
     if problem := state.readable(job):
         return page(request, "unreadable.html", {"job": job, "problem": problem})
+    return _live(request)
+
+
+@reading
+def _live(request: Request) -> Response:
+    job = job_of(request)
     metrics = studio_of(request).store.of(job)
     names = metrics.names()
     scores, evaluations = state.evaluations(metrics.rows.get("trainer", {}))
@@ -117,10 +122,3 @@ def _json(path: Path) -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def whole_log(job: Job, name: str) -> Path | None:
-    """A log's path where the job has one of that name."""
-    from trinity_compat.studio import logs
-
-    return job.dir.log(name) if name in logs.names(job) else None

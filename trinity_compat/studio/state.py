@@ -83,8 +83,9 @@ def _without_figures(job: Job) -> str:
 
 def _summary(job: Job) -> Summary:
     spec, buffer = job.spec, job.buffer()
-    people = buffer.participants()
-    rows = job.database().run(_latest, write=False)
+    with job.database().at_once():
+        people = buffer.participants()
+        rows = job.database().run(_latest, write=False)
     rewards = [(step, value) for step, row in rows if (value := _first(row, _REWARD)) is not None]
     last = rows[-1] if rows else (0, {})
     return Summary(

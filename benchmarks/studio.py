@@ -1,0 +1,128 @@
+"""How long the studio's pages take over a large job, and its index.
+
+    python benchmarks/studio.py --experiences 1000000
+
+Makes (once) a finished job of so many experiences of about 2 KB each, indexes it, and asks every page again
+and again, in the process itself. Prints the index's time and each page's median and 95th percentile, and the
+processor's time, which other work on the machine does not lengthen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sqlite3
+import statistics
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from starlette.testclient import TestClient
+
+from trinity_compat.buffer import codec, open_buffer
+from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.studio.app import create_app
+from trinity_compat.studio.guard import Door
+from trinity_compat.studio.index import Index
+from trinity_compat.studio.jobs import Jobs
+
+ANSWERS, GROUPS = 8, 128  # a group, a step
+TOKENS = 128
+WORDS = [f"{a}{b}" for a in "bdfgklmnprstvz" for b in ("ane", "iro", "ust", "eel", "oma", "ix", "ardo")]
+PAGES = {
+    "runs": "/",
+    "run": "/run/large",
+    "curve": "/metrics/large?name=critic/score/mean",
+    "newest": "/experiences/large",
+    "by reward": "/experiences/large?sort=reward&up=on&reward_min=0.5",
+    "by length, a step": "/experiences/large?sort=length&step_min=50&step_max=60",
+    "deep page": "/experiences/large?sort=reward&after=0.5,{middle}",
+    "common word": "/experiences/large?text=bane",
+    "rare word": "/experiences/large?text=needle{middle}",
+    "phrase": '/experiences/large?text="bane%20diro"',
+    "group": "/group/large?id={group}",
+}
+
+
+def make(root: Path, count: int) -> None:
+    """The job, by the store's schema and plain inserts."""
+    (root / "config").mkdir(parents=True)
+    url = f"sqlite:///{root}/buffer/experiences.db"
+    steps = count // (ANSWERS * GROUPS) + 1
+    RunSpec(str(root), url, {}, 1, steps, SyncSpec()).save(root / "config" / "run.json")
+    buffer = open_buffer(url)
+    for step in range(1, steps + 1):
+        row = {f"metric/{n}": step / (n + 1) for n in range(140)}
+        buffer.log_metrics("trainer", step, {**row, "critic/score/mean": step / steps, "timing_s/step": 4.0})
+    buffer.beat("trainer", "trainer", state="done")
+    buffer.close()
+    with closing(sqlite3.connect(root / "buffer" / "experiences.db")) as db, db:
+        db.execute("PRAGMA synchronous=OFF")
+        db.executemany(f"INSERT INTO task_groups VALUES ({','.join('?' * 17)})", groups(count))
+        db.executemany(f"INSERT INTO experiences VALUES ({','.join('?' * 15)})", experiences(count))
+
+
+def groups(count: int):
+    for number in range(1, count // ANSWERS + 1):
+        task = codec.to_json({"data_source": "large", "index": number % 5000})
+        step = number // GROUPS + 1
+        yield (number, f"k{number}", "train", number, task, step, 0.0, "trained", ANSWERS, step - 1, step - 1,
+               1, 1, 1.0, None, float(number), None)  # fmt: skip
+
+
+def experiences(count: int):
+    draw = random.Random(0)
+    ids = np.arange(TOKENS, dtype=np.int32).tobytes()
+    logprobs = (-np.random.default_rng(0).random(TOKENS, dtype=np.float32)).tobytes()
+    for number in range(1, count // ANSWERS * ANSWERS + 1):
+        group, run = divmod(number - 1, ANSWERS)
+        step = group // GROUPS + 1
+        text = " ".join(draw.choices(WORDS, k=180)) + f" needle{number}"
+        yield (number, group + 1, run, draw.random(), step - 1, step - 1, 2, "{}", '{"acc":1.0}',
+               text[:200], text, ids[:80], ids, None, logprobs)  # fmt: skip
+
+
+def fill(root: Path) -> None:
+    index = Index(Jobs(root).get("large"))
+    begin, busy = time.perf_counter(), time.process_time()
+    before = index.fill(0)[0]
+    done, _ = index.fill(float("inf"))
+    took = time.perf_counter() - begin
+    if done > before:
+        busy = time.process_time() - busy
+        print(f"index: {done - before} experiences in {took:.1f} s, {busy:.1f} s of them the processor's")
+    size = sum(path.stat().st_size for path in index.path.parent.glob("studio.db*"))
+    print(f"studio.db: {size / 2**20:.0f} MiB")
+
+
+def ask(root: Path, count: int, times: int) -> None:
+    client = TestClient(create_app(root, Door("127.0.0.1", 8080)), base_url="http://127.0.0.1:8080")
+    for name, path in PAGES.items():
+        path = path.format(middle=count // 2, group=count // ANSWERS // 2)
+        took, busy = [], time.process_time()
+        for _ in range(times):
+            begin = time.perf_counter()
+            answer = client.get(path)
+            took.append(1000 * (time.perf_counter() - begin))
+            assert answer.status_code == 200, (name, answer.text)
+        busy = 1000 * (time.process_time() - busy) / times
+        median, most = statistics.median(took), sorted(took)[int(0.95 * times)]
+        print(f"{name:20} median {median:7.1f} ms   p95 {most:7.1f} ms   CPU {busy:7.1f} ms", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--experiences", type=int, default=20_000)
+    parser.add_argument("--out", type=Path, default=Path(".scratch/studio"))
+    parser.add_argument("--times", type=int, default=40)
+    given = parser.parse_args()
+    root = given.out / str(given.experiences)
+    if not (root / "large" / "buffer" / "experiences.db").exists():
+        make(root.absolute() / "large", given.experiences)
+    fill(root)
+    ask(root, given.experiences, given.times)
+
+
+if __name__ == "__main__":
+    main()
