@@ -162,7 +162,9 @@ def test_options_are_read_as_getopt_reads_them(line, options, operands):
 
 def test_options_of_a_program_that_runs_another_end_at_its_command():
     options = Options("a", "v", leading=True, lenient=True)
-    given = options.read([literal(word, HERE) for word in "-a -z --other -v 1 cmd -a -v".split()])
+    given = options.read(
+        [literal(word, HERE) for word in ["-a", "-z", "--other", "-v", "1", "cmd", "-a", "-v"]]
+    )
     assert given is not None
     assert (given.texts(), sorted(given.options), given.text("v"), given.has("av"), given.has("q")) == (
         ["cmd", "-a", "-v"], ["a", "v", "z"], "1", True, False,
