@@ -326,11 +326,13 @@ def test_no_more_readings_than_sixteen():
         ("${!NAME}", ["setting"]),
         ("$BASH_VERSION", ["5.2.15(1)-release"]),
         ("$OSTYPE$UID$SHLVL", ["linux-gnu01"]),
+        ("$(bash -c 'echo $PWD')", ["/w"]),
+        ("@($S|b)", ["<@($S|b)>"]),
     ],
 )
 def test_what_a_word_keeps_of_its_origin(word, expected):
     script = f'P=$HOME/models/Q.tar; G=${{G:-xyz}}; S=setting; NAME=S\n{MAIN} "{word}"\n'
-    if word.startswith("~"):
+    if word[0] in "~@":
         script = script.replace(f'"{word}"', word)
     (launch,) = read_text(script, name="run.sh", cwd="/w").launches
     found = launch.arguments[0].parts if launch.arguments else ()
