@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Event files of TensorBoard, field by field, as other writers may put them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Whole comparisons, as they are written: text, Markdown and JSON (tests/recorded.py: how to record them again)."""
 
 from __future__ import annotations
@@ -83,4 +84,5 @@ def test_a_comparison_as_recorded(name):
     print_text(found, console)
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
     parts = [text, as_markdown(found), "\n".join(lines_of(rounded(as_dict(found, curves=True))))]
-    assert_recorded(RECORDED / f"{name.replace(' ', '-').replace("'", '')}.txt", "\n\n".join(parts) + "\n")
+    file = "".join(char if char.isalnum() else "-" for char in name)
+    assert_recorded(RECORDED / f"{file}.txt", "\n\n".join(parts) + "\n")

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Everything that a translation says, for launches that differ from a plain one in a few keys.
 
 Recorded is the difference to the plain launch: lines of the YAML with their comments, findings, cautions and

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """What becomes of each release's defaults, and what a reading says, as a whole (see tests/recorded.py)."""
 
 from __future__ import annotations
