@@ -50,7 +50,7 @@ COMPARED = {
     "upstream's names": lambda: compare(
         Side("trinity", [run_of({row[1].replace("*", "x"): [1.0, 2.0, 3.0] for row in table().names} | {"time/step": [9.0] * 3})]),
         Side("verl", [run_of({row[0].replace("*", "x"): [1.0, 2.0, 2.5] for row in table().names} | {"timing_s/step": [8.0] * 3})]),
-        CompareOptions(pairs={}),
+        CompareOptions(updates_per_step=1),
     ),
     "levels": lambda: compare(seeds_at("a", [0.5, 0.52, 0.55]), seeds_at("b", [0.8, 0.81]), CompareOptions()),
     "broken": lambda: compare(
