@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The rules of publishing, step by step, for every style: a table (tests/recorded.py: how to record it again)."""
 
 from __future__ import annotations
