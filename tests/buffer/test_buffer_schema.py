@@ -181,3 +181,8 @@ def test_hot_queries_use_their_index_at_size(full, name):
         plan = "\n".join(str(row) for row in conn.execute(sa.text(prefix + statement), bind))
     assert index in plan, plan
     assert not re.search("SCAN (task_groups|claims)(?! USING)|Seq Scan on (task_groups|claims)", plan), plan
+
+
+def test_each_migration_is_entered_by_its_name(buffer, sql):
+    entered = sql("SELECT number, name FROM schema_migrations ORDER BY number")
+    assert entered == [(1, "first schema"), (2, "pruned groups")]

@@ -51,8 +51,45 @@ def test_no_value_of_an_option_is_taken_for_the_command(program, tmp_path):
 
 
 def test_programs_that_name_others_start_nothing(tmp_path):
-    inert = """pip pip3 apt apt-get yum dnf brew git pkill pgrep kill killall grep ps ln mv wget curl man whereis
-        huggingface-cli hf modelscope aws gsutil rsync scp tar unzip ls stat nvidia-smi npu-smi du df ray make""".split()
+    inert = [
+        "pip",
+        "pip3",
+        "apt",
+        "apt-get",
+        "yum",
+        "dnf",
+        "brew",
+        "git",
+        "pkill",
+        "pgrep",
+        "kill",
+        "killall",
+        "grep",
+        "ps",
+        "ln",
+        "mv",
+        "wget",
+        "curl",
+        "man",
+        "whereis",
+        "huggingface-cli",
+        "hf",
+        "modelscope",
+        "aws",
+        "gsutil",
+        "rsync",
+        "scp",
+        "tar",
+        "unzip",
+        "ls",
+        "stat",
+        "nvidia-smi",
+        "npu-smi",
+        "du",
+        "df",
+        "ray",
+        "make",
+    ]
     text = "".join(f"{name} {MAIN} a={name}\n{name} verl.trainer.main_ppo\n" for name in inert)
     reading = reading_of(text, tmp_path)
     assert (reading.launches, reading.diagnostics) == ((), ())

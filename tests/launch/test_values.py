@@ -162,7 +162,9 @@ def test_options_are_read_as_getopt_reads_them(line, options, operands):
 
 def test_options_of_a_program_that_runs_another_end_at_its_command():
     options = Options("a", "v", leading=True, lenient=True)
-    given = options.read([literal(word, HERE) for word in "-a -z --other -v 1 cmd -a -v".split()])
+    given = options.read(
+        [literal(word, HERE) for word in ["-a", "-z", "--other", "-v", "1", "cmd", "-a", "-v"]]
+    )
     assert given is not None
     assert (given.texts(), sorted(given.options), given.text("v"), given.has("av"), given.has("q")) == (
         ["cmd", "-a", "-v"], ["a", "v", "z"], "1", True, False,
@@ -324,11 +326,13 @@ def test_no_more_readings_than_sixteen():
         ("${!NAME}", ["setting"]),
         ("$BASH_VERSION", ["5.2.15(1)-release"]),
         ("$OSTYPE$UID$SHLVL", ["linux-gnu01"]),
+        ("$(bash -c 'echo $PWD')", ["/w"]),
+        ("@($S|b)", ["<@($S|b)>"]),
     ],
 )
 def test_what_a_word_keeps_of_its_origin(word, expected):
     script = f'P=$HOME/models/Q.tar; G=${{G:-xyz}}; S=setting; NAME=S\n{MAIN} "{word}"\n'
-    if word.startswith("~"):
+    if word[0] in "~@":
         script = script.replace(f'"{word}"', word)
     (launch,) = read_text(script, name="run.sh", cwd="/w").launches
     found = launch.arguments[0].parts if launch.arguments else ()

@@ -64,7 +64,7 @@ def _set(sh: Shell, args: Args) -> int:
             if len(rest) > 1 or text == "--":
                 sh.positional = rest[1:]
             return 0
-        if text[:1] not in "-+" or len(text) < 2:
+        if text[:1] not in ("-", "+"):
             sh.positional = rest
             return 0
         rest.pop(0)

@@ -263,7 +263,7 @@ def _extended_pattern(sh: Shell, unit: Unit, part: Node, where: Where) -> Segs:
     text = part["Op"] + part["Pattern"]["Value"] + ")"
     if any(char in text for char in "$`'\""):
         sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
-        return [Seg("", where, Open(text, where))]
+        return [Seg("", where, Open(text, where), quoted=True)]
     return _with_backslashes(unit, text, where)
 
 
