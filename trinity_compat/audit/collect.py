@@ -181,7 +181,9 @@ def audit_config(
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
         verdicts = _judged_anyway(config, load_rows(request.options.rules))
-        refused = _refused(config.launch, source, settings, _one_line(error), reading, verdicts, config.version)
+        refused = _refused(
+            config.launch, source, settings, _one_line(error), reading, verdicts, config.version
+        )
         return replace(refused, fork=config.fork, warnings=tuple(forks.caution(config)))
     return _audited(known, found, source, reading, why)
 
