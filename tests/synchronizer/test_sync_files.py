@@ -238,6 +238,20 @@ def test_what_a_reader_has_open_is_not_written_over(tmp_path):
         assert_same(held, weights(1))
 
 
+def test_what_was_read_as_copies_outlives_its_files(tmp_path):
+    first = dict(read_version(recycled(tmp_path, 1)))
+    for number in range(2, 6):
+        recycled(tmp_path, number)
+    assert_same(first, weights(1))
+
+
+def test_tensors_in_a_file_lie_at_multiples_of_their_size(tmp_path):
+    given = {"odd": torch.zeros(3, dtype=torch.uint8), "wide": torch.zeros(2, dtype=torch.float64)}
+    version = write_version(tmp_path, 1, given.items())
+    with Reader().opened(WeightFile(version.path, version.digest, version.nbytes)) as parts:
+        assert all(tensor.data_ptr() % tensor.element_size() == 0 for _, tensor in next(parts))
+
+
 def test_a_reader_keeps_up_with_files_that_are_written_over(tmp_path):
     reader = Reader()
     for number in range(1, 8):
