@@ -314,7 +314,7 @@ class MemoryBuffer:
         share = self._share(asked)
         if asked.holder not in self.holders.values():
             return []
-        free = [number for number in share.free() if number not in share.held]
+        free = [*share.free()]
         taken = free[: limit if asked.by_place else min(limit, share.fair(len(free)))]
         self.leases |= {(asked.kind, number): (asked.holder, version) for number in taken}
         return taken

@@ -38,17 +38,21 @@ def test_a_task_is_one_explorer_s_until_its_group_is_stored(two):
     assert free(two, B, limit=3) == [2, 3, 4]
     two.put_groups(groups(1), holder=A)
     assert free(two, A, limit=2) == [1, 4]
-    assert lease(two, A, limit=2) == [4, 5]
+    assert lease(two, A, limit=2, have={1}) == [4, 5]
+    assert lease(two, A, limit=2, have={1, 4}) == [5, 6], "5 was given to it, and it doesn't know"
 
 
 def test_those_who_are_ready_get_equally_many(two):
     assert lease(two, A) == [0, 1, 2, 3]
-    assert lease(two, A) == []
+    assert lease(two, A, have={0, 1, 2, 3}) == []
     assert lease(two, B, limit=1) == [4]
     two.put_groups(groups(4), holder=A)
     assert lease(two, A) == [5, 6]
     two.enter(replace(B, token="b2"), ready=False, lease_s=10.0)
-    assert lease(two, A) == [4, 7]  # B starts anew: what it had is free, and it takes nothing yet
+    assert lease(two, A, have={5, 6}) == [
+        4,
+        7,
+    ]  # B starts anew: what it had is free, and it takes nothing yet
 
 
 def test_by_place_each_has_its_part_and_that_of_who_is_gone(two, clock):
@@ -56,9 +60,10 @@ def test_by_place_each_has_its_part_and_that_of_who_is_gone(two, clock):
     assert lease(two, B, by_place=3, limit=2) == [1, 4]
     clock.seconds += 6
     assert two.keep(A, lease_s=10.0)
-    assert lease(two, A, by_place=3) == []
+    mine = {0, 2, 3, 5, 6}
+    assert lease(two, A, by_place=3, have=mine) == []
     clock.seconds += 6
-    assert lease(two, A, by_place=3) == [1, 4, 7]
+    assert lease(two, A, by_place=3, have=mine) == [1, 4, 7]
 
 
 def test_what_lapses_is_free_and_its_holder_may_come_back(two, clock):

@@ -99,10 +99,10 @@ class Buffer(Protocol):
         """Places that somebody has now, and whether he is ready."""
 
     def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
-        """The first tasks that the holder may take, or has taken and not stored, in order."""
+        """The first tasks that the holder may take, in order."""
 
     def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
-        """Lease up to ``limit`` free tasks that it has not, in order; fewer where others who are ready have
+        """Lease up to ``limit`` free tasks, in order; fewer where others who are ready have
         not as many (not so ``by_place``). Nobody else gets them while the holder keeps its place; ``version``
         of the weights is told to others. Raises HistoryChanged."""
 

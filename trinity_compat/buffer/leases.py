@@ -51,22 +51,23 @@ class Share:
     live: tasks.Live
 
     def free(self) -> Iterator[int]:
-        """Tasks that the holder may take, or has taken, in order."""
+        """Tasks that the holder may take, in order."""
         return (number for number in self.live.missing(self.asked.upto) if self._may_have(number))
 
     def _may_have(self, number: int) -> bool:
         asked = self.asked
-        if self.held.get(number, asked.holder.token) != asked.holder.token:
-            return False
+        if (token := self.held.get(number)) is not None:
+            return token == asked.holder.token and number not in asked.have
         place = number % asked.by_place if asked.by_place else asked.holder.place
         return place == asked.holder.place or place not in self.places
 
     def fair(self, free: int) -> int:
         """Of so many free ones, how many the holder may take, so that all who are ready have equally many."""
-        holder = self.asked.holder
-        mine = sum(token == holder.token for token in self.held.values())
+        holder, have = self.asked.holder, self.asked.have
+        others = sum(token != holder.token for token in self.held.values())
+        mine = sum(number in have for number, token in self.held.items() if token == holder.token)
         ready = {place for place, is_ready in self.places.items() if is_ready} | {holder.place}
-        return max(0, -(-(free + len(self.held)) // len(ready)) - mine)
+        return max(0, -(-(free + others + mine) // len(ready)) - mine)
 
 
 def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Share:
@@ -79,14 +80,14 @@ def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Share:
 
 
 def take(conn: sa.Connection, asked: TaskQuery, *, limit: int, version: int, now: float) -> list[int]:
-    """Lease up to ``limit`` free tasks that the holder hasn't yet; none to one whose place another has. The
-    caller holds the tasks' lock: there is one taker at a time."""
+    """Lease up to ``limit`` free tasks; none to a holder whose place another has. The caller holds the tasks'
+    lock: there is one taker at a time."""
     share = look(conn, asked, now=now)
     if asked.kind == tasks.TRAIN:
         tasks.advance(conn, share.live)
     if conn.execute(query(queries.HAS_PLACE), {"token": asked.holder.token}).first() is None:
         return []
-    free = [number for number in share.free() if number not in share.held]
+    free = list(share.free())
     taken = free[: limit if asked.by_place else min(limit, share.fair(len(free)))]
     if taken:
         bind = {"kind": asked.kind, "token": asked.holder.token, "version": version}

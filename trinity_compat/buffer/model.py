@@ -7,7 +7,7 @@ the conversion is in ``spec`` and ``runtime``, nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,13 +81,15 @@ class Holder:
 class TaskQuery:
     """Tasks below ``upto`` that ``holder`` may take: of the training stream, or (``kind`` draw:STEP) of a
     drawing that begins at ``first``. With ``by_place`` (the number of explorers) a task belongs to place
-    ``number mod by_place``, and to anybody while nobody has that place."""
+    ``number mod by_place``, and to anybody while nobody has that place. ``have``: what the holder knows that
+    it has; other tasks that it holds (an answer that never arrived gave them) are given to it again."""
 
     holder: Holder
     upto: int
     kind: str = "train"
     first: int = 0
     by_place: int = 0
+    have: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,6 @@ class Plan:
         self._looked = 0.0
         self.seen = Glance(history=0, finished=False, evaluation=None, latest=None)
         self._under_way: set[int] = set()  # training tasks that are begun and not stored
-        self._again: set[int] = set()  # of those that this explorer has for itself, what it ended
         self._spared: set[int] = set()  # tasks that were ended once: not a second time
         self._seeded = seeds_requests(spec)
         self.total_steps = self._total_steps()
@@ -175,9 +174,7 @@ class Plan:
 
     def _to_begin(self, *, steps: int) -> list[int]:
         """Tasks of this explorer that are neither stored nor under way; all there are in that many steps."""
-        limit = steps * self._batch + len(self._under_way)
-        free = self.sharing.free(self.total_steps * self._batch, limit)
-        return [number for number in free if number not in self._under_way]
+        return self.sharing.free(self.total_steps * self._batch, steps * self._batch, self._under_way)
 
     def _train_work(self, step: int, numbers: Sequence[int]) -> Work:
         jobs = [self._job("train", number, self._train.task(number)) for number in numbers]
@@ -221,9 +218,8 @@ class Plan:
         else:
             return replace(work, jobs=[job for job in work.jobs if job.task_no < self._bound(version)])
         upto = min(upto, self.total_steps * self._batch)
-        again, self._again = self._again, set()
-        numbers = self.sharing.take(upto, limit, version.version, self._history)
-        return self._train_work(work.step, sorted({*again, *numbers}))
+        numbers = self.sharing.take(upto, limit, self._under_way, version.version, self._history)
+        return self._train_work(work.step, numbers)
 
     def _reach(self, step: int, version: WeightVersion) -> int:
         """Below which tasks may be taken together with those of ``step``: newer weights have to be asked
@@ -278,13 +274,11 @@ class Plan:
         """They were; they are to begin again."""
         self._under_way.difference_update(tasks)
         self._spared.update(tasks)
-        self._again.update(tasks if self.sharing.holder else ())
         self._next = None if tasks else self._next
 
     def dropped(self) -> None:
         """Nothing is under way any more."""
         self._under_way.clear()
-        self._again.clear()
         self._next = None
         self.sharing.begin()
 

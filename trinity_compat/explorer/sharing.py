@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from collections.abc import Set
 from typing import Protocol
 
 from trinity_compat.buffer import HistoryChanged
@@ -25,10 +26,11 @@ class Sharing(Protocol):
     def begin(self) -> None:
         """It takes tasks from now on, and has none."""
 
-    def free(self, upto: int, limit: int) -> list[int]:
-        """The first tasks below ``upto`` that it may take, or has taken and not stored."""
+    def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
+        """The first tasks below ``upto`` that it may begin (one, where others may take them); ``have`` are
+        under way."""
 
-    def take(self, upto: int, limit: int, version: int, history: int) -> list[int]:
+    def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
         """Have up to ``limit`` of them for itself; ``version`` of the weights will make them."""
 
     def pending(self, upto: int) -> Pending | None:
@@ -49,11 +51,12 @@ class Alone:
     def begin(self) -> None:
         """Nobody needs to know."""
 
-    def free(self, upto: int, limit: int) -> list[int]:
-        return self._buffer.missing_tasks(upto=upto, limit=limit)
+    def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
+        missing = self._buffer.missing_tasks(upto=upto, limit=limit + len(have))
+        return [number for number in missing if number not in have]
 
-    def take(self, upto: int, limit: int, version: int, history: int) -> list[int]:
-        return self.free(upto, limit)
+    def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
+        return self.free(upto, limit, have)
 
     def pending(self, upto: int) -> Pending | None:
         return None
@@ -81,14 +84,14 @@ class Queue:
     def begin(self) -> None:
         self.holder = self._enter(ready=True)
 
-    def asked(self, upto: int) -> TaskQuery:
-        return TaskQuery(self.holder, upto, by_place=self._by_place)
+    def asked(self, upto: int, have: Set[int] = frozenset()) -> TaskQuery:
+        return TaskQuery(self.holder, upto, by_place=self._by_place, have=have)
 
-    def free(self, upto: int, limit: int) -> list[int]:
-        return self._buffer.free_tasks(self.asked(upto), limit=limit)
+    def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
+        return self._buffer.free_tasks(self.asked(upto, have), limit=min(limit, 1))
 
-    def take(self, upto: int, limit: int, version: int, history: int) -> list[int]:
-        return self.lease(self.asked(upto), limit, version, history)
+    def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
+        return self.lease(self.asked(upto, have), limit, version, history)
 
     def lease(self, asked: TaskQuery, limit: int, version: int, history: int) -> list[int]:
         """Of any kind; none of an ended history."""
