@@ -18,7 +18,7 @@ from trinity_compat.secret import shown
 from trinity_compat.studio import lanes, logs, state
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, studio_of
-from trinity_compat.studio.series import Metrics, Store
+from trinity_compat.studio.series import Metrics, Store, public
 
 LOOK_EVERY_S = 1.0
 _SILENT_LOOKS = 15  # after as many a comment keeps the connection open
@@ -42,8 +42,10 @@ class Watch:
             with self.job.database().at_once():
                 metrics = self.store.of(self.job)
                 events = [("now", state.now(self.job)), *self._rows(metrics)]
+            self.told.pop("problem", None)
         except Exception as error:  # the next look may do better
             events = [("problem", shown(str(error)))]
+            self.told.pop("now", None)
         fresh = [(name, data) for name, data in events if self.told.get(name) != data]
         self.told |= {name: data for name, data in fresh if name != "rows"}
         return [
@@ -66,8 +68,6 @@ class Watch:
 
 
 def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, dict[str, float | None]]]:
-    from trinity_compat.studio.series import public
-
     return [
         (step, {public(role, name, trainer): value for name, value in row.items()})
         for role, found in rows.items()
