@@ -46,7 +46,9 @@ def echo(sh: Shell, args: list[Value]) -> int:
 def printf(sh: Shell, args: list[Value]) -> int:
     """``printf [-v name] format args``: the format again while arguments are left."""
     name = ""
-    if len(args) > 1 and text_of(args[0]) == "-v":
+    if args and text_of(args[0]) == "-v":
+        if len(args) < 3:
+            return 2
         name, args = text_of(args[1]), args[2:]
     if args and text_of(args[0]) == "--":
         args = args[1:]
