@@ -159,8 +159,8 @@ def audit_launch(
     except UserError as error:
         rows = load_rows(request.options.rules)
         reasons = {key: reason_without_release(key, rows) for key, _ in _spelled_keys(launch)}
-        judged = {key: (UNKNOWN, Status.UNKNOWN, why) for key, why in reasons.items() if why}
-        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading, judged)
+        verdicts = {key: (UNKNOWN, Status.UNKNOWN, why) for key, why in reasons.items() if why}
+        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading, verdicts)
     return audit_config(config, request, source=source, reading=reading)
 
 

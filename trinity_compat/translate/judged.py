@@ -13,7 +13,7 @@ from trinity_compat.translate.launch_view import KeyRefused
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.translator import translate
-from trinity_compat.verl_config import effective_config
+from trinity_compat.verl_config import effective_config, recompose
 from trinity_compat.verl_config.model import EffectiveConfig
 
 _MOST = 24  # arguments that are left out, one after the other
@@ -42,8 +42,7 @@ def judged(effective: EffectiveConfig, options: Options, *, root: Path | None = 
             if launch is None or len(refused) == _MOST:
                 raise
             refused.append(error)
-        choice = effective.version
-        effective = replace(effective_config(launch, version=choice.value, root=root), version=choice)
+        effective = recompose(effective, launch, root)
 
 
 def _without(launch: Launch, error: KeyRefused) -> Launch | None:

@@ -269,7 +269,7 @@ class LaunchView:
         than the train batch is refused without use_dynamic_bsz (``_validate_config`` in ray_trainer.py, later
         ``ActorConfig.validate``). What a fork's trainer takes isn't known: it may multiply its samples.
         """
-        if self.origin.unknown:
+        if self.origin.unknown or self.origin.fork:
             return True
         if self.megatron:
             return False
