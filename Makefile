@@ -1,4 +1,4 @@
-.PHONY: install demo test lint bench parity chaos starts mutate clean
+.PHONY: install demo screenshots test lint bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -11,7 +11,13 @@ install: .venv/.installed
 # The main job on a CPU: a tiny model, a small dataset, a veRL script run unchanged and decoupled.
 demo: install
 	trinity-compat toy toy
+	@echo "to watch it in a browser: .venv/bin/trinity-compat studio, in another terminal"
 	TOY_DIR=$(CURDIR)/toy trinity-compat run examples/verl_scripts/run_toy_grpo.sh
+
+# The studio's pages as pictures, made by its browser tests.
+screenshots: install
+	mkdir -p .scratch/shots
+	STUDIO_SCREENSHOTS=$(CURDIR)/.scratch/shots pytest tests/studio/test_browser.py
 
 lint: install
 	ruff check .
