@@ -65,7 +65,7 @@ def rewards_by_step(one):
             answer = tokenizer.decode(part.response_ids).replace(tokenizer.eos_token, "")
             chat = [*group.task["raw_prompt"], {"role": "assistant", "content": answer}]
             text = tokenizer.apply_chat_template(chat, tokenize=False)
-            found.setdefault(group.step, []).append((part.reward, text))
+            found.setdefault(group.explorer_step, []).append((part.reward, text))
     buffer.close()
     return found
 

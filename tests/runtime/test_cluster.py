@@ -1,5 +1,6 @@
 """What the run's own Ray is told, and what is left of it. Ray itself is not started."""
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -82,3 +83,26 @@ def test_ray_s_folder_has_a_short_path_whatever_tmpdir_says(monkeypatch, tmp_pat
     ray = FakeRay(monkeypatch)
     started({})
     assert Path(ray.told["_temp_dir"]).parent == Path("/tmp")
+
+
+LISTENERS = """
+import ipaddress, psutil, ray
+from trinity_compat.runtime.processes.cluster import local_ray
+
+@ray.remote
+def of_a_worker():
+    return 1
+
+with local_ray({}, gpus=0):
+    ray.get(of_a_worker.remote())
+    own = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [each for process in own for each in process.net_connections("tcp")]
+    print(*sorted({each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}))
+"""
+
+
+@pytest.mark.runtime
+def test_nothing_of_a_run_s_own_ray_listens_outside_this_machine():
+    done = subprocess.run([sys.executable, "-c", LISTENERS], capture_output=True, text=True, timeout=120)
+    addresses = {address.removeprefix("::ffff:") for address in done.stdout.split()}
+    assert addresses == {"127.0.0.1"}, done.stderr[-2000:]

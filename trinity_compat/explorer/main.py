@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from trinity_compat import placement
-from trinity_compat.addresses import LOOPBACK
+from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.errors import RunError, UserError
@@ -228,6 +228,7 @@ def _join_ray(spec: RunSpec) -> None:
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, log_to_driver=True)
     else:
+        keep_ray_here()
         folder = tempfile.mkdtemp(prefix="tc-ray-")
         ray.init(
             address="local",

@@ -17,7 +17,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from trinity_compat import placement
-from trinity_compat.addresses import LOOPBACK
+from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.gpus import check_gpus
@@ -82,6 +82,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     if address:
         ray.init(address=address, runtime_env=environment)
     else:
+        keep_ray_here()
         cpus = max(placement.cpus_for(spec), os.cpu_count() or 1)
         ray.init(
             address="local",

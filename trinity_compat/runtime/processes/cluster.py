@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from trinity_compat.addresses import LOOPBACK
+from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
 
@@ -44,6 +44,8 @@ def local_ray(options: Tree, *, gpus: int | None = None, cpus: int = 0) -> Itera
     ``gpus`` None lets Ray count them; ``cpus``: slots that it must have. Raises RunError with Ray's own
     reason when it does not start.
     """
+    if not options.get("_node_ip_address"):
+        keep_ray_here()
     import ray
 
     with _folder(options.get("_temp_dir")) as folder:
