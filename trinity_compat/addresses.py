@@ -29,7 +29,7 @@ def keep_ray_here() -> None:
     """Let a Ray that this process starts, and all that it starts, listen on the loopback address alone.
 
     ``_node_ip_address`` does not do that: Ray 2.60 replaces 127.0.0.1 by the address that others see
-    (``resolve_ip_for_localhost`` in ray/_private/services.py), unless it is told that there are no clusters, as
+    (``resolve_ip_for_localhost``, ray/_private/services.py) unless it is told that there are no clusters, as
     it tells itself on macOS and Windows. It reads that when it is imported; what joins this Ray must have the
     variable too, and inherits it.
     """

@@ -38,7 +38,7 @@ def _python_path() -> str:
 
 def train(job: Job, kept: Path, steps: int, limit_s: float) -> Metrics:
     """Our trainer's metrics by step on the batches in ``kept``; no explorer runs."""
-    from recorded import recorded
+    from recorded_batches import recorded
 
     from trinity_compat.buffer import open_buffer
 

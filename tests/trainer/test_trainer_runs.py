@@ -19,7 +19,7 @@ from trinity_compat.synchronizer.store import read_version
 
 PARITY = HERE.parents[1] / "benchmarks" / "parity"
 sys.path.append(str(PARITY))
-from recorded import recorded  # noqa: E402
+from recorded_batches import recorded  # noqa: E402
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(900)]
 
