@@ -42,6 +42,8 @@ class SharedDrawing:
 
     def __init__(self, buffer: Buffer, queue: Queue, filter_: GroupFilter) -> None:
         self._buffer, self._queue, self._filter = buffer, queue, filter_
+        self._begun: tuple[object, ...] = ()  # what the positions in _have belong to
+        self._have: set[int] = set()
 
     def kind(self, step: int) -> str:
         """Of the groups that it draws."""
@@ -55,7 +57,9 @@ class SharedDrawing:
     def take(self, step: int, version: int, history: int) -> list[int]:
         """Positions of the task stream to answer now."""
         asked = self._asked(step, history)
-        return self._queue.lease(asked, asked.upto - asked.first, version, history)
+        taken = self._queue.lease(asked, asked.upto - asked.first, version, history)
+        self._have.update(taken)
+        return taken
 
     def settle(self, step: int, history: int) -> Settled | None:
         """End the drawing if it can be ended, or open the next draw; None when that is not, or not by this
@@ -87,8 +91,16 @@ class SharedDrawing:
         """All draws that have been opened."""
         noted, first = self._buffer.get_state(_draws(step)), begins(self._buffer, step)
         draws = noted["draws"] if noted and noted["history"] == history else 1
-        whole = self._queue.asked(first + draws * self._filter.draw_size)
+        whole = self._queue.asked(first + draws * self._filter.draw_size, self._under_way(step, history))
         return replace(whole, kind=self.kind(step), first=first)
+
+    def _under_way(self, step: int, history: int) -> set[int]:
+        """Positions that this explorer has taken. Until their groups are stored their leases alone would give
+        them to it a second time, as they give a restarted explorer what its predecessor had."""
+        begun = self._queue.holder.token, step, history
+        if begun != self._begun:
+            self._begun, self._have = begun, set()
+        return self._have
 
     def _complete(self, asked: TaskQuery) -> bool:
         return self._buffer.depth(asked.kind)["ready"] >= asked.upto - asked.first
