@@ -104,15 +104,17 @@ def test_several_explorers_share_each_draw_and_keep_what_one_alone_would(make, t
 
 
 def test_what_is_under_way_of_a_draw_is_not_begun_again(tmp_path, toy):
-    spec, _ = job(tmp_path / "two", toy, *FILTER, steps=2, explorers=2)
+    spec, buffer = job(tmp_path / "two", toy, *FILTER, steps=2, explorers=2)
+    publish(spec, buffer, toy, 0, 1)
+    now = buffer.history()
     one, other = (again(spec, index=index).plan for index in (0, 1))
     for plan in (one, other):
         plan.sharing.begin()
-    assert one._drawing.take(1, 0, 0) == [0, 2, 4]
-    assert one._drawing.take(1, 0, 0) == []  # answered, and not stored yet
-    assert not one._drawing.needs(1, 0) and other._drawing.needs(1, 0)
+    assert one._drawing.take(1, 0, now) == [0, 2, 4]
+    assert one._drawing.take(1, 0, now) == []  # answered, and not stored yet
+    assert not one._drawing.needs(1, now) and other._drawing.needs(1, now)
     one.sharing.begin()  # as a successor does
-    assert one._drawing.take(1, 0, 0) == [0, 2, 4]
+    assert one._drawing.take(1, 0, now) == [0, 2, 4]
 
 
 def recorded(numbers):
