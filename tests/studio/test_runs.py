@@ -1,5 +1,6 @@
 """What the pages of runs say, and what they read it from."""
 
+import dataclasses
 import json
 import os
 import sqlite3
@@ -9,6 +10,9 @@ import pytest
 from studio_jobs import STEPS, client_of, make_job, train_step
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.cli.run import command as run_command
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.studio.control import command_of
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.live import Watch
 from trinity_compat.studio.logs import clean
@@ -233,3 +237,25 @@ def test_a_command_that_held_a_secret_is_not_started(tmp_path):
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"script_arguments": ["--api_key", "***"]}))
     assert "secret" in client_of(tmp_path).get("/resume/job").text
+
+
+def test_every_recorded_option_is_one_that_run_takes_again(tmp_path):
+    given = {
+        "profiles": ("cpu",),
+        "sets": ("buffer.batch_size=8",),
+        "mains": {"my.main": "verl.trainer.main_ppo"},
+        "restarts": 2,
+        "explorer": 0,
+        "dry_run": False,
+    }
+    fields = {field.name: field.default for field in dataclasses.fields(RunOptions)}
+    told = {name: "x" if default is None else default for name, default in fields.items()}
+    told |= {name: value for name, value in given.items() if name in fields}
+    told = {name: True if value is False and name != "dry_run" else value for name, value in told.items()}
+    record = {"script": "run.sh", "options": json.loads(json.dumps(told, default=dict))}
+    words = command_of(record, tmp_path)[4:]
+    options = {spelling for parameter in run_command.params for spelling in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+    assert words[words.index("--main") + 1] == "my.main=verl.trainer.main_ppo"
+    plain = {"script": "run.sh", "options": json.loads(json.dumps(dataclasses.asdict(RunOptions())))}
+    assert "--main" not in command_of(plain, tmp_path)

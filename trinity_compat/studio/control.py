@@ -26,6 +26,7 @@ from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, page, studio_of
 
 _SIDES = ("train", "explore")
+_SPELLED = {"profiles": "profile", "sets": "set", "mains": "main"}  # options that can be given more than once
 
 
 async def stop(request: Request) -> Response:
@@ -129,9 +130,7 @@ def command_of(record: dict[str, object], root: Path) -> list[str]:
         options = {**options, "job": str(root)}
     words = [sys.executable, "-m", "trinity_compat", "run", source]
     for name, value in options.items():
-        words += _option(
-            "--" + {"profiles": "profile", "sets": "set"}.get(name, name.replace("_", "-")), value
-        )
+        words += _option(f"--{_SPELLED.get(name, name.replace('_', '-'))}", value)
     arguments = record.get("script_arguments")
     return [*words, "--", *map(str, arguments)] if isinstance(arguments, Sequence) and arguments else words
 
@@ -141,6 +140,8 @@ def _option(name: str, value: object) -> list[str]:
         return []
     if value is True:
         return [name]
+    if isinstance(value, dict):
+        value = [f"{key}={said}" for key, said in value.items()]
     return [word for each in (value if isinstance(value, list) else [value]) for word in (name, str(each))]
 
 
