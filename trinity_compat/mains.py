@@ -211,10 +211,9 @@ def refusal(module: str, main: str = "") -> str:
 def refuse(module: str, where: Where | None = None, main: str = "") -> None:
     """Raise UserError unless ``module``, or the ``main`` that it is taken for, is one that is translated."""
     if why := refusal(module, main):
-        hint = (
-            f"translated are {' and '.join(TRANSLATED)}; audit lists this launch's keys; "
-            f"--main {module}={PPO} takes it for that one"
-        )
+        hint = f"translated are {' and '.join(TRANSLATED)}; audit lists this launch's keys"
+        if module != _EASY_R1:  # none of its keys mean anything to veRL's
+            hint += f"; --main {module}={PPO} takes it for that one"
         raise UserError(why, where=where, hint=hint)
 
 

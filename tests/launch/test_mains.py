@@ -107,3 +107,9 @@ def tree(tmp_path):
 def test_a_hydra_main_in_the_tree_counts_where_its_configuration_has_verl_s_sections(tree, line, module):
     launches = read_text(f"{line}\n", cwd=tree).launches
     assert [(one.module, one.main) for one in launches] == ([(module, PPO)] if module else [])
+
+
+def test_the_main_of_easyr1_is_not_offered_as_one_of_verl():
+    with pytest.raises(UserError, match="it is EasyR1's") as refused:
+        mains.refuse("verl.trainer.main")
+    assert "--main" not in str(refused.value.hint)
