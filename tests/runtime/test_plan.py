@@ -562,3 +562,36 @@ def test_an_argument_that_vllm_has_renamed_is_told():
 def test_the_recorded_trainer_is_the_one_that_runs(sets):
     plan_ = make_plan(source()[0].config, RunOptions(sets=sets), cwd=Path("/work"), device="cpu")
     assert plan_.spec.verl["trainer"]["use_v1"] is False
+
+
+def test_what_a_yaml_leaves_to_the_environment_is_taken_from_it(monkeypatch):
+    config = json.loads(json.dumps(source()[0].config))
+    config["model"]["model_path"] = "${oc.env:MODEL,/models/small}"
+    config["checkpoint_root_dir"] = "${oc.env:WHERE,${oc.env:HOME}}/here"
+    config["cluster"]["node_num"] = "${oc.env:NODES,1}"
+    for name in ("MODEL", "NODES", "WHERE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/me")
+    unset = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+    assert unset.spec.verl["actor_rollout_ref"]["model"]["path"] == "/models/small"
+    assert str(unset.job.root).startswith("/home/me/here/")
+    monkeypatch.setenv("MODEL", "/models/large")
+    monkeypatch.setenv("WHERE", "/scratch")
+    made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+    assert made.spec.verl["actor_rollout_ref"]["model"]["path"] == "/models/large"
+    assert str(made.job.root).startswith("/scratch/here/")
+    monkeypatch.setenv("NODES", "two")
+    with pytest.raises(
+        UserError, match=r"cluster.node_num: \$\{oc.env:NODES,1\} is 'two' here, not a whole number"
+    ):
+        make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+
+
+def test_a_secret_that_a_yaml_names_stays_named_in_what_is_written(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t")
+    config = json.loads(json.dumps(source()[0].config))
+    config["trainer"]["trainer_config"]["trinity_compat"].setdefault("verl", {})
+    config["explorer"].setdefault("env_vars", {})["MY_API_KEY"] = "${oc.env:MY_API_KEY}"
+    made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+    assert "s3cr3t" not in json.dumps(made.spec.as_saved()[0])
+    assert "s3cr3t" not in "\n".join(made.notes)

@@ -25,6 +25,7 @@ from trinity_compat.runtime.plan import (
     checkout,
     colocate,
     engine,
+    environment,
     length,
     micro_batches,
     places,
@@ -96,7 +97,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
 def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     wanted = _overlays(options, device)
     given = _with_trinity_sets(config, wanted)
-    trinity, read = watched(given)
+    trinity, read = watched(environment.filled(given, os.environ))
     r, how = inverse.updates_per_step(trinity)
     told = plain(inverse.to_verl(trinity)) | length.steps_of(trinity, options.sets)
     # flash-attn's stand-in comes first: a profile or a --set may name another one.
