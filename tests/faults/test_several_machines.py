@@ -113,7 +113,8 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
     weights = buffer.get_version(STEPS)
     made = [len(buffer.read_metrics(f"explorer_{index}")) for index in (0, 1)]
     buffer.close()
-    assert made == [STEPS, STEPS]  # each one its share of every step
+    # each one its share of every step that it came in time for: the first makes what nobody is there for
+    assert made[0] == STEPS and 1 <= made[1] <= STEPS
     assert (weights.path, weights.method) == (
         f"{tmp_path}/near/weights/v0000000{STEPS}",
         "checkpoint",

@@ -37,7 +37,8 @@ def test_versions_hold_the_rollouts_own_dtype(plain):
         ).actor_rollout_ref.rollout.checkpoint_engine
         return dict(transport.engine_kwargs[transport.backend])
 
-    assert sent("bfloat16") == {"directory": "/dev/shm/x", "dtype": "bfloat16"}
+    told = {"directory": "/dev/shm/x", "dtype": "bfloat16", "recycle": True, "shared": True}
+    assert sent("bfloat16") == told
     assert sent("half")["dtype"] == "float16"
     assert sent("float32")["dtype"] == "float32"
 
