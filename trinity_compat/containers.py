@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeAlias
 
 from trinity_compat.dotted import value_at
@@ -16,3 +18,12 @@ def section_at(tree: Tree, key: str) -> Tree:
     """The section at a dotted key; an empty one where none stands."""
     found = value_at(tree, key)
     return found if isinstance(found, Mapping) else {}
+
+
+def read_section(path: Path) -> dict[str, object]:
+    """What a JSON file holds; empty where it cannot be read, or holds something else than a section."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

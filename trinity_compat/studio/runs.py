@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from trinity_compat.containers import read_section
 from trinity_compat.secret import hidden, shown
 from trinity_compat.studio import lanes, live, state
 from trinity_compat.studio.pages import job_of, page, reading, studio_of
@@ -84,13 +84,13 @@ def configuration(request: Request) -> HTMLResponse:
     """The configuration in effect, each value with where it came from."""
     job = job_of(request)
     folder = job.dir.root / "config"
-    launches = _json(folder / "audit.json").get("launches")
+    launches = read_section(folder / "audit.json").get("launches")
     findings = launches[0].get("findings", []) if isinstance(launches, list) and launches else []
     values = {
         "job": job,
         "findings": [_finding(finding) for finding in findings],
         "texts": [(name, _text(folder / name)) for name in _RECORDS if (folder / name).is_file()],
-        "launch": _json(folder / "launch.json"),
+        "launch": read_section(folder / "launch.json"),
     }
     return page(request, "configuration.html", values)
 
@@ -114,11 +114,3 @@ def _text(path: Path) -> str:
         return "\n".join(shown(line) for line in path.read_text(errors="replace").splitlines())
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-
-
-def _json(path: Path) -> dict[str, object]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -38,6 +38,11 @@ def is_interpolated(value: object) -> bool:
     return isinstance(value, dict) and any(is_interpolated(item) for item in value.values())
 
 
+def resolved_alone(value: object, env: Mapping[str, str] | None = None) -> object:
+    """``value`` with what it interpolates from ``env``; what refers to other keys stays as written."""
+    return Resolver({"it": value}, env).resolve()["it"]
+
+
 class Resolver:
     """Resolves the interpolations of one tree. ``env`` holds the variables that the launch sets."""
 

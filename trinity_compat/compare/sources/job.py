@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from trinity_compat.compare.model import Run
 from trinity_compat.compare.sources import tensorboard
+from trinity_compat.containers import read_section
 
 
 def is_job(directory: Path) -> bool:
@@ -39,20 +39,12 @@ def _role(root: Path, role: str) -> Path:
 def _meta(directory: Path) -> dict[str, Any]:
     """What config/run.json and config/audit.json say; an absent or damaged file says nothing."""
     meta: dict[str, object] = {}
-    spec = _json(directory / "config" / "run.json")
+    spec = read_section(directory / "config" / "run.json")
     for key in ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers"):
         if key in spec:
             meta[key] = spec[key]
     if verl := spec.get("verl"):
         meta["verl"] = verl
-    if audit := _json(directory / "config" / "audit.json"):
+    if audit := read_section(directory / "config" / "audit.json"):
         meta["audit"] = audit
     return meta
-
-
-def _json(path: Path) -> dict[str, object]:
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

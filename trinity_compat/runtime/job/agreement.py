@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.errors import RunError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.spec import RunSpec
@@ -39,10 +40,9 @@ def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
         yield "algorithm.sample_strategy_args.max_staleness"
     if theirs.replay != ours.replay:
         yield "the replay buffer"
-    if _without_path(they["env"]) != _without_path(we["env"]):
+    if _without_path(they) != _without_path(we):
         yield "explorer.env_vars"
 
 
-def _without_path(env: object) -> dict[str, object]:
-    assert isinstance(env, Mapping)
-    return {name: value for name, value in env.items() if name != "PYTHONPATH"}
+def _without_path(saved: Tree) -> dict[str, object]:
+    return {name: value for name, value in section_at(saved, "env").items() if name != "PYTHONPATH"}

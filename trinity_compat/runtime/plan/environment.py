@@ -13,7 +13,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.secret import is_secret
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.trinity_config.schema import schema
-from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.interpolate import resolved_alone
 
 _ANY = re.compile(r"\\?\$\{(oc\.env:(\w+))?")
 # kind in the schema → the types that it takes, and how it is called
@@ -41,7 +41,7 @@ def _filled(value: object, path: str, env: Mapping[str, str]) -> object:
         return [_filled(part, f"{path}.{position}", env) for position, part in enumerate(value)]
     if not isinstance(value, str) or not _names_variables(value):
         return value
-    text = Resolver({"it": value}, env).resolve()["it"]
+    text = resolved_alone(value, env)
     return _typed(text, value, path) if isinstance(text, str) and "${" not in text else text
 
 

@@ -21,7 +21,7 @@ from trinity_compat.translate.retranslated import as_translated
 from trinity_compat.trinity_config import TARGETS, schema
 from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.trinity_config.watch import values_of
-from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.interpolate import resolved_alone
 
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
@@ -38,7 +38,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
         for path, value in given.items()
         # What translate itself writes for upstream is no choice of the user's.
-        if _resolved(value) != _resolved(written.get(path))
+        if resolved_alone(value) != resolved_alone(written.get(path))
     ]
     head = ["note: a run here does not read these keys of the configuration; they change nothing:"]
     return replace(made, notes=(*made.notes, *head, *notes)) if notes else made
@@ -68,11 +68,6 @@ def _written(source: Source) -> Tree:
         return values_of(as_translated(source.config))
     except UserError:
         return {}
-
-
-def _resolved(value: object) -> object:
-    """``${oc.env:NAME,default}`` as its text: translate writes it, the way back resolves it."""
-    return Resolver({"it": value}).resolve()["it"]
 
 
 def _place(path: str, source: Source, lines: Mapping[str, int], sets: Mapping[str, str]) -> str:
