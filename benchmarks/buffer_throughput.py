@@ -28,6 +28,7 @@ import sqlalchemy as sa
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "buffer"))
 from buffer_postgres import PostgresServer, Unavailable  # noqa: E402
+from realistic_rows import answers  # noqa: E402
 
 from trinity_compat.buffer import open_buffer  # noqa: E402
 from trinity_compat.buffer.model import Claim, Experience, Group  # noqa: E402
@@ -41,30 +42,13 @@ TASK = {
 }
 
 
+def _answers(rng: np.random.Generator) -> tuple[Experience, ...]:
+    return answers(rng, count=GROUP, prompt=PROMPT, response=RESPONSE, prompt_text="p" * 400)
+
+
 def make_groups(first: int, count: int) -> list[Group]:
     rng = np.random.default_rng(first)
-    mask = np.ones(RESPONSE, np.uint8)
-
-    def one(run: int) -> Experience:
-        return Experience(
-            run=run,
-            prompt_ids=rng.integers(0, 150_000, PROMPT, dtype=np.int32),
-            response_ids=rng.integers(0, 150_000, RESPONSE, dtype=np.int32),
-            response_mask=mask,
-            logprobs=-rng.random(RESPONSE, dtype=np.float32),
-            reward=1.0,
-            min_model_version=0,
-            max_model_version=0,
-            prompt_text="p" * 400,
-            response_text="word " * 800,
-            metrics={"acc": 1.0},
-            info={"acc": 1.0, "pred": "4"},
-        )
-
-    return [
-        Group(f"{number}", number, TASK, 1, tuple(one(run) for run in range(GROUP)))
-        for number in range(first, first + count)
-    ]
+    return [Group(f"{number}", number, TASK, 1, _answers(rng)) for number in range(first, first + count)]
 
 
 def write(url: str, first: int, count: int, barrier) -> None:

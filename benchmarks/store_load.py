@@ -30,6 +30,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "buffer"))
 from buffer_postgres import PostgresServer, Unavailable  # noqa: E402
+from realistic_rows import answers  # noqa: E402
 
 from trinity_compat.buffer import open_buffer  # noqa: E402
 from trinity_compat.buffer.model import Experience, Group  # noqa: E402
@@ -45,24 +46,7 @@ TASK = {
 
 def experiences() -> tuple[Experience, ...]:
     rng = np.random.default_rng(0)
-
-    def one(run: int) -> Experience:
-        return Experience(
-            run=run,
-            prompt_ids=rng.integers(0, 150_000, PROMPT, dtype=np.int32),
-            response_ids=rng.integers(0, 150_000, RESPONSE, dtype=np.int32),
-            response_mask=np.ones(RESPONSE, np.uint8),
-            logprobs=-rng.random(RESPONSE, dtype=np.float32),
-            reward=1.0,
-            min_model_version=0,
-            max_model_version=0,
-            prompt_text="p" * 2000,
-            response_text="word " * 3200,
-            metrics={"acc": 1.0},
-            info={"acc": 1.0, "pred": "4"},
-        )
-
-    return tuple(one(run) for run in range(GROUP))
+    return answers(rng, count=GROUP, prompt=PROMPT, response=RESPONSE, prompt_text="p" * 2000)
 
 
 def write(url: str, number: int, rate: float, seconds: float, barrier, results) -> None:
