@@ -1,5 +1,9 @@
 """A busy machine doesn't change a reading: what counts is processor time."""
 
+import gc
+
+import pytest
+
 from trinity_compat.launch import read_text
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import Budget
@@ -21,3 +25,17 @@ def test_the_parser_s_own_time_is(monkeypatch):
         with budget.parser():
             pass
     assert budget.parser_seconds < 0
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_a_walk_through_the_caller_s_objects_is_not_paid_for(monkeypatch, collecting):
+    """In a program with millions of objects the collector's walk takes longer than a script may."""
+    was, seen = gc.isenabled(), []
+    monkeypatch.setattr(Budget, "check_clock", lambda _: seen.append(gc.isenabled()))
+    (gc.enable if collecting else gc.disable)()
+    try:
+        reading = read_text("python3 -m verl.trainer.main_ppo a=1")
+        after = gc.isenabled()
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert (len(reading.launches), set(seen), after) == (1, {False}, collecting)

@@ -28,7 +28,7 @@ def test_the_reading_equals_bash(name, tmp_path, monkeypatch):
     found = [
         {"module": one.module, "args": [word.text for word in one.arguments]} for one in reading.launches
     ]
-    assert found == TRUTH[name]
+    assert found == TRUTH[name], reading.diagnostics
 
 
 def test_every_script_has_its_truth():

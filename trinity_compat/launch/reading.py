@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -184,9 +185,13 @@ def _shell(
 
 @contextmanager
 def _bounded(shell: Shell) -> Iterator[None]:
-    """What a script may cost; beyond it, what was read so far is the reading."""
-    limit = sys.getrecursionlimit()
+    """What a script may cost; beyond it, what was read so far is the reading.
+
+    The collector waits: a walk through the caller's millions of objects would be charged to the script.
+    """
+    limit, collecting = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, RECURSION))
+    gc.disable()
     try:
         yield
     except BudgetExceeded as error:
@@ -195,6 +200,8 @@ def _bounded(shell: Shell) -> Iterator[None]:
         shell.warn("TP112", "reading stopped here: nested too deeply", severity="error")
     finally:
         sys.setrecursionlimit(limit)
+        if collecting:
+            gc.enable()
 
 
 def _warn_of_lost(log: Log) -> None:
