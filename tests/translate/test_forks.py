@@ -89,6 +89,15 @@ def test_fork_keys_are_told_apart_though_the_launch_cannot_be_translated(script:
     assert [warning["code"] for warning in launch["warnings"]] == ["TW019"]
 
 
+def test_a_fork_stays_one_however_many_arguments_are_left_out(script: Path) -> None:
+    bad = "data.max_prompt_length=long data.max_response_length=longer trainer.total_epochs=many env.seed=3"
+    script.write_text(script.read_text().replace("env.seed=3", bad))
+    launch = audited(script)
+    found = {f["key"]: f["status"] for f in launch["findings"]}
+    assert launch["refused"] and found[f"{ACTOR}.slip_cost"] == found["env.seed"] == "fork_key"
+    assert "TW019" in [warning["code"] for warning in launch["warnings"]]
+
+
 def test_the_upgrade_starts_from_the_fork_s_values(script: Path) -> None:
     launch = read_script(script, cwd=script.parent).launches[0]
     config = upgrade(effective_config(launch)).config

@@ -66,17 +66,14 @@ def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveCon
     own_tree = isinstance(read.path(VERL).tree, ConfigFolder)
     if choice is None and not own_tree:
         choice = choose(fit_releases(read))
-    fork, sources = None, None
+    fork = None
     if own_tree or read.checkout:
         path = read.path(choice.value if choice else VERL)
         choices = _choices(_split_groups(read.arguments.overrides, path)[0])
         fork, nearest = compared(path, choices, read.launch.module, choice.value if choice else None)
         choice = choice or nearest
-        sources = sources_of(path)
     assert choice is not None
-    config = compose_as(read, choice, fork)
-    config = replace(config, fork=fork, from_tree=read.checkout is not None)
-    return with_fields(config, sources) if sources else config
+    return compose_as(read, choice, fork)
 
 
 def recompose(config: EffectiveConfig, launch: Launch, root: Path | None) -> EffectiveConfig:
@@ -159,7 +156,7 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
     notes += [_unread_note(given, release) for given in unread]
     settings = settings_of(applied.tree, files, read.launch, notes, applied.origins)
     set_keys = _set_keys(settings, applied)
-    return EffectiveConfig(
+    config = EffectiveConfig(
         read.launch,
         choice,
         _flavour(path, choices),
@@ -168,7 +165,11 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
         tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
         (*_others(read.arguments, groups), *_idle(settings, applied)) if read.launch.arguments else (),
+        fork=fork,
+        from_tree=read.checkout is not None,
     )
+    sources = sources_of(path) if fork else None
+    return with_fields(config, sources) if sources else config
 
 
 def _others(arguments: Arguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:
