@@ -174,15 +174,18 @@ def as_module(spelled: str) -> str:
 
 def stand_in(module: str, arguments: Sequence[str]) -> str:
     """The translated main that another one is taken for because its arguments are veRL's keys, or empty."""
-    last = module.rpartition(".")[2]
-    if is_translated(module) or module == _EASY_R1 or any(part in module for part in _OTHERS):
+    if not may_stand_in(module) or not has_verl_keys(arguments):
         return ""
-    if _NOT_TRAINING.fullmatch(last) or _READS_KEYS.fullmatch(last):
-        return ""
-    if not has_verl_keys(arguments):
-        return ""
-    dapo = last == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
+    dapo = module.rpartition(".")[2] == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
     return DAPO if dapo else PPO
+
+
+def may_stand_in(module: str) -> bool:
+    """Whether a translated main could be taken for ``module``: it isn't one itself, none that we know of to
+    be another, and its name doesn't say that it trains nothing."""
+    last = module.rpartition(".")[2]
+    other = is_translated(module) or module == _EASY_R1 or any(part in module for part in _OTHERS)
+    return not other and not _NOT_TRAINING.fullmatch(last) and not _READS_KEYS.fullmatch(last)
 
 
 def has_verl_keys(arguments: Sequence[str]) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from trinity_compat import mains
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv, read_text
+from trinity_compat.launch.sources import hydra_config
 
 PPO, DAPO = mains.TRANSLATED
 KEY = "actor_rollout_ref.actor.optim.lr=1e-6"
@@ -80,6 +81,8 @@ def tree(tmp_path):
         "pkg/go.py": '@hydra.main(config_path="../config", config_name="base")\ndef main(config): ...\n',
         "tool.py": '@hydra.main(config_path="config", config_name="tool")\ndef main(config): ...\n',
         "plain.py": "print('hydra')\n",
+        "main_generation.py": '@hydra.main(config_path="config", config_name="base")\ndef main(c): ...\n',
+        "pkg/evaluate.py": '@hydra.main(config_path="../config", config_name="base")\ndef main(c): ...\n',
         "config/base.yaml": "defaults:\n  - ppo_trainer\n  - _self_\n",
         "config/_2_game.yaml": "defaults:\n  - base\n",
         "config/own.yaml": "actor_rollout_ref:\n  rollout: {n: 2}\n",
@@ -100,6 +103,8 @@ def tree(tmp_path):
         ("python tool.py --config-name base", "tool"),
         ("python tool.py", ""),
         ("python plain.py", ""),
+        ("python main_generation.py", ""),
+        ("python -m pkg.evaluate trainer.x=1", ""),
         ("python missing.py", ""),
         ("python -c pass", ""),
     ],
@@ -107,6 +112,23 @@ def tree(tmp_path):
 def test_a_hydra_main_in_the_tree_counts_where_its_configuration_has_verl_s_sections(tree, line, module):
     launches = read_text(f"{line}\n", cwd=tree).launches
     assert [(one.module, one.main) for one in launches] == ([(module, PPO)] if module else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('@hydra.main(config_path="a", config_name="b")', ("a", "b")),
+        ('from hydra import main\n@main(config_path="a", config_name="b.yaml")', ("a", "b")),
+        ('if 1:\n    @hydra.main(\n        config_path="a",\n        config_name="b",\n    )', ("a", "b")),
+        ('type X = int\n@hydra.main(config_path="a", config_name="b")  # ours', ("a", "b")),
+        ('@hydra.main(config_path="a")', None),
+        ('@main(config_path=HERE, config_name="b")\n@main(config_path="c", config_name="d")', ("c", "d")),
+        ('@hydra.main(config_path="a", config_name=', None),
+        ('# @hydra.main(config_path="a", config_name="b")', None),
+    ],
+)  # fmt: skip
+def test_hydra_s_decorator_is_found_as_it_is_written(text, found):
+    assert hydra_config(f"{text}\ndef go(config): ...\n") == found
 
 
 def test_the_main_of_easyr1_is_not_offered_as_one_of_verl():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -115,3 +116,19 @@ def test_line_ends_of_another_system_are_said_and_shown(capsys, tmp_path, monkey
         "run.sh:3: warning TP003 bash takes 'b.b' for a command, the override is lost: a carriage return"
         " follows the backslash of the line above",
     ]
+
+
+@pytest.mark.parametrize(("words", "unwanted"), [
+    (["parse", "run.sh"], "trinity_compat.translate"),
+    (["compare", "--help"], "trinity_compat.translate"),
+])  # fmt: skip
+def test_a_command_loads_no_more_than_it_needs(tmp_path, words, unwanted):
+    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo a=1\n")
+    code = (
+        "import sys; from trinity_compat.cli import cli; "
+        f"cli({words!r}, standalone_mode=False); print({unwanted!r} in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.splitlines()[-1] == "False"

@@ -61,9 +61,8 @@ def test_the_defaults_are_the_tree_s(fork: Path) -> None:
 def test_the_nearest_release_is_named_with_what_differs(fork: Path) -> None:
     config = effective_config(launch_in(fork))
     found = config.fork
-    assert found and (found.folder, found.nearest, config.version.value) == (
+    assert found and (found.folder, config.version.value) == (
         "verl/trainer/config",
-        "0.3.0",
         "0.3.0",
     )
     assert found.removed == ("trainer.balance_batch",)

@@ -15,7 +15,7 @@ from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text
 from trinity_compat.launch.model import Launch, Reading
-from trinity_compat.launch.sources import is_job
+from trinity_compat.launch.sources import is_configuration
 from trinity_compat.mains import refusal
 from trinity_compat.translate import forks
 from trinity_compat.translate.judged import Judged, as_ppo, judged
@@ -31,7 +31,6 @@ from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 SYNTAX_ERROR = "TP001"
-CONFIGURATIONS = (".yaml", ".yml")
 _Verdict = tuple[str, Status, str]  # code, status, reason
 
 
@@ -104,7 +103,7 @@ def _scripts_below(folder: Path) -> list[Path]:
 def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit], str]:
     """The launches of one source, and what reading it told that belongs to none of them."""
     told = ""
-    if source.endswith(CONFIGURATIONS) and not is_job(source):
+    if is_configuration(source):
         config = config_from_yaml(
             source, request.options.verl_version, fork_config=request.options.fork_config
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
-from trinity_compat.audit.phrases import short
+from trinity_compat.audit.phrases import listed, short
 from trinity_compat.mains import PPO, is_translated, refusal
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.translate.model import Finding, Status
-from trinity_compat.translate.rows import HOWS
-from trinity_compat.translate.user_rules import families, read
+from trinity_compat.translate.rows import load_rows, rules_of
+from trinity_compat.translate.taught import by_a_rule, renamed
+from trinity_compat.translate.user_rules import families
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index
 
@@ -61,15 +62,9 @@ def _families(audit: Audit) -> Iterator[str]:
     """The shipped families that speak for keys which are left to be decided."""
     keys = list(_undecided(audit))
     for name in families():
-        rules = read(name, HOWS)
-        told = [key for key in keys if key in rules.renamed or _covered(key, rules.rows)]
-        if told:
-            shown = ", ".join(told[:4]) + (f" and {len(told) - 4} more" if len(told) > 4 else "")
-            yield f"# The family {name} has rules for {shown}:\n# include: [{name}]\n"
-
-
-def _covered(key: str, rows: Mapping[str, object]) -> bool:
-    return key in rows or any(row.endswith(".*") and key.startswith(row[:-1]) for row in rows)
+        said, rows = rules_of(name), load_rows(name)
+        if told := [key for key in keys if renamed(key, said) != key or by_a_rule(key, rows)]:
+            yield f"# The family {name} has rules for {listed(told, 4)}:\n# include: [{name}]\n"
 
 
 def _rule(finding: Finding) -> str:

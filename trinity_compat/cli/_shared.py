@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
@@ -31,9 +31,11 @@ def main_option(command: _Command) -> _Command:
 
 def taught_mains(given: Sequence[str], rules: str | None = None) -> dict[str, str]:
     """What ``--main`` and the rules say of mains, the former first. Raises UserError for a wrong one."""
-    from trinity_compat.translate.rows import rules_of  # parse needs it only with rules
+    told: Mapping[str, str] = {}
+    if rules:
+        from trinity_compat.translate.rows import rules_of  # here: it takes longer than to parse a script
 
-    told = rules_of(rules).mains if rules else {}
+        told = rules_of(rules).mains
     return {**told, **teachings([name_and_value("--main", text) for text in given])}
 
 

@@ -14,7 +14,6 @@ from trinity_compat.compare.margins import Margins
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.verdict import Comparison
 from trinity_compat.errors import UserError
-from trinity_compat.translate.rows import rules_of
 
 
 @click.command(name="compare")
@@ -172,7 +171,11 @@ def _pairs(pairs: tuple[str, ...], rules: str | None) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
             raise UserError(f"--pair {pair!r} has no '='", hint="--pair eval/gsm8k/accuracy=val-core/…")
-    named = dict(rules_of(rules).metrics) if rules else {}
+    named: dict[str, str] = {}
+    if rules:
+        from trinity_compat.translate.rows import rules_of  # here: translating is half a second of imports
+
+        named.update(rules_of(rules).metrics)
     return named | dict(pair.split("=", 1) for pair in pairs)
 
 

@@ -10,7 +10,7 @@ import click
 from trinity_compat import extras
 from trinity_compat.cli._shared import main_option, taught_mains
 from trinity_compat.errors import UserError
-from trinity_compat.launch.sources import is_job
+from trinity_compat.launch.sources import is_configuration
 from trinity_compat.runtime.plan.options import RunOptions
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def command(
 
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
     extras.need_for_a_run()  # before the script's own downloads
-    if source.endswith((".yaml", ".yml")) and not is_job(source):
+    if is_configuration(source):
         from trinity_compat.runtime.plan.source import from_yaml
         from trinity_compat.runtime.run import run_source
 

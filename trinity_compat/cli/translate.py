@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import click
 
 from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
 from trinity_compat.errors import UserError
 from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
-from trinity_compat.launch.sources import is_job
+from trinity_compat.launch.sources import is_configuration
 from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
@@ -123,7 +123,7 @@ def _translate(
     source: str | None, arguments: tuple[str, ...], which: str, given: dict[str, Any], options: Options
 ) -> list[tuple[Translation, str]]:
     root = Path(given["cwd"]) if given["cwd"] else None
-    if _is_configuration(source) and not given["argv"]:
+    if source is not None and is_configuration(source) and not given["argv"]:
         config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
         return [translate_config(config, options)]
     reading = _read(source, arguments, given, options)
@@ -132,10 +132,6 @@ def _translate(
             f"{diagnostic.where}: {diagnostic.severity} {diagnostic.code} {diagnostic.message}", err=True
         )
     return [translate_launch(launch, options, root=root) for launch in _chosen(reading, which)]
-
-
-def _is_configuration(source: str | None) -> TypeGuard[str]:
-    return source is not None and source.endswith((".yaml", ".yml")) and not is_job(source)
 
 
 def _read(source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options) -> Reading:

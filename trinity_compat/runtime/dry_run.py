@@ -10,7 +10,7 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
 from trinity_compat.launch import read_script
-from trinity_compat.launch.sources import is_job
+from trinity_compat.launch.sources import is_configuration
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
 from trinity_compat.runtime.checks.report import Report
@@ -73,7 +73,7 @@ def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -
 
 def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
     """What a YAML or a script would run, without executing any of it. Raises UserError."""
-    if path.endswith((".yaml", ".yml")) and not is_job(path):
+    if is_configuration(path):
         yield from_yaml(Path(path)), options
         return
     check_script(Path(path))

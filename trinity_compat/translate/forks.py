@@ -73,8 +73,8 @@ def caution(config: EffectiveConfig) -> Iterator[Caution]:
     yield Caution(
         "TW019",
         f"the script starts from a fork of veRL, whose configuration in {fork.folder} is composed; against "
-        f"{fork.nearest}, the nearest release, it {'; '.join(filter(None, told))}. What the fork's code does "
-        "otherwise is not seen",
+        f"{config.version.value}, the nearest release, it {'; '.join(filter(None, told))}. What the fork's "
+        "code does otherwise is not seen",
         config.launch.where,
         "audit lists the fork's own keys; --no-fork-config or --verl-version X composes a release's instead",
     )

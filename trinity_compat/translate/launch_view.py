@@ -53,14 +53,12 @@ class Verdict:
 class KeyRefused(UserError):
     """The value of one key keeps a launch from being translated: without that argument the rest could be.
 
-    ``key`` is the pinned veRL's, ``spelling`` the user's.
+    ``spelling`` is the user's, of the key.
     """
 
-    def __init__(
-        self, key: str, spelling: str, message: str, *, where: Where | None, hint: str | None
-    ) -> None:
+    def __init__(self, spelling: str, message: str, *, where: Where | None, hint: str | None) -> None:
         super().__init__(message, where=where, hint=hint)
-        self.key, self.spelling = key, spelling
+        self.spelling = spelling
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class LaunchView:
 
     def refused(self, key: str, message: str, hint: str | None = None) -> KeyRefused:
         """The error for the value of ``key``, at its place in the launch."""
-        return KeyRefused(key, self.spelling(key), message, where=self.where(key), hint=hint)
+        return KeyRefused(self.spelling(key), message, where=self.where(key), hint=hint)
 
     def demand_known(self, key: str) -> None:
         """Raise UserError when ``key`` depends on something that is not known here."""
@@ -262,6 +260,11 @@ class LaunchView:
         # r is in every count of steps: without it no other key can be judged.
         return cut or Updates(mini_batches(batch, mini, self.where(BATCH) or self.where(MINI)), mini)
 
+    @property
+    def forked(self) -> bool:
+        """Whether the launch's trainer may be another than any release's."""
+        return bool(self.origin.unknown or self.origin.fork)
+
     def _cuts_unevenly(self, batch: int, mini: int) -> bool:
         """Whether the launch's veRL takes a train batch that its mini-batches don't divide.
 
@@ -269,7 +272,7 @@ class LaunchView:
         than the train batch is refused without use_dynamic_bsz (``_validate_config`` in ray_trainer.py, later
         ``ActorConfig.validate``). What a fork's trainer takes isn't known: it may multiply its samples.
         """
-        if self.origin.unknown or self.origin.fork:
+        if self.forked:
             return True
         if self.megatron:
             return False

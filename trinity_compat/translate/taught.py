@@ -6,7 +6,6 @@ Before it is composed, so that they count for what Hydra would refuse as well as
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 from trinity_compat.launch.model import Launch, Part, Word
@@ -34,22 +33,27 @@ def _word(word: Word, said: Rules, rows: Rows) -> Word:
     if match is None:
         return word
     mark, spelled = match[1] or "", match[2]
-    key = _renamed(spelled, said.renamed, said.sections)
+    key = renamed(spelled, said)
     if key == spelled and mark in ("", "+") and _only_a_rule_knows(key, rows):
         mark = "++"
     text = f"{mark}{key}{first.text[match.end() :]}"
     return replace(word, parts=(replace(first, text=text), *word.parts[1:]))
 
 
-def _renamed(key: str, keys: Mapping[str, str], sections: Mapping[str, str]) -> str:
+def renamed(key: str, said: Rules) -> str:
     """``key`` under veRL's name; of sections in each other the innermost that a rule names."""
-    if key in keys:
-        return keys[key]
-    above = max((name for name in sections if key.startswith(f"{name}.")), key=len, default=None)
-    return key if above is None else sections[above] + key[len(above) :]
+    if key in said.renamed:
+        return said.renamed[key]
+    above = max((name for name in said.sections if key.startswith(f"{name}.")), key=len, default=None)
+    return key if above is None else said.sections[above] + key[len(above) :]
+
+
+def by_a_rule(key: str, rows: Rows) -> bool:
+    """Whether a rule of the user's says what becomes of ``key``."""
+    row = rows.find(key)
+    return row is not None and row.code == USER_RULE
 
 
 def _only_a_rule_knows(key: str, rows: Rows) -> bool:
-    row, index = rows.find(key), key_index()
-    known = any(key in index[flavour] for flavour in (*FLAVOURS, "groups"))
-    return row is not None and row.code == USER_RULE and not known
+    index = key_index()
+    return by_a_rule(key, rows) and not any(key in index[flavour] for flavour in (*FLAVOURS, "groups"))

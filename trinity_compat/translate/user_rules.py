@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,8 @@ def _read(path: Path, hows: Mapping[str, Status], depth: int) -> Rules:
     import yaml  # only here: the shipped rows are JSON because it loads forty times faster
 
     try:
-        text = path.read_text(encoding="utf-8")
-        lines = key_lines(text)
-        forms = yaml.safe_load(text)
+        stat = path.stat()
+        forms, lines = _parsed(path.absolute(), stat.st_mtime_ns, stat.st_size)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         hint = f"a file, or one of {', '.join(families())}" if isinstance(error, OSError) else None
         raise UserError(f"cannot read the rules: {_told(error)}", where=Where(str(path)), hint=hint) from None
@@ -96,6 +96,15 @@ def _read(path: Path, hows: Mapping[str, Status], depth: int) -> Rules:
     for name in reversed(paths_of(forms.get("include", ()))):
         rules = rules.over(_read(_place_of(name, path.parent), hows, depth + 1))
     return rules
+
+
+@lru_cache(maxsize=32)
+def _parsed(path: Path, _changed: int, _size: int) -> tuple[object, Mapping[str, int]]:
+    """(content, key → line) of a file as it is since ``_changed``: each launch of an audit asks again."""
+    import yaml
+
+    text = path.read_text(encoding="utf-8")
+    return yaml.safe_load(text), key_lines(text)
 
 
 def _refuse_problems(

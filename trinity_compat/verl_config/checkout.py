@@ -7,19 +7,17 @@ repository that the script stands in, where people install it from (``pip instal
 
 from __future__ import annotations
 
-import ast
 import posixpath
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat.launch.model import Launch
+from trinity_compat.launch.sources import hydra_config
 from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder, shown_below
 
 TREE = "verl/trainer/config"
 _MARKS = ("setup.py", "pyproject.toml")
-_DECORATOR = re.compile(r"^@(hydra\.main\(.*?\))[ \t]*(?:#.*)?$", re.M | re.S)
 _LARGEST_MAIN = 1_000_000  # bytes; veRL's own have some 20,000
 
 
@@ -106,7 +104,7 @@ def _main(base: Path, limit: Path, module: str) -> Main | None:
     path = base / (module.replace(".", "/") + ".py")
     if not readable_file(path, limit):
         return None
-    named = _decorated(path)
+    named = hydra_config(_text(path))
     if named is None:
         return None
     folder = posixpath.normpath(posixpath.join(posixpath.dirname(module.replace(".", "/")), named[0]))
@@ -115,19 +113,12 @@ def _main(base: Path, limit: Path, module: str) -> Main | None:
     return Main(folder, _folder(base, limit, folder), named[1])
 
 
-def _decorated(path: Path) -> tuple[str, str] | None:
-    """(config_path, config_name) of the first ``@hydra.main(…)`` in a file, where both are literals. The
-    decorator alone is parsed: the rest may be of a newer Python than ours."""
+def _text(path: Path) -> str:
+    """A main's own file, or nothing where it is none of a main's size."""
     try:
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_MAIN else ""
-        found = _DECORATOR.search(text)
-        call = ast.parse(found[1], mode="eval").body if found else None
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    words = call.keywords if isinstance(call, ast.Call) else ()
-    given = {word.arg: word.value.value for word in words if isinstance(word.value, ast.Constant)}
-    folder, name = given.get("config_path"), given.get("config_name")
-    return (folder, name.removesuffix(".yaml")) if isinstance(folder, str) and isinstance(name, str) else None
+        return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_MAIN else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _folder(base: Path, limit: Path, path: str) -> ConfigFolder:

@@ -56,8 +56,12 @@ def effective_config(
     read = _read_launch(launch, root, fork_config and version is None)
     if not known_main(launch.taken_for) and not (read.checkout and read.checkout.main):
         return _keys_only(read, version)
-    choice = VersionChoice(check_version(version), f"asked for ({version})") if version else None
-    return compose_best(read, choice)
+    return compose_best(read, asked_for(version))
+
+
+def asked_for(version: str | None) -> VersionChoice | None:
+    """The user's own choice of a release. Raises UserError for one that we don't know."""
+    return VersionChoice(check_version(version), f"asked for ({version})") if version else None
 
 
 def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveConfig:

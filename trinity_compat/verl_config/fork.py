@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from trinity_compat.dotted import leaves
@@ -36,15 +36,12 @@ def compared(
     parts = _parts(path, choices)
     own = dict(leaves(merge_parts(parts)))
     flavour = user_keys(path)[0] or FLAVOURS[0]
-    releases = {
-        release: _of_release(module, path.primary, flavour, release, chosen) for release in VERL_RELEASES
-    }
-    nearest = version or min(reversed(VERL_RELEASES), key=lambda release: _distance(own, releases[release]))
-    told = releases[nearest]
+    of_release = partial(_of_release, module, path.primary, flavour, chosen)
+    nearest = version or min(reversed(VERL_RELEASES), key=lambda release: _distance(own, of_release(release)))
+    told = of_release(nearest)
     added = {key: _defined(key, parts) for key in own if key not in told}
     fork = Fork(
         folder=_folder(path, parts),
-        nearest=nearest,
         added=added,
         removed=tuple(key for key in told if key not in own),
         changed={k: (own[k], told[k]) for k in own if k in told and not _same(own[k], told[k])},
@@ -85,7 +82,7 @@ def _counted(what: str, number: int, noun: str) -> str:
 
 @lru_cache(maxsize=64)
 def _of_release(
-    module: str, primary: str, flavour: str, release: str, chosen: tuple[tuple[str, str], ...]
+    module: str, primary: str, flavour: str, chosen: tuple[tuple[str, str], ...], release: str
 ) -> _Leaves:
     """The defaults of a release for the main ``module``: of its config of that name, else of ``flavour``;
     with the config groups that are ``chosen``, where it has them."""

@@ -17,6 +17,7 @@ from trinity_compat.verl_config.checkout import find_checkout
 from trinity_compat.verl_config.effective import (
     ReadLaunch,
     as_tree,
+    asked_for,
     compose_as,
     compose_best,
     settings_of,
@@ -25,7 +26,7 @@ from trinity_compat.verl_config.folders import read_config
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
-from trinity_compat.verl_config.releases import FLAVOURS, check_version, key_index
+from trinity_compat.verl_config.releases import FLAVOURS, key_index
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
@@ -93,11 +94,7 @@ def _composed(launch: Launch, path: Path, version: str | None, fork_config: bool
     flags = Flags(words, {name: Word((Part(text),), launch.where) for name, text in words.items()})
     checkout = find_checkout(launch, path.parent) if fork_config else None
     read = ReadLaunch(launch, Arguments(flags, (), (), ()), path.parent, checkout)
-    return compose_best(read, _asked(version))
-
-
-def _asked(version: str | None) -> VersionChoice | None:
-    return VersionChoice(check_version(version), f"asked for ({version})") if version else None
+    return compose_best(read, asked_for(version))
 
 
 def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> EffectiveConfig:
@@ -115,7 +112,7 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
         )
     flavour = _flavour(content)
     choice, likeness = _closest(content, flavour)
-    choice = _asked(version) or choice
+    choice = asked_for(version) or choice
     flags = Flags({"config_name": flavour}, {"config_name": Word((Part(flavour),), launch.where)})
     base = compose_as(ReadLaunch(launch, Arguments(flags, (), (), ()), Path(launch.cwd)), choice)
     return _over(base, file, content, complete=likeness >= _COMPLETE)

@@ -58,7 +58,6 @@ class Fork:
     """
 
     folder: str
-    nearest: str
     added: Mapping[str, ForkKey]
     removed: tuple[str, ...]
     changed: Mapping[str, tuple[object, object]]

@@ -33,7 +33,7 @@ def _launch(launch: LaunchAudit) -> dict[str, object]:
         "line": launch.where.line,
         "module": launch.module,
         "verl_version": {"value": launch.version.value, "why": launch.version.why},
-        **({"fork": _fork(launch.fork)} if launch.fork else {}),
+        **({"fork": _fork(launch.fork, launch.version.value)} if launch.fork else {}),
         "outcome": outcome(launch),
         "refused": launch.refused,
         "keys": launch.keys,
@@ -55,10 +55,10 @@ def _launch(launch: LaunchAudit) -> dict[str, object]:
     }
 
 
-def _fork(fork: Fork) -> dict[str, object]:
+def _fork(fork: Fork, nearest: str) -> dict[str, object]:
     return {
         "folder": fork.folder,
-        "nearest": fork.nearest,
+        "nearest": nearest,
         "added": {key: str(place.where) for key, place in fork.added.items()},
         "removed": list(fork.removed),
         "changed": {key: [plain(own), plain(other)] for key, (own, other) in fork.changed.items()},

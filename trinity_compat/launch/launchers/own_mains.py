@@ -11,7 +11,7 @@ from dataclasses import replace
 from trinity_compat import mains
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import literal, text_of
-from trinity_compat.launch.sources import python_file
+from trinity_compat.launch.sources import hydra_config
 
 _SECTION = re.compile(r"(?m)^actor_rollout_ref:")
 _ON_VERL_S = re.compile(r"(?m)^\s*-\s*[\"']?/?(ppo_trainer|ppo_megatron_trainer)\b")
@@ -23,10 +23,10 @@ _CONFIG_NAME = ("--config-name", "-cn")
 def find(sh: Shell, words: Sequence[str]) -> mains.Found | None:
     """The main that ``words`` start, where it is such a one; its files are read as a script's are."""
     found = mains.started(words, text_of(sh.cwd))
-    if found is None:
+    if found is None or not mains.may_stand_in(found.module):
         return None
     path = f"{text_of(sh.cwd)}/{found.module.replace('.', '/')}.py"
-    named = python_file.hydra_config(_text(sh, path))
+    named = hydra_config(_text(sh, path))
     if named is None:
         return None
     folder = posixpath.normpath(posixpath.join(posixpath.dirname(path), named[0]))

@@ -23,20 +23,25 @@ _NODES = 20_000  # of one file, aliases followed
 
 def kind_of(text: str) -> str | None:
     """Which of the three a YAML is; None for another one."""
-    return next(filter(None, map(_kind, _documents(text))), None)
+    return _kind_of(_documents(text))
 
 
 def read(name: str, text: str) -> Contents:
     """The commands of a job specification, with their lines. Raises UserError for another YAML."""
-    kind = kind_of(text)
+    documents = _documents(text)
+    kind = _kind_of(documents)
     if kind is None:
         raise UserError(
             "neither a shell script nor a job specification (SkyPilot, Kubernetes, Ray job)",
             where=Where(name),
             hint="translate and audit take a veRL configuration in YAML",
         )
-    commands = tuple(command for node in _documents(text) for command in _commands(node, name))
+    commands = tuple(command for node in documents for command in _commands(node, name))
     return Contents(commands, f"{kind}: its commands are read as bash would, its templates are not filled in")
+
+
+def _kind_of(documents: list[Node]) -> str | None:
+    return next(filter(None, map(_kind, documents)), None)
 
 
 def _documents(text: str) -> list[Node]:

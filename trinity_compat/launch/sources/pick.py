@@ -32,3 +32,8 @@ def is_job(path: str) -> bool:
         return job_spec.kind_of(Path(path).read_text(encoding="utf-8")) is not None
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def is_configuration(path: str) -> bool:
+    """Whether a source is a configuration in YAML, of veRL's or Trinity's, and not a script or a job."""
+    return path.endswith(_YAML) and not is_job(path)

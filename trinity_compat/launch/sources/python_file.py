@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.core.values import Bit, Value, lines_of, literal, text_of
 from trinity_compat.launch.model import EnvRef, Open
+from trinity_compat.launch.sources.hydra_main import hydra_mains
 from trinity_compat.launch.sources.model import Command, Contents
 
 _WORDS = {
@@ -35,19 +36,18 @@ def read(name: str, text: str, args: Sequence[str] = ()) -> Contents:
 
     Raises UserError for what isn't Python.
     """
-    try:
-        code = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 0
-        told = getattr(error, "msg", str(error))
-        raise UserError(f"not a Python file: {told}", where=Where(name, line)) from None
+    code = _parsed(text)
+    if isinstance(code, Exception):
+        line = getattr(code, "lineno", None) or 0
+        told = getattr(code, "msg", str(code))
+        raise UserError(f"not a Python file: {told}", where=Where(name, line))
     commands = tuple(_commands(code, name))
+    if main := next(hydra_mains(text), None):
+        place = Where(name, main.line)
+        started = Command(place, words=tuple(literal(word, place) for word in ("python3", name, *args)))
+        named = f" with its configuration {main.shown}" if main.shown else ""
+        return Contents((*commands, started), _MAIN.format(named, posixpath.basename(name)))
     for node in ast.walk(code):
-        if isinstance(node, ast.FunctionDef) and (main := _hydra_main(node)) is not None:
-            words = ("python3", name, *args)
-            place = Where(name, node.lineno)
-            started = Command(place, words=tuple(literal(word, place) for word in words))
-            return Contents((*commands, started), _MAIN.format(_named(main), posixpath.basename(name)))
         if isinstance(node, ast.Call) and _name(node.func) in ("compose", "hydra.compose"):
             started = _composed(node, name)
             return Contents((*commands, started), _COMPOSED.format(_shown(node)))
@@ -56,41 +56,16 @@ def read(name: str, text: str, args: Sequence[str] = ()) -> Contents:
 
 def commands_of(name: str, text: str) -> tuple[Command, ...]:
     """What Python code starts; nothing where it isn't Python (the cell of a notebook)."""
+    code = _parsed(text)
+    return tuple(_commands(code, name)) if isinstance(code, ast.Module) else ()
+
+
+def _parsed(text: str) -> ast.Module | Exception:
+    """The tree, or why there is none."""
     try:
-        return tuple(_commands(ast.parse(text), name))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-
-
-def hydra_config(text: str) -> tuple[str, str] | None:
-    """(config_path, config_name) of the function that Hydra starts in a file; None where none says both."""
-    if "hydra" not in text:
-        return None
-    try:
-        code = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    for node in ast.walk(code):
-        main = _hydra_main(node) if isinstance(node, ast.FunctionDef) else None
-        given = {word.arg: getattr(word.value, "value", None) for word in main.keywords} if main else {}
-        folder, name = given.get("config_path"), given.get("config_name")
-        if isinstance(folder, str) and isinstance(name, str):
-            return folder, name
-    return None
-
-
-def _hydra_main(node: ast.FunctionDef) -> ast.Call | None:
-    for call in node.decorator_list:
-        if isinstance(call, ast.Call) and _name(call.func) in ("hydra.main", "main"):
-            names = {word.arg for word in call.keywords}
-            if names & {"config_path", "config_name"}:
-                return call
-    return None
-
-
-def _named(call: ast.Call) -> str:
-    name = next((word.value for word in call.keywords if word.arg == "config_name"), None)
-    return f" with its configuration {name.value!s}" if isinstance(name, ast.Constant) else ""
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return error
 
 
 def _shown(call: ast.Call) -> str:

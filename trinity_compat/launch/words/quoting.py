@@ -46,10 +46,8 @@ def _byte(number: int) -> str:
 
 
 def _ansi_char(match: re.Match[str]) -> str:
-    if match[1]:
-        return _byte(int(match[1], 16))
-    if match[2] or match[3]:
-        return _code_point(int(match[2] or match[3], 16))
+    if (numbered := _numbered(match)) is not None:
+        return numbered
     if match[4]:
         return _byte(int(match[4], 8) & 0xFF)
     if match[5]:
@@ -58,6 +56,13 @@ def _ansi_char(match: re.Match[str]) -> str:
     if char in ANSI:
         return ANSI[char]
     return char if char in "\\'\"?" else "\\" + char
+
+
+def _numbered(match: re.Match[str]) -> str | None:
+    """The character of ``\\x41``, ``\\u0041``, ``\\U00000041``."""
+    if match[1]:
+        return _byte(int(match[1], 16))
+    return _code_point(int(match[2] or match[3], 16)) if match[2] or match[3] else None
 
 
 def _code_point(number: int) -> str:
@@ -72,10 +77,8 @@ def echo_escapes(text: str) -> tuple[str, bool]:
         nonlocal stop
         if stop:
             return ""
-        if match[1]:
-            return _byte(int(match[1], 16))
-        if match[2] or match[3]:
-            return _code_point(int(match[2] or match[3], 16))
+        if (numbered := _numbered(match)) is not None:
+            return numbered
         if match[5] is None:
             return _byte(int(match[4] or "0", 8) & 0xFF)
         if match[5] == "c":

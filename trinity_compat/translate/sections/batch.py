@@ -55,8 +55,7 @@ def _uneven(view: LaunchView) -> Iterator[Verdict]:
 
 def _multiplied(view: LaunchView) -> str:
     """What is not known of a fork, whose trainer may make more of a train batch."""
-    forked = view.origin.unknown or view.origin.fork
-    return "; a fork that multiplies its samples makes more of them" if forked else ""
+    return "; a fork that multiplies its samples makes more of them" if view.forked else ""
 
 
 @way_back

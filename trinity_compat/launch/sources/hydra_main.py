@@ -1,0 +1,52 @@
+"""``@hydra.main(config_path=…, config_name=…)`` of a Python file, read as text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_DECORATOR = re.compile(r"^[ \t]*@((?:hydra\.)?main\(.*?\))[ \t]*(?:#.*)?$", re.M | re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class HydraMain:
+    """What a decorator names: the folder and the config, None for one that isn't a literal, and its line.
+    ``shown`` is the name as it is written."""
+
+    folder: str | None
+    name: str | None
+    shown: str
+    line: int
+
+
+def hydra_mains(text: str) -> Iterator[HydraMain]:
+    """The decorators that name a configuration. Each is parsed alone: the rest may be of a newer Python."""
+    for found in _DECORATOR.finditer(text):
+        given = _arguments(found[1])
+        if given.keys() & {"config_path", "config_name"}:
+            folder, name = (_literal(given.get(key)) for key in ("config_path", "config_name"))
+            shown = name or (ast.unparse(given["config_name"]) if "config_name" in given else "")
+            yield HydraMain(
+                folder, name and name.removesuffix(".yaml"), shown, text.count("\n", 0, found.start(1)) + 1
+            )
+
+
+def hydra_config(text: str) -> tuple[str, str] | None:
+    """(config_path, config_name) of the first that names both in literals; None where none does."""
+    mains = hydra_mains(text)
+    return next(((main.folder, main.name) for main in mains if main.folder is not None and main.name), None)
+
+
+def _arguments(call: str) -> dict[str, ast.expr]:
+    try:
+        node = ast.parse(call, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    words = node.keywords if isinstance(node, ast.Call) else ()
+    return {word.arg: word.value for word in words if word.arg}
+
+
+def _literal(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
