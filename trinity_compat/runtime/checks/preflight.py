@@ -21,6 +21,7 @@ from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
 from trinity_compat.runtime.checks import loggers
 from trinity_compat.runtime.plan import attention
+from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.secret import without_passwords
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
@@ -58,9 +59,9 @@ def missing(plan: RunPlan) -> Iterator[str]:
 
 def check_models(verl: Tree, *, cwd: Path) -> None:
     """Model folders exist and hold a config.json; names on a hub are left to the hub."""
-    critic = value_at(verl, "algorithm.adv_estimator") == "gae"
+    critic = ["critic.model.path"] if has_critic(verl) else []
     reward = [REWARD] if is_served(verl) else []
-    for key in ("actor_rollout_ref.model.path", *(["critic.model.path"] if critic else []), *reward):
+    for key in ("actor_rollout_ref.model.path", *critic, *reward):
         value = value_at(verl, key)
         if not value or "://" in str(value):
             continue
