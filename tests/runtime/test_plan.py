@@ -508,7 +508,7 @@ def test_what_one_device_cannot_hold_is_refused(options, message):
 
 
 def test_turns_are_not_taken_on_several_machines():
-    sets = ("trainer.nnodes=2", "synchronizer.sync_method=memory")
+    sets = ("trainer.nnodes=2",)
     with pytest.raises(UserError, match=r"one machine, and trainer\.nnodes=2") as caught:
         planned(mode="colocate", sets=sets, device="cuda")
     assert "--set trainer.nnodes=1" in caught.value.hint
@@ -519,10 +519,10 @@ def test_turns_are_not_taken_on_several_machines():
 def test_in_turns_both_sides_have_every_gpu_of_the_machine(width, used):
     sets = (
         "trainer.n_gpus_per_node=8",
-        "synchronizer.sync_method=memory",
         f"actor_rollout_ref.rollout.tensor_model_parallel_size={width}",
     )
-    made = planned(mode="colocate", sets=sets, device="cuda")
+    made = planned("trainer.n_gpus_per_node=8", mode="colocate", sets=sets, device="cuda")
+    assert made.spec.sync.method == "memory"  # and not nccl, as the YAML of 8 GPUs has it
     assert trainer_gpus(made.spec.verl) == 8
     rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
     assert (engine_width(rollout, "cuda"), engine_count(rollout, "cuda")) == (used, 8 // used)

@@ -176,3 +176,39 @@ def test_a_megatron_model_that_fills_all_gpus_is_refused():
     ) as error:
         split_gpus(VerlView.of(verl), {}, mode="both", explorers=1, device="cuda")
     assert "more GPUs, smaller parallel sizes" in error.value.hint
+
+
+MEGATRON = (
+    "model_engine=megatron",
+    "trainer.n_gpus_per_node=8",
+    f"{ACTOR}.megatron.tensor_model_parallel_size=4",
+    f"{ACTOR}.megatron.pipeline_model_parallel_size=2",
+)
+
+
+def test_sizes_that_need_every_gpu_take_turns_as_in_verl():
+    made = planned(*MEGATRON, f"{TP}=2", device="cuda")
+    assert made.spec.mode == "colocate"
+    assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 8}
+    turns = [note for note in made.notes if "turns" in note]
+    assert "of 8 GPUs no share fits (the trainer's 4 GPUs hold no whole groups of 8" in turns[0]
+    assert "8 GPUs in turns: 4 engine(s) of 2" in turns[1] and "not run on several GPUs yet" in turns[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {"mode": "both"}),
+        ((), {"explorers": 2}),
+        ((), {"sets": ("synchronizer.sync_method=nccl",)}),
+        (("reward_model.enable=True", "reward_model.model.path=/m"), {}),
+        (("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=2"), {}),
+    ],
+)
+def test_where_turns_are_out_of_the_question_such_sizes_are_refused(words, options):
+    with pytest.raises(UserError, match=r"no whole groups of|for the explorer"):
+        planned(*MEGATRON, *words, device="cuda", **options)
+
+
+def test_sizes_that_fit_a_share_are_split():
+    assert planned("trainer.n_gpus_per_node=8", f"{TP}=8", device="cuda").spec.mode == "both"

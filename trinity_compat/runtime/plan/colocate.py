@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.spec import Mode, RunSpec
+from trinity_compat.spec import Mode, RunSpec, SyncSpec
+
+_METHOD = "synchronizer.sync_method"
+NCCL_ASKED = f"{_METHOD}=nccl"  # as one of --set
 
 
 def mode_of(config: Tree, device: str) -> Mode:
@@ -18,6 +23,15 @@ def mode_of(config: Tree, device: str) -> Mode:
         if mode == named:
             return "both" if mode == "colocate" and device == "cpu" else mode
     raise UserError(f"mode: {named} is not among {', '.join(get_args(Mode))}")
+
+
+def weights(sync: SyncSpec, mode: str, sets: Sequence[str]) -> tuple[SyncSpec, list[str]]:
+    """How weights move in ``mode``. A YAML's nccl, which ``translate`` writes for a split, gives way to
+    memory on devices that both sides use; one that ``--set`` asks for stays, to be refused."""
+    if mode != "colocate" or sync.method != "nccl" or NCCL_ASKED in sets:
+        return sync, []
+    line = f"{_METHOD} = memory: both sides are on the same devices, and NCCL takes a device once"
+    return replace(sync, method="memory"), [line]
 
 
 def check(spec: RunSpec) -> None:

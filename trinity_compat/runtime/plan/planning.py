@@ -36,7 +36,7 @@ from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.runtime.plan.split import UNPROVEN, split_gpus
+from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
@@ -75,9 +75,11 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
     composed = _composed(asked)
     job = JobDir(places.job_root(asked.trinity, options, cwd))
-    mode = options.mode or colocate.mode_of(asked.trinity, asked.device)
-    verl, notes = _fitted(composed, asked, job, mode)
-    spec = _spec(asked, verl, job, mode)
+    fitted, notes = _fitted(composed, asked, job)
+    mode, why = _mode(fitted, asked)
+    verl, shares = _with_gpus(fitted, asked, mode)
+    sync, moved = colocate.weights(inverse.sync_of(asked.trinity), mode, options.sets)
+    spec = _spec(asked, verl, job, mode, sync)
     colocate.check(spec)
     return RunPlan(
         spec=spec,
@@ -86,7 +88,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
         run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
-        notes=(*_notes_of(asked), *notes, *_closing_notes(asked, verl, spec)),
+        notes=(*_notes_of(asked), *notes, *why, *shares, *moved, *_closing_notes(asked, verl, spec)),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",
@@ -136,17 +138,45 @@ def _composed(asked: _Asked) -> VerlView:
     return view
 
 
-def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
+def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     """The configuration for this job on this device, and what became of the launch's own values.
 
     The order matters: the micro-batches are of all the GPUs that the launch names, so they come before the
-    GPUs are split; and a job's folder is no path of the launch's."""
+    GPUs are split (`_with_gpus`); and a job's folder is no path of the launch's."""
     verl, notes = micro_batches.divided(composed)
     verl, swapped = engine.on_vllm(verl)
     notes += swapped
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
+    return verl, [*notes, *more]
+
+
+def _mode(verl: VerlView, asked: _Asked) -> tuple[Mode, list[str]]:
+    """The mode that was asked for; else turns where the launch's sizes need all of its GPUs, as in veRL, and
+    nothing else needs them to be split."""
+    if asked.options.mode:
+        return asked.options.mode, []
+    mode = colocate.mode_of(asked.trinity, asked.device)
+    split = asked.device == "cpu" or mode != "both" or _needs_a_split(verl, asked)
+    if split or not (why := fits_no_share(verl)):
+        return mode, []
+    return "colocate", [f"{why}: both sides take turns on all of them, as in veRL"]
+
+
+def _needs_a_split(verl: VerlView, asked: _Asked) -> bool:
+    """Whether turns are refused anyway (`colocate.check`, `reward_model.placed`)."""
+    replay = replay_of(asked.trinity)
+    return (
+        asked.options.explorers > 1
+        or bool(value_at(verl.tree, reward_model.ENABLE))
+        or colocate.NCCL_ASKED in asked.options.sets
+        or (replay is not None and replay.max_uses > 1)
+    )
+
+
+def _with_gpus(verl: VerlView, asked: _Asked, mode: Mode) -> Step:
+    """Each side's GPUs, and the reward model's. Raises UserError where there is no room."""
     reward = reward_model.placed(
         verl,
         asked.trinity,
@@ -163,7 +193,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
         sets=asked.options.sets,
         reward=reward,
     )
-    return shared, [*notes, *more, *reward.lines, *told]
+    return shared, [*reward.lines, *told]
 
 
 def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:
@@ -176,8 +206,8 @@ def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:
     )
 
 
-def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
-    config, r, sync = asked.trinity, _updates(verl, asked.r), inverse.sync_of(asked.trinity)
+def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec) -> RunSpec:
+    config, r = asked.trinity, _updates(verl, asked.r)
     return RunSpec(
         job_dir=str(job.root),
         database_url=asked.options.database or places.database_url(config, job),

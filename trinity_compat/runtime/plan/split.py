@@ -8,7 +8,7 @@ own (``rollout.nnodes``), they stay beside the trainer's; and a CPU has none to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.containers import Tree
@@ -53,7 +53,7 @@ def split_gpus(
     """The configuration with each side's share, the explorer's as GPUs of its rollout's own.
 
     ``config``: the Trinity configuration; ``reward``: the reward model's share of the GPUs. Raises UserError
-    where no split can run, or the YAML's own can't.
+    where no split can run, or the YAML's own can't; `fits_no_share` tells before.
     """
     # Given by --set in veRL's own spelling, beside the trainer's.
     if verl.rollout.nodes:
@@ -130,16 +130,33 @@ def _split(verl: VerlView, asked: int | None, auxiliary: int) -> _Share:
     """``auxiliary``: GPUs that are neither side's. The first sizes that fit, the sequence's and the engine's
     being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
     its weights lie, in checkpoints too."""
-    sequence, width = sharing(ACTOR, verl.size, megatron=verl.megatron), verl.rollout.tensor_parallel
+    machines = list(_machines(verl, auxiliary))
+    for tp, machine in machines:
+        choices = machine.choices()
+        if asked in choices:
+            return _Share(machine, tp, asked)
+        if choices and asked is None:
+            return _Share(machine, tp, machine.nearest_half(choices))
+    raise _impossible(machines[0][1], asked)
+
+
+def _machines(verl: VerlView, auxiliary: int) -> Iterator[tuple[int, Machine]]:
+    """(GPUs of an engine, what is split then), the launch's own sizes first."""
+    sequence = sharing(ACTOR, verl.size, megatron=verl.megatron)
     for sp in [sequence] if verl.megatron else halvings(sequence):
-        for tp in halvings(width):
-            machine = _machine(verl, tp, sp, auxiliary)
-            choices = machine.choices()
-            if asked in choices:
-                return _Share(machine, tp, asked)
-            if choices and asked is None:
-                return _Share(machine, tp, machine.nearest_half(choices))
-    raise _impossible(_machine(verl, width, sequence, auxiliary), asked)
+        for tp in halvings(verl.rollout.tensor_parallel):
+            yield tp, _machine(verl, tp, sp, auxiliary)
+
+
+def fits_no_share(verl: VerlView) -> str:
+    """Why the launch's sizes fit no share of its GPUs though all of them together hold them, as veRL has it;
+    empty where some split can run, or the GPUs are of several machines."""
+    if verl.rollout.nodes or verl.trainer.nodes != 1 or verl.trainer.gpus < 2 or verl.batches.mini is None:
+        return ""
+    machines = [machine for _, machine in _machines(verl, 0)]
+    if any(machine.choices() for machine in machines):
+        return ""
+    return f"of {machines[0].total} GPUs no share fits ({machines[0].fault(max(1, machines[0].total // 2))})"
 
 
 def _impossible(machine: Machine, asked: int | None) -> UserError:
