@@ -40,7 +40,9 @@ def describe_type(hint: Any, classes: dict[str, Any]) -> dict[str, Any]:
         classes.setdefault(hint.__name__, hint)
         return {"type": "class", "class": hint.__name__}
     if inspect.isclass(hint) and issubclass(hint, enum.Enum):
-        return {"type": "enum", "values": [m.value for m in hint], "names": [m.name for m in hint]}
+        form = {"type": "enum", "values": [m.value for m in hint], "names": [m.name for m in hint]}
+        aliases = aliases_of(hint)
+        return {**form, "aliases": aliases} if aliases else form
     if origin is list:
         return {"type": "list", "item": describe_type(arguments[0], classes)}
     if hint is dict or origin is dict:
@@ -49,6 +51,12 @@ def describe_type(hint: Any, classes: dict[str, Any]) -> dict[str, Any]:
     if hint is Any:
         return {"type": "any"}
     raise TypeError(f"no JSON form for {hint!r}: teach describe_type about it")
+
+
+def aliases_of(kind: type[enum.Enum]) -> dict[str, str]:
+    """Further spellings that OmegaConf's look-up by name takes → the value that each means."""
+    named: dict[str, str] = getattr(type(kind), "name_aliases", {})
+    return {alias: kind[alias].value for alias in named}
 
 
 def describe_default(field: dataclasses.Field[Any]) -> dict[str, Any]:

@@ -300,7 +300,7 @@ def test_the_trainer_s_total_steps_of_a_yaml_that_nobody_translated_limits_the_r
     assert length_of(config) == (None, 1)  # translate's count of the epochs' steps
     del config["trainer"]["trainer_config"]["trinity_compat"]
     config["synchronizer"]["sync_interval"] = 2
-    assert length_of(config) == (10, 1)
+    assert length_of(config) == (20, 1)
 
 
 def test_the_smoke_profile_lies_over_the_script():

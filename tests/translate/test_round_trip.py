@@ -86,23 +86,18 @@ def test_steps_are_divided_by_r_on_the_way_back():
     assert (sync_of(config).interval, sync_of(config).offset) == (1, 2)
 
 
-def test_r_is_taken_from_sync_interval_when_nothing_else_tells():
-    config = {"synchronizer": {"sync_interval": 4}, "buffer": {"batch_size": 8}}
-    r, why = updates_per_step(config)
-    assert r == 4 and "sync_interval" in why
-    assert to_verl(config)["data.train_batch_size"] == 32
-
-
-def test_steps_of_a_yaml_by_hand_are_divided_by_r():
-    told = to_verl(
-        {
-            "synchronizer": {"sync_interval": 4},
-            "trainer": {"save_interval": 8, "critic_warmup": 12},
-            "buffer": {"total_steps": 400},
-        }
-    )
+def test_a_step_of_a_yaml_by_hand_is_one_update_however_often_weights_move():
+    config = {
+        "synchronizer": {"sync_interval": 4, "sync_offset": 1},
+        "trainer": {"save_interval": 9, "critic_warmup": 12},
+        "buffer": {"total_steps": 401, "batch_size": 8},
+    }
+    assert updates_per_step(config) == (1, "")
+    told = to_verl(config)
+    assert told["data.train_batch_size"] == told["actor_rollout_ref.actor.ppo_mini_batch_size"] == 8
     steps = ("trainer.save_freq", "trainer.critic_warmup", "trainer.total_training_steps")
-    assert [told[key] for key in steps] == [2, 3, 100]
+    assert [told[key] for key in steps] == [9, 12, 401]
+    assert (sync_of(config).interval, sync_of(config).offset) == (4, 1)
 
 
 def test_what_the_way_back_tells_is_not_carried_a_second_time():
@@ -116,7 +111,8 @@ def test_what_the_way_back_tells_is_not_carried_a_second_time():
 
 
 def test_a_count_that_r_does_not_divide_is_refused_with_one_that_it_does():
-    config = {"synchronizer": {"sync_interval": 4}, "trainer": {"save_interval": 10}}
+    compat = {"trainer_config": {"trinity_compat": {"updates_per_step": 4}}}
+    config = {"trainer": {"save_interval": 10, **compat}}
     with pytest.raises(UserError) as error:
         to_verl(config)
     assert "write 8" in str(error.value)

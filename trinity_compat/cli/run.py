@@ -11,6 +11,7 @@ from trinity_compat import extras
 from trinity_compat.cli._shared import main_option, taught_mains
 from trinity_compat.errors import UserError
 from trinity_compat.launch.sources import is_configuration
+from trinity_compat.releases import TARGETS
 from trinity_compat.runtime.plan.options import RunOptions
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ if TYPE_CHECKING:
     help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"
     " --job DIR, write what a run would use to DIR/config.",
 )
+@click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    help="The trinity-rft that a YAML is for.  [default: told by its keys]",
+)
 @click.option("--rules", metavar="FILE|FAMILY", help="Rules over the shipped ones (docs/rules.md).")
 @main_option
 @click.option(
@@ -125,7 +131,7 @@ def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[
         from trinity_compat.runtime.plan.source import from_yaml
         from trinity_compat.runtime.run import run_source
 
-        ended = [run_source(from_yaml(Path(source)), options)]
+        ended = [run_source(from_yaml(Path(source), options.target), options)]
         code = ended[0].code
     else:
         from trinity_compat.runtime.script.run_script import run_script

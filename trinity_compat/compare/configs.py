@@ -16,7 +16,8 @@ from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import Launch, read_script
 from trinity_compat.releases import VERL
-from trinity_compat.translate import flavour_of, refuse_errors, to_verl
+from trinity_compat.translate import flavour_of, refuse_errors
+from trinity_compat.translate.inverse import in_full, told_by
 from trinity_compat.translate.symbols import Symbols, named
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.trinity_config.read import load
@@ -69,8 +70,9 @@ def read_in_effect(source: str) -> InEffect:
 
 def _of_trinity(source: str, config: Mapping[str, object]) -> InEffect:
     # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
-    told = {**named(to_verl(config)), "trainer.use_v1": False}
-    values = dict(leaves(compose_pinned(told, flavour_of(config))))
+    full = in_full(config)
+    told = {**named(told_by(full)), "trainer.use_v1": False}
+    values = dict(leaves(compose_pinned(told, flavour_of(full.config))))
     return InEffect(
         source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"
     )

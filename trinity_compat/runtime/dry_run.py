@@ -74,7 +74,7 @@ def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -
 def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
     """What a YAML or a script would run, without executing any of it. Raises UserError."""
     if is_configuration(path):
-        yield from_yaml(Path(path)), options
+        yield from_yaml(Path(path), options.target), options
         return
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))

@@ -17,9 +17,13 @@ from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
+from trinity_compat.translate.trainer_config import trainer_defaults
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.trinity_config.complete import Completed, completed
+from trinity_compat.trinity_config.release import release_of
 
 COMPAT = "trinity_compat"
+_UPDATES = "updates_per_step"
 _TC = "trainer.trainer_config"
 _TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # the old schema is strict
 
@@ -46,6 +50,29 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     return told | carried
 
 
+def from_launch(config: Mapping[str, object]) -> bool:
+    """Whether translate wrote the file from a launch: what it leaves out then has veRL's defaults, and counts
+    of steps are r times veRL's."""
+    return _UPDATES in compat_of(config)
+
+
+def in_full(config: Mapping[str, object], target: str | None = None) -> Completed:
+    """``config`` as it is where translate wrote it, else with what trinity-rft ``target`` puts where it says
+    nothing; the release that its keys are of where none is given. Raises UserError for what that refuses."""
+    if from_launch(config):
+        return Completed(dict(config), target_of(config))
+    return completed(config, target or release_of(config))
+
+
+def told_by(full: Completed) -> dict[str, Any]:
+    """As ``to_verl``, with trinity-rft's defaults of its trainer's own configuration where translate did not
+    write the file."""
+    told = to_verl(full.config)
+    if from_launch(full.config):
+        return told
+    return {**trainer_defaults(full.target, flavour_of(full.config)), **told}
+
+
 def flavour_of(config: Mapping[str, object]) -> str:
     """``ppo_trainer`` or ``ppo_megatron_trainer``: which defaults the way back builds on."""
     strategy = TrinityReader(config).get("trainer.trainer_strategy")
@@ -54,13 +81,15 @@ def flavour_of(config: Mapping[str, object]) -> str:
 
 
 def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
-    """Return r, the mini-batches of one veRL step, and how it is known."""
-    given = compat_of(config).get("updates_per_step")
+    """Return r, the mini-batches of one veRL step, and how it is known.
+
+    1 where translate did not write the file: a step of Trinity's own is one update
+    (docs/decisions/a-trinity-step-is-an-update.md).
+    """
+    given = compat_of(config).get(_UPDATES)
     if given is not None:
-        return _positive(given, "updates_per_step"), "trinity_compat.updates_per_step"
-    interval = TrinityReader(config).get("synchronizer.sync_interval", 1)
-    reason = f"taken from synchronizer.sync_interval={interval}: one set of weights per veRL step"
-    return _positive(interval, "synchronizer.sync_interval"), reason
+        return _positive(given, _UPDATES), "trinity_compat.updates_per_step"
+    return 1, ""
 
 
 def sync_of(config: Mapping[str, object]) -> SyncSpec:

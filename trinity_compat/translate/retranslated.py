@@ -17,12 +17,14 @@ from trinity_compat.verl_config.pinned import compose_pinned
 _MODEL = "explorer.rollout_model"
 
 
-def as_translated(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The way back and forth again: what a run makes of ``config``, in Trinity's words.
+def as_translated(config: Mapping[str, object], target: str | None = None) -> Mapping[str, object]:
+    """The way back and forth again: what a run makes of ``config``, in Trinity's words. ``target``: the
+    trinity-rft that it is for; told by its keys where none is given.
 
     Raises UserError where the way back or the translation does.
     """
-    verl = compose_pinned(inverse.to_verl(config), inverse.flavour_of(config))
+    full = inverse.in_full(config, target)
+    verl = compose_pinned(inverse.told_by(full), inverse.flavour_of(full.config))
     effective, options = config_from_tree(verl, VERL), _options_of(config)
     try:
         return translate(effective, options).config

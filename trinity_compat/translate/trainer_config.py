@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity_compat.data import data_path
-from trinity_compat.dotted import sections_above
+from trinity_compat.dotted import leaves, sections_above
+from trinity_compat.translate.pinned import same
+from trinity_compat.verl_config.pinned import compose_pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,30 @@ def trainer_config(target: str, strategy: str) -> TrainerConfig:
     """Return what trinity-rft ``target`` reads for ``strategy`` (fsdp or megatron)."""
     data = json.loads(data_path(f"translators/trainer_config/{target}.json").read_text(encoding="utf-8"))
     return TrainerConfig(data[strategy], frozenset(data["ignored"]))
+
+
+# Upstream fills these in from other fields, or names the same optimizer otherwise.
+_NOT_A_DEFAULT = ("critic.forward_micro_batch_size", "critic.optim.optimizer")
+
+
+@functools.cache
+def trainer_defaults(target: str, flavour: str) -> Mapping[str, object]:
+    """Keys of the pinned veRL whose default differs from that of trinity-rft's trainer → the latter.
+
+    ``flavour``: ppo_trainer or ppo_megatron_trainer.
+    """
+    known = trainer_config(target, "megatron" if flavour == "ppo_megatron_trainer" else "fsdp")
+    pinned = dict(leaves(compose_pinned({}, flavour)))
+    found = {
+        key.replace("critic.model.fsdp_config.", "critic.fsdp."): known.defaults[key]
+        for key in known.defaults
+    }
+    return {
+        key: value
+        for key, value in found.items()
+        # null is upstream's "not said", whatever its trainer then makes of it.
+        if value is not None
+        and key in pinned
+        and not same(pinned[key], value)
+        and not key.startswith(_NOT_A_DEFAULT)
+    }

@@ -19,7 +19,7 @@ class Type:
 
     ``kind`` is str, int, float, bool, any, enum, list, dict or class. ``item`` is the type of the
     elements of a list or of the values of a dict, ``class_name`` the dataclass, ``values`` the spellings
-    of an enum.
+    of an enum, ``aliases`` further ones with the value that each means.
     """
 
     kind: str
@@ -27,6 +27,12 @@ class Type:
     item: Type | None = None
     class_name: str = ""
     values: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    def meaning(self, text: str) -> str | None:
+        """The value of an enum that ``text`` spells, in any case; None where it spells none."""
+        low = text.lower()
+        return low if low in self.values else dict(self.aliases).get(low)
 
     @property
     def free_form(self) -> bool:
@@ -100,6 +106,7 @@ _TypeForm = TypedDict(
         "item": NotRequired["_TypeForm"],
         "class": NotRequired[str],
         "values": NotRequired[list[str]],
+        "aliases": NotRequired[dict[str, str]],
     },
 )
 
@@ -143,4 +150,5 @@ def _type(form: _TypeForm) -> Type:
         item=_type(form["item"]) if "item" in form else None,
         class_name=form.get("class", ""),
         values=tuple(form.get("values", ())),
+        aliases=tuple(form.get("aliases", {}).items()),
     )

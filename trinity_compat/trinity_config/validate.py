@@ -121,7 +121,7 @@ def _is_str(value: object, _: Type) -> bool:
 
 
 def _is_enum(value: object, kind: Type) -> bool:
-    return isinstance(value, str) and value.lower() in kind.values
+    return isinstance(value, str) and kind.meaning(value) is not None
 
 
 def _converts(to: Callable[[str], object], text: str) -> bool:

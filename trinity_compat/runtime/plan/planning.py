@@ -45,6 +45,7 @@ from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.translate.steps import mini_batches
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.trinity_config.complete import Completed
 from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.vllm_arguments import changes, given_in, release_for
@@ -60,12 +61,22 @@ class _Asked:
     device: str
     cwd: Path
     given: Tree  # the Trinity configuration, with the sets that name its paths
-    trinity: Tree  # the same, watched
+    full: Completed  # what trinity-rft makes of it, watched
     read: set[str]  # its paths that were read, growing as that happens
     overlays: Sequence[Overlay]  # in the order in which they act
     told: Tree  # dotted veRL key → value: what the configuration and the overlays say
     r: int  # optimizer updates of one veRL step, as the configuration says
     how: str  # … and how that is known; "" where that needs no words
+
+    @property
+    def trinity(self) -> Tree:
+        return self.full.config
+
+    @property
+    def unread(self) -> dict[str, object]:
+        """Path → value of what the file says and nobody read, at its place or where it was taken to."""
+        read = self.read | {source for path, source in self.full.sources.items() if path in self.read}
+        return {path: value for path, value in values_of(self.given).items() if path not in read}
 
 
 def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | None = None) -> RunPlan:
@@ -92,19 +103,21 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",
-        unread={path: value for path, value in values_of(asked.given).items() if path not in asked.read},
+        unread=asked.unread,
     )
 
 
 def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     wanted = _overlays(options, device)
     given = _with_trinity_sets(config, wanted)
-    trinity, read = watched(environment.filled(given, os.environ))
+    full = inverse.in_full(environment.filled(given, os.environ), options.target)
+    trinity, read = watched(full.config)
+    full = replace(full, config=trinity)
     r, how = inverse.updates_per_step(trinity)
-    told = plain(inverse.to_verl(trinity)) | length.steps_of(trinity, options.sets)
+    told = plain(inverse.told_by(full)) | length.steps_of(trinity, options.sets)
     # flash-attn's stand-in comes first: a profile or a --set may name another one.
     overlays = [*attention.overlay(_laid_over(told, wanted), device), *wanted]
-    return _Asked(options, device, cwd, given, trinity, read, overlays, _laid_over(told, overlays), r, how)
+    return _Asked(options, device, cwd, given, full, read, overlays, _laid_over(told, overlays), r, how)
 
 
 def _overlays(options: RunOptions, device: str) -> list[Overlay]:
@@ -337,7 +350,7 @@ def _log_level(config: Tree) -> dict[str, str]:
 
 def _notes_of(asked: _Asked) -> list[str]:
     of_r = [f"r = {asked.r} optimizer updates per veRL step ({asked.how})"] if asked.how else []
-    return [*of_r, *(line for overlay in asked.overlays for line in overlay.lines)]
+    return [*of_r, *asked.full.notes, *(line for overlay in asked.overlays for line in overlay.lines)]
 
 
 def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:

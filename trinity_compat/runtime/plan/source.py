@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from trinity_compat.containers import Tree
+from trinity_compat.errors import UserError
+from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.secret import shown
 from trinity_compat.trinity_config.read import load
 
@@ -41,10 +43,22 @@ class Source:
     record: LaunchRecord
     audit: str | None = None
     notes: tuple[str, ...] = ()
+    target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
 
 
-def from_yaml(path: Path) -> Source:
-    """Read and check a Trinity YAML. Raises UserError with file and line."""
-    config = load(path)
+def from_yaml(path: Path, target: str | None = None) -> Source:
+    """Read and check a Trinity YAML, for trinity-rft ``target`` or the newest that takes it. Raises UserError
+    with file and line."""
+    config = load(path, target) if target else _loaded(path)
     text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
-    return Source(config, text, {"yaml": str(path.absolute())})
+    return Source(config, text, {"yaml": str(path.absolute())}, target=target)
+
+
+def _loaded(path: Path) -> Tree:
+    try:
+        return load(path, TRINITY)
+    except UserError as newest:
+        try:
+            return load(path, TRINITY_OLD)
+        except UserError:
+            raise newest from None

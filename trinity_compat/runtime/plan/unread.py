@@ -65,7 +65,7 @@ def _written(source: Source) -> Tree:
     if "yaml" not in source.record:
         return values_of(source.config)
     try:
-        return values_of(as_translated(source.config))
+        return values_of(as_translated(source.config, source.target))
     except UserError:
         return {}
 

@@ -1,0 +1,95 @@
+"""What trinity-rft makes of a file before it starts: ``complete`` says the same, or refuses as it does."""
+
+import pytest
+from trinity_files import CASES, LEAST, TASKSET, merged
+
+from trinity_compat.errors import UserError
+from trinity_compat.releases import TRINITY, TRINITY_OLD
+from trinity_compat.trinity_config.complete import completed
+from trinity_compat.trinity_config.release import release_of
+
+
+def full(change=None, target=TRINITY):
+    return completed(merged(LEAST, change or {}), target)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_said_follows_from_what_is(case):
+    change, expected = CASES[case]
+    found = full(change)
+    assert {path: found.at(path) for path in expected} == expected
+
+
+REFUSED = {
+    "lengths that do not fit": ({"model": {"max_model_len": 16}}, "max_model_len=16 is less"),
+    "no length": ({"model": {"max_response_tokens": None}}, "model.max_model_len is not given"),
+    "two ways to say tasksets": (
+        {"buffer": {"explorer_input": {"tasksets": [TASKSET]}}},
+        "cannot stand together",
+    ),
+    "an interval of 0": ({"synchronizer": {"sync_interval": 0}}, "sync_interval=0"),
+    "a part of a group": (
+        {"algorithm": {"repeat_times": 4}, "buffer": {"train_batch_size": 22}},
+        "train_batch_size=22",
+    ),
+    "a step of the explorer that ends within an update": (
+        {"algorithm": {"repeat_times": 2}, "buffer": {"train_batch_size": 18, "total_steps": 4}},
+        "buffer.total_steps=4 explorer steps of 6 tasks",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_by_its_field(case):
+    change, said = REFUSED[case]
+    with pytest.raises(UserError, match=said):
+        full(change)
+
+
+def test_a_trainer_that_takes_another_batch_than_the_explorer_makes_counts_for_both():
+    sizes = {"train_batch_size": 6, "total_steps": 10}  # updates of 3 tasks × 2
+    found = full({"algorithm": {"repeat_times": 2}, "buffer": sizes, "trainer": {"save_interval": 7}})
+    assert found.at("buffer.batch_size") == 3
+    assert found.at("buffer.total_steps") == 20
+    assert found.at("explorer.eval_interval") == 200
+    assert (
+        found.at("synchronizer.explorer_sync_interval"),
+        found.at("synchronizer.trainer_sync_interval"),
+    ) == (2, 1)
+    assert found.at("trainer.save_interval") == 7
+    assert "3 tasks × 2 answers" in " ".join(found.notes)
+
+
+def test_a_value_that_moved_is_known_by_its_place_in_the_file():
+    found = full({"buffer": {"explorer_input": {"taskset": {**TASKSET, "task_selector": {"seed": 3}}}}})
+    place = "buffer.explorer_input.tasksets.0"
+    assert found.sources[f"{place}.path"] == "buffer.explorer_input.taskset.path"
+    assert found.sources[f"{place}.data_selector.seed"] == "buffer.explorer_input.taskset.task_selector.seed"
+
+
+def test_the_file_itself_stays_as_it_was():
+    given = merged(LEAST, {"synchronizer": {"sync_method": "online"}})
+    completed(given, TRINITY)
+    assert given["buffer"]["explorer_input"] == {"taskset": TASKSET}
+    assert given["synchronizer"] == {"sync_method": "online"}
+
+
+def test_the_older_release_always_trains_on_the_rollout_s_log_probabilities():
+    assert full({"algorithm": {"bypass_old_logprobs": False}}).at("algorithm.bypass_old_logprobs") is False
+    assert full(target=TRINITY_OLD).at("algorithm.bypass_old_logprobs") is True
+
+
+@pytest.mark.parametrize(
+    ("change", "release"),
+    [
+        ({}, TRINITY),
+        ({"synchronizer": {"sync_style": "dynamic_by_trainer"}}, TRINITY_OLD),
+        ({"buffer": {"pad_token_id": 0}}, TRINITY_OLD),
+        (
+            {"synchronizer": {"sync_style": "dynamic_by_trainer"}, "explorer": {"max_inflight_batches": 2}},
+            TRINITY,
+        ),
+    ],
+)
+def test_the_release_is_told_by_what_only_one_of_them_knows(change, release):
+    assert release_of(merged(LEAST, change)) == release

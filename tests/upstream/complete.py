@@ -1,0 +1,35 @@
+"""Run by the interpreter that has trinity-rft: YAML texts (JSON rows on stdin) → what it makes of each.
+
+A row out: {"name", "config": dotted path → value} or {"name", "error"}.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from trinity.common.config import load_config
+
+
+def completed(text):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "x.yaml"
+        file.write_text(text)
+        config = load_config(str(file))
+        config.checkpoint_root_dir = folder
+        config.ignore_validator_suggestions = True
+        return config.check_and_update().flatten()
+
+
+def main():
+    for line in sys.stdin:
+        row = json.loads(line)
+        try:
+            found = {"config": completed(row["yaml"])}
+        except Exception as error:  # whatever upstream raises is its answer
+            found = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"name": row["name"], **found}, default=str))
+
+
+if __name__ == "__main__":
+    main()

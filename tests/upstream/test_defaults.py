@@ -1,0 +1,104 @@
+"""Our data of Trinity's defaults, and what we make of them, are what the real package makes."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from trinity_files import CASES, LEAST, merged
+
+from trinity_compat.trinity_config import TARGETS, dump
+from trinity_compat.trinity_config.complete import completed
+from trinity_compat.trinity_config.validate import validate
+from trinity_compat.trinity_config.watch import values_of
+
+from .conftest import ROOT
+
+pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1200)]
+
+CLUSTER = {"cluster": {"node_num": 1, "gpu_per_node": 3}}  # two for the trainer, which every batch divides by
+# Upstream asks Ray for it, or names a thing of this machine.
+MACHINE = (
+    "checkpoint_root_dir",
+    "checkpoint_job_dir",
+    "ray_namespace",
+    "cluster.",
+    "log.save_dir",
+    "monitor.",
+)
+# What upstream writes for itself alone: its workers, its readers, its trainer.
+THEIRS = (
+    "explorer.rollout_model.",
+    "buffer.trainer_input.",
+    "buffer.explorer_input.default_",
+    "buffer.cache_dir",
+    "trainer.trainer_config",
+    "data_processor.",
+    "synchronizer.explorer_world_size",
+    "synchronizer.ray_namespace",
+    "ignore_validator_suggestions",
+)
+OF_A_TASKSET = (
+    "name",
+    "batch_size",
+    "is_eval",
+    "total_steps",
+    "total_epochs",
+    "ray_namespace",
+    "repeat_times",
+)
+# The way back reads training's sampling there; 0.4.1 has no field for what it does.
+HERE = ("model.temperature", "model.top_p", "model.top_k", "algorithm.bypass_old_logprobs")
+NEVER = "trainer.save_interval"  # 0 saves at the end alone: NEVER here
+NOT_ASKED = {"0 GPUs are the machine's", "LoRA has none", "colocate has none", "an interval of 0"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_data_of_defaults_is_what_the_package_says(upstream, target, tmp_path):
+    out = tmp_path / "defaults.json"
+    script = ROOT / "scripts" / "extract_trinity_defaults.py"
+    subprocess.run([upstream(target), script, out], check=True, capture_output=True, timeout=120)
+    kept = ROOT / "translators" / "trinity_defaults" / f"{target}.json"
+    assert out.read_text() == kept.read_text()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_file_is_completed_as_the_package_completes_it(upstream, target):
+    given = {name: merged({**LEAST, **CLUSTER}, change) for name, (change, _) in CASES.items()}
+    given = {
+        name: file for name, file in given.items() if not validate(file, target) and name not in NOT_ASKED
+    }
+    theirs = made_by(upstream(target), given)
+    assert len(given) > 20
+    wrong = {name: differing(completed(file, target).config, theirs[name]) for name, file in given.items()}
+    assert not {name: found for name, found in wrong.items() if found}
+
+
+def made_by(interpreter, given):
+    rows = "".join(json.dumps({"name": name, "yaml": dump(file)}) + "\n" for name, file in given.items())
+    done = subprocess.run(
+        [interpreter, Path(__file__).parent / "complete.py"],
+        input=rows,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    return {row["name"]: row.get("config", row.get("error")) for row in found}
+
+
+def differing(ours, theirs):
+    """Path → (ours, theirs) of what both say and not alike, or only theirs though it is not null."""
+    assert isinstance(theirs, dict), theirs
+    return {
+        path: (value, theirs[path])
+        for path, value in values_of(ours).items()
+        if path in theirs and value != theirs[path] and not left_out(path)
+    }
+
+
+def left_out(path):
+    if path.startswith((*MACHINE, *THEIRS)) or path in (*HERE, NEVER):
+        return True
+    return path.startswith("buffer.explorer_input.") and path.endswith(OF_A_TASKSET)

@@ -1,0 +1,334 @@
+"""A Trinity configuration as trinity-rft itself completes it before it starts anything.
+
+Source: ``common/config_validator.py`` of trinity-rft 0.6.0, ``Config.check_and_update`` of 0.4.1. The values
+that it refuses are refused here in the same words; what it changes of a file's own values is told in a note.
+A step is an optimizer update, as in Trinity: docs/decisions/a-trinity-step-is-an-update.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from trinity_compat.dotted import copied, holds, leaves, put, value_at
+from trinity_compat.errors import UserError
+from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.trinity_config.defaults import algorithm_defaults, with_defaults
+from trinity_compat.trinity_config.schema import Schema, Type, schema
+
+TASKSETS, EVAL_TASKSETS = "buffer.explorer_input.tasksets", "buffer.explorer_input.eval_tasksets"
+_INPUT = "buffer.explorer_input"
+_SINGLE = f"{_INPUT}.taskset"
+_SAMPLING = ("temperature", "top_p", "top_k", "logprobs")
+_ENGINE = "explorer.rollout_model"
+
+
+@dataclass(slots=True)
+class Completed:
+    """``config`` says everything that trinity-rft would; ``sources``: its paths whose value stands elsewhere
+    in the file → where; ``notes``: lines for the user."""
+
+    config: dict[str, object]
+    target: str
+    sources: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def at(self, path: str) -> object:
+        return value_at(self.config, path)
+
+    def number(self, path: str) -> int:
+        """A whole number that has a default. Raises UserError for another value."""
+        value = self.at(path)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UserError(f"{path} is {value!r}, it should be a whole number")
+        return value
+
+    def put(self, path: str, value: object, source: str = "") -> None:
+        put(self.config, path, value)
+        if source:
+            self.sources[path] = source
+
+    def put_if_none(self, path: str, source: str) -> None:
+        """What stands at ``source`` where ``path`` says nothing."""
+        value = self.at(source)
+        if self.at(path) is None and value is not None:
+            self.put(path, value, source)
+
+
+def completed(config: Mapping[str, object], target: str) -> Completed:
+    """``config`` with the defaults of trinity-rft ``target``, and what follows from them.
+
+    Raises UserError for what trinity-rft refuses, but for what needs a machine (GPUs, files).
+    """
+    canonical = _canonical(config, schema(target))
+    one = Completed(canonical, target)
+    _tasksets_of_one(one)
+    said = copied(one.config)
+    one.config = with_defaults(one.config, schema(target).root, target)
+    for step in (
+        _algorithm,
+        _model,
+        _cluster,
+        _engine,
+        _synchronizer,
+        _batches,
+        _tasksets,
+        _trainer,
+        _old_log_probs,
+    ):
+        step(one, said)
+    return one
+
+
+def _canonical(config: Mapping[str, object], rules: Schema) -> dict[str, object]:
+    """Enums in the spelling of their value, whatever case or alias the file has."""
+    return {name: _spelled(value, _type_of(name, rules.root, rules), rules) for name, value in config.items()}
+
+
+def _type_of(name: str, class_name: str, rules: Schema) -> Type:
+    found = rules.classes[class_name].get(name)
+    return found.type if found else Type("any")
+
+
+def _spelled(value: object, kind: Type, rules: Schema) -> object:
+    if kind.kind == "enum" and isinstance(value, str):
+        return kind.meaning(value) or value
+    if isinstance(value, Mapping):
+        if kind.kind == "class":
+            names = {name: _type_of(str(name), kind.class_name, rules) for name in value}
+        else:
+            names = dict.fromkeys(value, kind.item or Type("any"))
+        return {name: _spelled(part, names[name], rules) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_spelled(part, kind.item or Type("any"), rules) for part in value]
+    return value
+
+
+def _tasksets_of_one(one: Completed) -> None:
+    """``taskset`` is a list of one; ``task_selector`` is ``data_selector``'s older name."""
+    section = one.at(_INPUT)
+    if not isinstance(section, dict):
+        return
+    if section.get("taskset"):
+        if section.get("tasksets"):
+            raise UserError(
+                f"{_SINGLE}: taskset and tasksets cannot stand together", hint="write tasksets alone"
+            )
+        _moved(one, _SINGLE, f"{TASKSETS}.0")
+        section["tasksets"] = [section.pop("taskset")]
+    for path, taskset in _each(one):
+        if one.target != TRINITY_OLD and taskset.get("task_selector"):
+            _moved(one, f"{path}.task_selector", f"{path}.data_selector")
+            taskset["data_selector"] = taskset.pop("task_selector")
+
+
+def _moved(one: Completed, source: str, target: str) -> None:
+    """Note the new place of everything below ``source``, itself moved already or not."""
+    found = one.at(source)
+    names = [name for name, _ in leaves(found)] if isinstance(found, Mapping) else []
+    began = one.sources.get(source, source)
+    for name in names:
+        one.sources[f"{target}.{name}"] = one.sources.pop(f"{source}.{name}", f"{began}.{name}")
+
+
+def _each(one: Completed) -> Iterator[tuple[str, dict[str, object]]]:
+    """(path, section) of every taskset, the evaluated ones too."""
+    for path in (TASKSETS, EVAL_TASKSETS):
+        found = one.at(path)
+        for position, taskset in enumerate(found if isinstance(found, list) else []):
+            if isinstance(taskset, dict):
+                yield f"{path}.{position}", taskset
+
+
+def _algorithm(one: Completed, said: Mapping[str, object]) -> None:
+    """How the trainer takes experiences, and the schedule's older name (AlgorithmConfigValidator)."""
+    # The functions of an algorithm are named by trinity_compat.algorithms, which tests hold to the data.
+    own = algorithm_defaults(one.target).algorithms.get(str(one.at("algorithm.algorithm_type")), {})
+    strategy = "algorithm.sample_strategy"
+    if one.at(strategy) is None and own:
+        one.put(strategy, own["sample_strategy"])
+    style = "algorithm.optimizer.warmup_style"
+    if one.at(style) is not None:
+        one.put("algorithm.optimizer.lr_scheduler_type", one.at(style), style)
+
+
+def _model(one: Completed, said: Mapping[str, object]) -> None:
+    """The critic's path, and lengths that follow from each other (ModelConfigValidator)."""
+    if not one.at("model.critic_model_path"):
+        one.put("model.critic_model_path", one.at("model.model_path"), "model.model_path")
+    whole, prompt, answer = (
+        value_at(one.config, f"model.{name}")
+        for name in ("max_model_len", "max_prompt_tokens", "max_response_tokens")
+    )
+    whole, prompt, answer = _lengths(whole, prompt, answer)
+    one.put("model.max_model_len", whole)
+    one.put("model.max_prompt_tokens", prompt)
+    one.put("model.max_response_tokens", answer)
+    least = one.number("model.min_response_tokens")
+    if least >= answer:
+        one.put("model.min_response_tokens", max(answer - 1, 0))
+        one.notes.append(
+            f"model.min_response_tokens={least}: {max(answer - 1, 0)}, below max_response_tokens"
+        )
+
+
+def _lengths(whole: int | None, prompt: int | None, answer: int | None) -> tuple[int, int, int]:
+    """(whole, prompt, answer), each given or what the others leave. Raises UserError."""
+    if whole is None:
+        if prompt is None or answer is None:
+            raise UserError(
+                "model.max_model_len is not given",
+                hint="write it, or model.max_prompt_tokens and model.max_response_tokens",
+            )
+        return prompt + answer, prompt, answer
+    if prompt is None and answer is None:
+        return whole, whole // 2, whole - whole // 2
+    if prompt is None:
+        answer = min(answer or 0, whole - 1)
+        return whole, whole - answer, answer
+    if answer is None:
+        prompt = min(prompt, whole - 1)
+        return whole, prompt, whole - prompt
+    if prompt + answer > whole:
+        raise UserError(
+            f"model.max_model_len={whole} is less than max_prompt_tokens + max_response_tokens ="
+            f" {prompt} + {answer}",
+            hint=f"write {prompt + answer}, or leave it out",
+        )
+    return whole, prompt, answer
+
+
+def _cluster(one: Completed, said: Mapping[str, object]) -> None:
+    """0 GPUs are those of the machine or its Ray: nothing is written for them here."""
+    for name in ("node_num", "gpu_per_node"):
+        if not one.at(f"cluster.{name}"):
+            section = one.at("cluster")
+            assert isinstance(section, dict)
+            section.pop(name, None)
+
+
+def _engine(one: Completed, said: Mapping[str, object]) -> None:
+    """What the engine takes from the model's section (ExplorerConfigValidator)."""
+    for name in ("max_model_len", "min_response_tokens", "enable_prompt_truncation", "repetition_penalty"):
+        if not holds(said, f"{_ENGINE}.{name}"):
+            one.put_if_none(f"{_ENGINE}.{name}", f"model.{name}")
+    for name in ("max_prompt_tokens", "max_response_tokens"):
+        if (own := value_at(said, f"{_ENGINE}.{name}")) is not None:
+            one.put(f"model.{name}", own, f"{_ENGINE}.{name}")
+
+
+def _synchronizer(one: Completed, said: Mapping[str, object]) -> None:
+    """How weights can travel in this mode, and how often each side looks (SynchronizerConfigValidator)."""
+    _method(one)
+    interval = one.number("synchronizer.sync_interval")
+    if interval < 1:
+        raise UserError(f"synchronizer.sync_interval={interval}: it should be 1 or more")
+    for side in ("explorer", "trainer"):
+        one.put_if_none(f"synchronizer.{side}_sync_interval", "synchronizer.sync_interval")
+    if one.at("mode") != "bench":
+        _evaluations(one)
+
+
+def _method(one: Completed) -> None:
+    method, mode = one.at("synchronizer.sync_method"), one.at("mode")
+    if method != "nccl":
+        return
+    if mode == "colocate":
+        one.put("synchronizer.sync_method", "memory")
+    elif mode != "both" or one.at("model.lora_configs"):
+        one.put("synchronizer.sync_method", "checkpoint")
+
+
+def _evaluations(one: Completed) -> None:
+    """An evaluation needs new weights, so it comes with them (IntervalConfigValidator)."""
+    path = "explorer.eval_interval"
+    given, between = one.number(path), one.number("synchronizer.explorer_sync_interval")
+    if given % between == 0:
+        return
+    taken = max(given // between, 1) * between
+    one.put(path, taken, path)
+    one.notes.append(
+        f"{path}={given}: every {taken} updates, as trinity-rft itself makes of it: the explorer has"
+        f" new weights every {between} (synchronizer.sync_interval)"
+    )
+
+
+def _batches(one: Completed, said: Mapping[str, object]) -> None:
+    """``train_batch_size``: the answers of one update. Where that is another number of tasks than the
+    explorer's batch, what counts the explorer's steps is counted in updates instead. Raises UserError."""
+    tasks, repeats = one.number("buffer.batch_size"), one.number("algorithm.repeat_times")
+    answers = one.number("buffer.train_batch_size") or tasks * repeats
+    one.put("buffer.train_batch_size", answers)
+    if answers == tasks * repeats:
+        return
+    path = "buffer.train_batch_size"
+    if answers % repeats:
+        near = max(answers // repeats, 1) * repeats
+        raise UserError(
+            f"{path}={answers}: an update takes whole groups of {repeats} answers (algorithm.repeat_times)",
+            hint=f"write {near} or {near + repeats}",
+        )
+    each = answers // repeats
+    counted = [
+        *("buffer.total_steps", "explorer.eval_interval", "synchronizer.explorer_sync_interval"),
+        "synchronizer.sync_offset",
+    ]
+    for name in counted:
+        _in_updates(one, name, tasks, each)
+    one.put("buffer.batch_size", each, path)
+    one.notes.append(
+        f"{path}={answers}: an update trains on {each} tasks × {repeats} answers, the explorer's batch is"
+        f" {tasks} tasks; what counts its steps is counted in updates"
+    )
+
+
+def _in_updates(one: Completed, path: str, tasks: int, each: int) -> None:
+    count = one.at(path)
+    if not isinstance(count, int) or isinstance(count, bool) or not count:
+        return
+    if count * tasks % each:
+        near = (count * tasks // each + 1) * each
+        raise UserError(
+            f"{path}={count} explorer steps of {tasks} tasks are no whole number of updates of {each} tasks"
+            " (buffer.train_batch_size ÷ algorithm.repeat_times)",
+            hint=f"write {near // tasks}" if near % tasks == 0 else f"write a multiple of {each}",
+        )
+    one.put(path, count * tasks // each, path)
+
+
+def _tasksets(one: Completed, said: Mapping[str, object]) -> None:
+    """What a taskset takes from the sections around it (BufferConfigValidator)."""
+    for path, taskset in list(_each(one)):
+        put(one.config, path, with_defaults(taskset, "TasksetConfig", one.target))
+        if path.startswith(EVAL_TASKSETS):
+            one.put_if_none(f"{path}.default_workflow_type", f"{_INPUT}.default_eval_workflow_type")
+        one.put_if_none(f"{path}.default_workflow_type", f"{_INPUT}.default_workflow_type")
+        one.put_if_none(f"{path}.default_reward_fn_type", f"{_INPUT}.default_reward_fn_type")
+        for name in _SAMPLING:
+            one.put_if_none(f"{path}.rollout_args.{name}", f"model.{name}")
+        one.put_if_none(f"{path}.rollout_args.max_tokens", "model.max_response_tokens")
+    for name in _SAMPLING[:3]:  # the way back samples training answers by the model's section
+        one.put_if_none(f"{TASKSETS}.0.rollout_args.{name}", f"model.{name}")
+        own = one.at(f"{TASKSETS}.0.rollout_args.{name}")
+        if own is not None:
+            one.put(f"model.{name}", own, f"{TASKSETS}.0.rollout_args.{name}")
+
+
+def _trainer(one: Completed, said: Mapping[str, object]) -> None:
+    """Tokens of a micro-batch (TrainerConfigValidator)."""
+    if one.at("trainer.max_token_len_per_gpu") is not None or one.at("mode") in ("explore", "bench", "serve"):
+        return
+    strategy = str(one.at("trainer.trainer_strategy"))
+    name = (
+        "ulysses_sequence_parallel_size" if strategy.startswith("fsdp") else "megatron.context_parallel_size"
+    )
+    size = one.at(f"trainer.{name}")
+    split = size if isinstance(size, int) and size > 0 else 1
+    one.put("trainer.max_token_len_per_gpu", ceil(2 * one.number("model.max_model_len") / split))
+
+
+def _old_log_probs(one: Completed, said: Mapping[str, object]) -> None:
+    """0.4.1 always trains on the rollout's log-probabilities (its trainer has no other way)."""
+    if one.target == TRINITY_OLD:
+        one.put("algorithm.bypass_old_logprobs", True)
