@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def main(channel: socket.socket, output: Connection, setup: Setup) -> None:
 def _settle(output: Connection, setup: Setup) -> None:
     os.setsid()  # a group of its own: killed with all that it started
     die_with_parent(signal.SIGKILL)
+    _leave_server()
     with contextlib.suppress(OSError):  # out of memory, the kernel takes this one and not the explorer
         Path("/proc/self/oom_score_adj").write_text("1000")
     for number in (1, 2):
@@ -74,6 +76,14 @@ def _settle(output: Connection, setup: Setup) -> None:
     os.chdir(setup.cwd)
     if setup.ray:
         os.environ["RAY_ADDRESS"] = setup.ray
+
+
+def _leave_server() -> None:
+    """Python hands each process what keeps the fork server alive. The explorer alone should: the server ends
+    with it, and with the server, by the signal asked for above, this process, whatever it is doing."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    os.close(server._forkserver_alive_fd)
+    server.__init__()  # a reward function that wants a fork server starts its own
 
 
 async def _serve(channel: socket.socket, setup: Setup) -> None:
