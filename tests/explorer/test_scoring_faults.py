@@ -97,7 +97,7 @@ def test_a_fault_that_passes_is_tried_again(toy, tmp_path):
         if os.path.exists({str(seen)!r}): return 0.25
         open({str(seen)!r}, 'w').close(); os._exit(3)"""
     limits = ScoringSpec(timeout_s=5.0, on_hang="retry")
-    good, bad = score(toy, [GOOD, BAD], *faulty(tmp_path, fault), limits=limits)
+    _, bad = score(toy, [GOOD, BAD], *faulty(tmp_path, fault), limits=limits)
     assert (bad.reward, bad.failure, bad.retries) == (0.25, "", 1)
     assert of_failures(bad) == {"reward/retries": 1.0}
 
@@ -184,7 +184,9 @@ def test_batch_gets_the_answers_of_a_group_in_one_call(toy, tmp_path):
 
 
 def test_batch_that_fails_costs_its_group(toy, tmp_path):
-    words = function(tmp_path, "return 1 / 0", signature="data_sources, solution_strs, ground_truths, extra_infos")
+    words = function(
+        tmp_path, "return 1 / 0", signature="data_sources, solution_strs, ground_truths, extra_infos"
+    )
     scores = score(toy, [GOOD, BAD], *words, "reward.reward_manager.name=batch", limits=LIMITS)
     assert [(each.reward, each.failure) for each in scores] == [(0.0, "error"), (0.0, "error")]
 

@@ -22,8 +22,8 @@ from trinity_compat.explorer.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``reward`` of one response; ``info`` is veRL's reward_extra_info, as JSON. ``failure``: why there is none
-    (error, timeout, died), and the reward is 0; ``retries``: how often it was tried again."""
+    """``reward`` of one response; ``info`` is veRL's reward_extra_info, as JSON. ``failure``: why there is
+    none (error, timeout, died), and the reward is 0; ``retries``: how often it was tried again."""
 
     reward: float
     info: Mapping[str, Any]

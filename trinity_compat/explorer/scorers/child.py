@@ -81,7 +81,7 @@ def _settle(output: Connection, setup: Setup) -> None:
 def _leave_server() -> None:
     """Python hands each process what keeps the fork server alive. The explorer alone should: the server ends
     with it, and with the server, by the signal asked for above, this process, whatever it is doing."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server.__init__()  # a reward function that wants a fork server starts its own
 
@@ -166,7 +166,7 @@ class _Inline(ThreadPoolExecutor):
 
 
 def _guarded(home: int, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``fn`` returns, in the process that called it. Raises what it raises, FunctionExited for an exit."""
+    """What ``fn`` returns, in the process that called it. Raises what it raises, and FunctionExited."""
     try:
         return fn(*args, **kwargs)
     except (SystemExit, KeyboardInterrupt) as error:

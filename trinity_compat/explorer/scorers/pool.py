@@ -14,6 +14,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import RunError
@@ -35,7 +36,7 @@ _SHOWN = 10  # failures that are told one by one
 def make_scorer(config: Any, limits: ScoringSpec, router: str | None = None) -> ScoringPool:
     """``router``: where the launch's reward model answers, None where it has none."""
     warm()
-    setup = Setup(config, router, limits.timeout_s, limits.memory_gb, os.getcwd(), _cluster())
+    setup = Setup(config, router, limits.timeout_s, limits.memory_gb, str(Path.cwd()), _cluster())
     return ScoringPool(setup, limits, max(1, int(config.reward.num_workers or 1)))
 
 
@@ -175,7 +176,8 @@ class ScoringPool:
 
     def _grow(self) -> None:
         if self._broken:
-            return self._refuse(self._broken)
+            self._refuse(self._broken)
+            return
         running = sum(not each.spoilt for each in self._workers) + len(self._starts)
         if running < self._size:
             start = asyncio.ensure_future(self._start())
@@ -197,14 +199,16 @@ class ScoringPool:
                 worker.kill()
                 raise
             else:
-                return self._started(worker)
+                self._started(worker)
+                return
             worker.kill()
         self._cannot(why)
 
     def _started(self, worker: Worker) -> None:
         if worker.ready.broken:
             worker.kill()
-            return self._cannot(worker.ready.broken)
+            self._cannot(worker.ready.broken)
+            return
         self._whole = worker.ready.whole
         self._workers.append(worker)
         asyncio.get_running_loop().call_soon(self._offer)
@@ -235,9 +239,7 @@ class ScoringPool:
         self._printed.told()
 
 
-def _give(
-    waiting: deque[asyncio.Future[Worker]], workers: Iterable[Worker], *, alone: bool = False
-) -> None:
+def _give(waiting: deque[asyncio.Future[Worker]], workers: Iterable[Worker], *, alone: bool = False) -> None:
     for worker in workers:
         while waiting:
             future = waiting.popleft()

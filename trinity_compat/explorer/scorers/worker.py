@@ -47,9 +47,10 @@ class Worker:
     async def start(self, setup: child.Setup) -> None:
         """Until it can be called. Raises asyncio.IncompleteReadError when it ended before."""
         # In a thread: it blocks until the process that it is forked from has imported veRL.
-        self._process, ours, self._output = await asyncio.to_thread(_started, setup)
+        process, ours, self._output = await asyncio.to_thread(_started, setup)
+        self._process = process
         self._printed.attach(self._output)
-        asyncio.get_running_loop().add_reader(self._process.sentinel, self.kill)
+        asyncio.get_running_loop().add_reader(process.sentinel, self.kill)
         stream, self._writer = await asyncio.open_connection(sock=ours)
         self.ready = await wire.read(stream)
         self._listener = asyncio.ensure_future(self._listen(stream))
