@@ -18,10 +18,10 @@ _PR_SET_PDEATHSIG = 1
 prctl: Callable[[int, int, int, int, int], int] | None = getattr(ctypes.CDLL(None), "prctl", None)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent ends, however it ends."""
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Ask the kernel for signal ``number`` when the parent ends, however it ends."""
     if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def end_with_parent(grace_s: float = GRACE_S) -> None:

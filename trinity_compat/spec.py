@@ -13,6 +13,7 @@ from trinity_compat.secret import referred, resolved
 from trinity_compat.writing import write_text
 
 Mode = Literal["both", "train", "explore", "bench", "colocate"]
+OnFailure = Literal["zero", "retry", "raise"]
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 
@@ -41,6 +42,19 @@ class ReplaySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoringSpec:
+    """``timeout_s``: for one answer, None for no limit. ``memory_gb``: what a scoring process may allocate.
+    What becomes of an answer whose reward function raises or returns no number (``on_error``), takes longer
+    or ends its process (``on_hang``): ``zero`` is a reward of 0, counted; ``retry`` tries twice more, then
+    ends the run; ``raise`` ends it."""
+
+    timeout_s: float | None = 300.0
+    on_error: OnFailure = "raise"
+    on_hang: OnFailure = "zero"
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
 
@@ -61,6 +75,7 @@ class RunSpec:
     partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
+    scoring: ScoringSpec = ScoringSpec()
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
 
@@ -90,6 +105,7 @@ class RunSpec:
             "sync": SyncSpec(**data["sync"]),
             "checkpoints": tuple(data.get("checkpoints", ())),
             "replay": replay and ReplaySpec(**replay),
+            "scoring": ScoringSpec(**data.get("scoring", {})),
         }
         secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
         return cls(**{**data, **secrets, **sections})

@@ -3,15 +3,19 @@
 import asyncio
 import dataclasses
 import math
+from contextlib import closing
 
 import pytest
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 
 from trinity_compat.errors import RunError
-from trinity_compat.explorer.scoring import make_scorer
+from trinity_compat.explorer.scorers.pool import make_scorer
 from trinity_compat.explorer.trajectory import Trajectory
 from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.spec import ScoringSpec
+
+LIMITS = ScoringSpec(timeout_s=60)
 
 TASK = {
     "raw_prompt": [{"role": "user", "content": "sort 4213"}],
@@ -27,10 +31,11 @@ def trajectory(text):
     return Trajectory([1, 2, 3], ids, [1] * len(ids), [0.0] * len(ids), extra={"turn_scores": []})
 
 
-def score(toy, answers, *overrides, task=TASK):
+def score(toy, answers, *overrides, task=TASK, limits=LIMITS):
     async def go():
-        scorer = make_scorer(OmegaConf.create(verl_config(toy, *overrides)))
-        return await scorer.group(task, [trajectory(text) for text in answers])
+        config = OmegaConf.create(verl_config(toy, "reward.num_workers=2", *overrides))
+        with closing(make_scorer(config, limits)) as scorer:
+            return await scorer.group(task, [trajectory(text) for text in answers])
 
     return asyncio.run(go())
 
@@ -116,4 +121,4 @@ def test_a_reward_of_an_agent_loop_s_own_is_checked_too(toy):
     config = OmegaConf.create(verl_config(toy))
     part = dataclasses.replace(trajectory("1"), reward=math.nan)
     with pytest.raises(RunError, match="the agent loop returned nan for the task"):
-        asyncio.run(make_scorer(config).group(TASK, [part]))
+        asyncio.run(make_scorer(config, LIMITS).group(TASK, [part]))

@@ -13,13 +13,15 @@ from trinity_compat.gpus import engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.launch import read_script
 from trinity_compat.runtime.plan import devices
 from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import as_record, describe
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.scoring import scoring_of
 from trinity_compat.runtime.processes.commands import commands_of
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
 from trinity_compat.runtime.script.launch_source import launch_of, source_of
-from trinity_compat.spec import ReplaySpec, RunSpec
+from trinity_compat.spec import ReplaySpec, RunSpec, ScoringSpec
 from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 from trinity_compat.vllm_arguments import CPU, GPU
@@ -69,6 +71,43 @@ def test_what_becomes_of_answers_that_take_long_is_asked_for():
     assert (spec.partial_rollout, spec.over_sample_rate, spec.group_timeout_s) == (False, 0.25, 600.0)
     spec = asking("fixed")
     assert (spec.partial_rollout, spec.over_sample_rate, spec.group_timeout_s) == (True, 0.0, None)
+
+
+def test_scoring_has_limits_of_verls_and_the_user_s_own():
+    assert asking("fixed").scoring == ScoringSpec(300.0, "raise", "zero", None)
+    spec = asking("fixed", reward_timeout=20, reward_failure="retry", reward_memory=4)
+    assert spec.scoring == ScoringSpec(20.0, "retry", "retry", 4.0)
+    assert asking("fixed", reward_timeout=None).scoring.timeout_s is None
+    with pytest.raises(UserError, match="reward_timeout is 'long': write a number of seconds"):
+        asking("fixed", reward_timeout="long")
+    with pytest.raises(UserError, match="reward_failure is 'zeros': it may be zero, retry or raise"):
+        asking("fixed", reward_failure="zeros")
+
+
+@pytest.mark.parametrize(
+    ("words", "scoring"),
+    [
+        (["reward.reward_manager.name=prime"], ScoringSpec(300.0, "zero", "zero")),
+        (
+            ["reward.reward_model.enable=True", "reward.custom_reward_function.path=null"],
+            ScoringSpec(1800.0, "raise", "raise"),
+        ),
+        (["trinity_compat.reward_timeout=7"], ScoringSpec(7.0)),
+    ],
+)
+def test_scoring_follows_what_the_launch_scores_with(words, scoring):
+    verl = {"reward": {"reward_manager": {"name": "naive"}, "custom_reward_function": {"path": "x.py"}}}
+    overlay = Overlay.of_sets(tuple(words))
+    apply(overlay.verl, verl)
+    config = {}
+    apply(overlay.trinity, config)
+    assert scoring_of(config, verl) == scoring
+
+
+def test_an_unknown_setting_of_the_run_names_the_nearest():
+    with pytest.raises(UserError, match=r"--set trinity_compat.reward_timeot: there is no such") as caught:
+        Overlay.of_sets(("trinity_compat.reward_timeot=3",))
+    assert caught.value.hint == "did you mean 'reward_timeout'?"
 
 
 def test_a_step_that_trains_its_own_groups_ends_none_of_them():

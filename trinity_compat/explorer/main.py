@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +30,8 @@ from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.reward_model import address
 from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
-from trinity_compat.explorer.scoring import make_scorer
+from trinity_compat.explorer.scorers.pool import make_scorer
+from trinity_compat.explorer.scorers.worker import warm
 from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
@@ -118,6 +120,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
+    warm()
     config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
     _join_ray(spec)
@@ -137,11 +140,12 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             await device.wait(heart.check)
         with placement.told_when_pending(placement.ENGINES, heart.note):
             await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        scorer = make_scorer(config, await _reward_model(spec, buffer, heart))
-        maker = GroupMaker(workers, scorer, tokenizer, newest_first=spec.replay is not None)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
-        await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
+        router = await _reward_model(spec, buffer, heart)
+        with closing(make_scorer(config, spec.scoring, router)) as scorer:
+            maker = GroupMaker(workers, scorer, tokenizer, newest_first=spec.replay is not None)
+            await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
     finally:
         workers.close()
         report.close()
@@ -154,6 +158,7 @@ def _receiver(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat,
 
 
 async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
+    warm()
     config, tokenizer, processor = configuration(spec)
     rows = eval_stream(config, tokenizer, processor) if config.data.val_files else None
     jobs = eval_jobs(spec.verl, rows)
@@ -164,9 +169,10 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     workers = Workers(spec.verl, spec.device, spec.env)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        scorer = make_scorer(config, await _reward_model(spec, buffer, heart))
-        maker = GroupMaker(workers, scorer, tokenizer)
-        await Bench(spec, buffer, maker, jobs, trackers, heart).run()
+        router = await _reward_model(spec, buffer, heart)
+        with closing(make_scorer(config, spec.scoring, router)) as scorer:
+            maker = GroupMaker(workers, scorer, tokenizer)
+            await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
         workers.close()
         trackers.close()

@@ -11,7 +11,7 @@ import numpy as np
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.plan import Work
-from trinity_compat.explorer.scoring import Score, Scorer, name_task
+from trinity_compat.explorer.scoring import Score, Scorer, name_task, of_failures
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import Workers
 
@@ -109,7 +109,7 @@ class GroupMaker:
             prompt_text=self._tokenizer.decode(part.prompt_ids),
             response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
             num_turns=part.num_turns,
-            metrics=part.metrics,
+            metrics={**part.metrics, **of_failures(score)},
             info=score.info,
         )
 

@@ -1,7 +1,6 @@
 """Rewards, by veRL's own reward loop: its managers, its default scores, the user's functions.
 
-Invariant: a reward is what the function returned. A function that raises ends the run (after the retries
-that were asked for); no response is ever given 0 in its place.
+Invariant: a reward is what the function returned, or 0 with its ``failure`` named, counted in the metrics.
 """
 
 from __future__ import annotations
@@ -23,10 +22,23 @@ from trinity_compat.explorer.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``reward`` of one response; ``info`` is veRL's reward_extra_info, as JSON."""
+    """``reward`` of one response; ``info`` is veRL's reward_extra_info, as JSON. ``failure``: why there is
+    none (error, timeout, died), and the reward is 0; ``retries``: how often it was tried again."""
 
     reward: float
     info: Mapping[str, Any]
+    failure: str = ""
+    retries: int = 0
+
+
+# In an experience's metrics, and summed over a step's.
+FAILED, TIMED_OUT, RETRIES = "reward/failed", "reward/timeouts", "reward/retries"
+
+
+def of_failures(score: Score) -> dict[str, float]:
+    """What an experience's metrics say of a score that was not had at once; none of one that was."""
+    told = {FAILED: score.failure != "", TIMED_OUT: score.failure == "timeout", RETRIES: score.retries}
+    return {name: float(count) for name, count in told.items() if count}
 
 
 class Scorer(Protocol):
@@ -35,22 +47,44 @@ class Scorer(Protocol):
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
         """One score per trajectory, in order. Raises RunError when the reward function fails."""
 
+    def close(self) -> None:
+        """Give back what it holds."""
+
 
 class LocalScorer:
     """veRL's RewardLoopWorker inside this process. ``router``: where the launch's reward model answers
-    (host:port), None where it has none."""
+    (host:port), None where it has none. ``whole``: the function wants a group at once; ``waits``: scoring is
+    mostly waiting for others, many calls at once are no burden; ``has_limit``: the manager has its own."""
 
     def __init__(self, config: Any, router: str | None = None) -> None:
-        from trinity_compat.explorer.reward_managers import register_legacy
+        from trinity_compat.explorer.reward_managers import ScoresGroups, register_legacy
 
         register_legacy()
         from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
         self._worker = RewardLoopWorker(config, router)
         self._where = describe(config)
+        by_model = config.reward.reward_model.enable and not config.reward.custom_reward_function.path
+        manager = self._worker.reward_manager
+        self.whole = isinstance(manager, ScoresGroups) and not by_model
+        self.has_limit = not by_model and getattr(manager, "timeout", None) is not None
+        self.waits = bool(by_model or getattr(manager, "is_async_reward_score", not self.whole))
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
+        if self.whole and all(part.reward is None for part in parts):
+            return await self._whole(task, parts)
         return list(await asyncio.gather(*(self._one(task, part) for part in parts)))
+
+    async def _whole(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
+        try:
+            rows = [to_dataproto(task, part) for part in parts]
+            results = await self._worker.reward_manager.run_group(rows)
+        except Exception as error:
+            raise reward_failed(error, self._where, task) from error
+        return [checked(result, self._where, task) for result in results]
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     async def _one(self, task: Mapping[str, Any], part: Trajectory) -> Score:
         if part.reward is not None:
@@ -60,42 +94,6 @@ class LocalScorer:
         except Exception as error:
             raise reward_failed(error, self._where, task) from error
         return checked(result, self._where, task)
-
-
-class RayScorer:
-    """``reward.num_workers`` RewardLoopWorkers in processes of their own: for functions that compute."""
-
-    def __init__(self, config: Any, workers: int, router: str | None = None) -> None:
-        import ray
-
-        actor = ray.remote(RewardWorker)
-        self._workers = [actor.options(num_cpus=0).remote(config, router) for _ in range(workers)]
-        self._where = describe(config)
-        self._next = 0
-
-    async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
-        self._next = (self._next + 1) % len(self._workers)
-        return list(await self._workers[self._next].group.remote(task, parts))
-
-
-class RewardWorker:
-    """Body of a reward actor."""
-
-    def __init__(self, config: Any, router: str | None = None) -> None:
-        self._config, self._router = config, router
-        self._scorer: LocalScorer | None = None
-
-    async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
-        """See Scorer. Built on first use: veRL's worker wants a running loop."""
-        self._scorer = self._scorer or LocalScorer(self._config, self._router)
-        return await self._scorer.group(task, parts)
-
-
-def make_scorer(config: Any, router: str | None = None) -> Scorer:
-    """As many reward processes as reward.num_workers says; with at most one, none. ``router``: as in
-    LocalScorer."""
-    workers = int(config.reward.num_workers or 1)
-    return RayScorer(config, workers, router) if workers > 1 else LocalScorer(config, router)
 
 
 def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:

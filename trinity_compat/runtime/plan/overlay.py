@@ -9,12 +9,25 @@ import yaml
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import holds, leaves, put
 from trinity_compat.errors import UserError
-from trinity_compat.nearest import did_you_mean
+from trinity_compat.nearest import did_you_mean, nearest, question
 from trinity_compat.releases import VERL
 from trinity_compat.runtime.plan import profiles
 from trinity_compat.secret import shown
+from trinity_compat.translate import inverse
 from trinity_compat.trinity_config import TARGETS, schema
 from trinity_compat.verl_config.pinned import pinned_tree
+
+# What a user may set of the run's own, beside what translate carries in the same section.
+OWN = (
+    "group_timeout",
+    "over_sample_rate",
+    "partial_rollout",
+    "reward_failure",
+    "reward_memory",
+    "reward_timeout",
+    "seeded_requests",
+    "staleness_threshold",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class Overlay:
 
     @classmethod
     def of_sets(cls, sets: tuple[str, ...]) -> Overlay:
-        """``KEY=VALUE`` in veRL's spelling, or a path of the Trinity configuration.
+        """``KEY=VALUE`` in veRL's spelling, a path of the Trinity configuration, or ``trinity_compat.NAME``.
 
         A key that both know is veRL's. Raises UserError, with the nearest key, for one that none knows.
         """
@@ -44,7 +57,10 @@ class Overlay:
         trinity: dict[str, object] = {}
         for text in sets:
             key, value = _read(text)
-            (verl if _is_verl(key, text) else trinity)[key.lstrip("+")] = value
+            if own := own_setting(key):
+                trinity[own] = value
+            else:
+                (verl if _is_verl(key, text) else trinity)[key.lstrip("+")] = value
         return cls(verl=verl, trinity=trinity, lines=tuple(f"--set {shown(text)}" for text in sets))
 
 
@@ -64,9 +80,24 @@ def _read(text: str) -> tuple[str, object]:
         raise UserError(f"--set {text}: the value is no YAML") from error
 
 
+def own_setting(key: str) -> str | None:
+    """The path of ``trinity_compat.NAME``, None for another key. Raises UserError for an unknown NAME."""
+    section, _, name = key.partition(".")
+    if section != inverse.COMPAT:
+        return None
+    if name not in OWN:
+        raise UserError(
+            f"--set {key}: there is no such setting",
+            hint=question(nearest(name, OWN)) or f"it may be {', '.join(OWN)}",
+        )
+    return f"{inverse.compat_path(TARGETS[0])}.{name}"
+
+
 def is_trinity_only(text: str) -> bool:
     """Whether ``KEY=VALUE`` names a path of the Trinity configuration that veRL doesn't have."""
     key, _ = _read(text)
+    if own_setting(key):
+        return True
     return not _in_verl(key) and schema(TARGETS[0]).find(key) is not None
 
 

@@ -36,6 +36,7 @@ from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.plan.scoring import scoring_of
 from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
@@ -238,6 +239,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
         group_timeout_s=_group_timeout(config),
+        scoring=scoring_of(config, verl.tree),
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )

@@ -1,0 +1,293 @@
+"""Reward functions that hang, crash, exit, print, fork: each costs its own answer, never the run."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import closing
+
+import psutil
+import pytest
+from explorer_job import ROOT, verl_config
+from omegaconf import OmegaConf
+from test_scoring import TASK, function, score, trajectory
+
+from trinity_compat.errors import RunError
+from trinity_compat.explorer.scorers import pool as pools
+from trinity_compat.explorer.scorers.output import Printed
+from trinity_compat.explorer.scorers.pool import make_scorer
+from trinity_compat.explorer.scoring import of_failures
+from trinity_compat.spec import ScoringSpec
+
+GOOD, BAD = "1234", "4321"
+LIMITS = ScoringSpec(timeout_s=1.0, on_error="zero", memory_gb=1.0)
+
+# What the function does with the bad answer; and how that shows.
+FAULTS = {
+    "sleeps": ("time.sleep(1e6)", "timeout"),
+    "spins": ("while True: pass", "timeout"),
+    "spins in C": ("re.match(r'(a+)+b', 'a' * 64)", "timeout"),
+    "segfaults": ("ctypes.string_at(0)", "died"),
+    "exits": ("sys.exit(3)", "error"),
+    "exits at once": ("os._exit(3)", "died"),
+    "allocates": ("x = [bytes(1 << 24) for _ in range(1 << 20)]", "error"),
+    "raises": ("raise ValueError('bad')", "error"),
+    "returns NaN": ("return float('nan')", "error"),
+    "returns nothing": ("return None", "error"),
+    "returns a dict without a score": ("return {'acc': 1.0}", "error"),
+    "returns what cannot be stored": ("return {'score': 1.0, 'lock': threading.Lock()}", "error"),
+    "returns too much": ("return {'score': 1.0, 'text': 'x' * (65 << 20)}", "error"),
+    "kills its group": ("os.killpg(0, 9)", "died"),
+    "closes every file": ("os.closerange(3, 256); time.sleep(1e6)", "died"),
+}
+
+
+def faulty(tmp_path, fault):
+    body = f"""if solution_str.startswith({BAD!r}):
+        {fault}
+    return 0.5"""
+    words = function(tmp_path, body)
+    path = tmp_path / "mine.py"
+    imports = "import ctypes, multiprocessing, os, re, subprocess, sys, threading, time\n"
+    path.write_text(imports + path.read_text())
+    return words
+
+
+@pytest.mark.parametrize("manager", ["naive", "prime"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_costs_its_own_answer(toy, tmp_path, name, manager):
+    fault, kind = FAULTS[name]
+    words = (*faulty(tmp_path, fault), f"reward.reward_manager.name={manager}")
+    scores = score(toy, [GOOD, BAD, GOOD], *words, limits=LIMITS)
+    assert [(each.reward, each.failure) for each in scores] == [(0.5, ""), (0.0, kind), (0.5, "")]
+    assert of_failures(scores[1])["reward/failed"] == 1.0
+    assert of_failures(scores[0]) == {}
+
+
+def test_columns_stay_whole_where_an_answer_failed(toy, tmp_path):
+    body = f"""if solution_str.startswith({BAD!r}):
+        time.sleep(1e6)
+    return {{'score': 0.5, 'ok': True, 'why': 'x'}}"""
+    words = function(tmp_path, body)
+    path = tmp_path / "mine.py"
+    path.write_text("import time\n" + path.read_text())
+    good, bad = score(toy, [GOOD, BAD], *words, limits=LIMITS)
+    assert good.info == {"score": 0.5, "ok": True, "why": "x"}
+    assert bad.info == {"score": 0.0, "ok": False, "why": None}
+
+
+def test_an_error_ends_the_run_where_nothing_else_is_asked_for(toy, tmp_path):
+    with pytest.raises(RunError, match="ValueError: bad"):
+        score(toy, [GOOD, BAD], *faulty(tmp_path, "raise ValueError('bad')"))
+
+
+@pytest.mark.parametrize("fault", ["time.sleep(1e6)", "os._exit(3)"])
+def test_a_fault_may_end_the_run(toy, tmp_path, fault):
+    limits = ScoringSpec(timeout_s=1.0, on_hang="raise")
+    with pytest.raises(RunError, match=r"compute_score of .*mine.py (gave no score|ended its process)"):
+        score(toy, [BAD], *faulty(tmp_path, fault), limits=limits)
+
+
+def test_a_fault_that_passes_is_tried_again(toy, tmp_path):
+    seen = tmp_path / "seen"
+    fault = f"""
+        if os.path.exists({str(seen)!r}): return 0.25
+        open({str(seen)!r}, 'w').close(); os._exit(3)"""
+    limits = ScoringSpec(timeout_s=5.0, on_hang="retry")
+    _, bad = score(toy, [GOOD, BAD], *faulty(tmp_path, fault), limits=limits)
+    assert (bad.reward, bad.failure, bad.retries) == (0.25, "", 1)
+    assert of_failures(bad) == {"reward/retries": 1.0}
+
+
+def test_retries_have_an_end(toy, tmp_path):
+    limits = ScoringSpec(timeout_s=5.0, on_hang="retry")
+    with pytest.raises(RunError, match="ended its process"):
+        score(toy, [BAD], *faulty(tmp_path, "os._exit(3)"), limits=limits)
+
+
+def test_zero_for_ever_ends_the_run(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "IN_A_ROW", 4)
+    limits = ScoringSpec(timeout_s=5.0, on_hang="zero")
+    with pytest.raises(RunError, match="without a score in between"):
+        score(toy, [BAD] * 4, *faulty(tmp_path, "os._exit(3)"), limits=limits)
+
+
+def test_what_is_printed_fills_neither_memory_nor_disk(toy, tmp_path, capfd):
+    fault = "line = 'x' * 1023; [print(line) for _ in range(1 << 20)]"
+    scores = score(toy, [BAD], *faulty(tmp_path, fault), limits=ScoringSpec(timeout_s=60.0))
+    assert [each.reward for each in scores] == [0.5]
+    out = capfd.readouterr().out
+    assert len(out) < 2 << 20
+    assert "bytes more, left out" in out
+
+
+def test_what_is_printed_reaches_the_log(toy, tmp_path, capfd):
+    score(toy, [BAD], *faulty(tmp_path, "print('hello'); print('there', file=sys.stderr)"))
+    out = capfd.readouterr().out
+    assert "hello" in out
+    assert "there" in out
+
+
+def test_each_minute_has_its_own_room(monkeypatch):
+    written, now = [], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    printed = Printed(written.append, per_minute=4)
+    printed.add(b"123456")
+    now[0] = 61.0
+    printed.add(b"78")
+    assert written == [b"1234", b"\n[reward functions printed 2 bytes more, left out]\n", b"78"]
+
+
+FORKS = {
+    "a copy of the process": "os.fork()",
+    "a process of multiprocessing": "multiprocessing.Process(target=lambda: time.sleep(1e6)).start()",
+    "a program": "subprocess.Popen(['sleep', '1000000'])",
+}
+
+
+@pytest.mark.parametrize("name", FORKS)
+def test_what_a_function_starts_ends_with_its_process(toy, tmp_path, name):
+    before = _processes()
+    scores = score(toy, [BAD, GOOD], *faulty(tmp_path, FORKS[name]))
+    assert [each.reward for each in scores] == [0.5, 0.5]
+    _wait(lambda: _processes() <= before)
+
+
+def test_a_function_that_is_waited_for_no_longer_blocks_nobody_else_s_clock(toy, tmp_path):
+    words = faulty(tmp_path, "time.sleep(1.5)")
+    config = OmegaConf.create(verl_config(toy, "reward.num_workers=1", *words))
+    config.reward.reward_manager.name = "prime"
+
+    async def go():
+        with closing(make_scorer(config, ScoringSpec(timeout_s=2.0))) as scorer:
+            await scorer.group(TASK, [trajectory(GOOD)])
+            dropped = asyncio.ensure_future(scorer.group(TASK, [trajectory(BAD)]))
+            await asyncio.sleep(0.2)
+            dropped.cancel()
+            return await scorer.group(TASK, [trajectory(BAD)])
+
+    assert [each.reward for each in asyncio.run(go())] == [0.5]
+
+
+def test_batch_gets_the_answers_of_a_group_in_one_call(toy, tmp_path):
+    words = function(
+        tmp_path,
+        "assert list(data_sources) == ['toy/sort'] * 3 and extra_infos[0]['index'] == 17\n"
+        "    return [len(solution_strs) + index for index in range(len(solution_strs))]",
+        signature="data_sources, solution_strs, ground_truths, extra_infos",
+    )
+    scores = score(toy, [GOOD, BAD, GOOD], *words, "reward.reward_manager.name=batch")
+    assert [each.reward for each in scores] == [3.0, 4.0, 5.0]
+
+
+def test_batch_that_fails_costs_its_group(toy, tmp_path):
+    words = function(
+        tmp_path, "return 1 / 0", signature="data_sources, solution_strs, ground_truths, extra_infos"
+    )
+    scores = score(toy, [GOOD, BAD], *words, "reward.reward_manager.name=batch", limits=LIMITS)
+    assert [(each.reward, each.failure) for each in scores] == [(0.0, "error"), (0.0, "error")]
+
+
+def test_prime_calls_by_position_in_the_main_thread_and_takes_a_tuple(toy, tmp_path):
+    body = """
+    assert threading.current_thread() is threading.main_thread()
+    return (0.75, 'why')"""
+    words = function(tmp_path, body, signature="task, completion, reference, extra")
+    path = tmp_path / "mine.py"
+    path.write_text("import threading\n" + path.read_text())
+    scores = score(toy, [GOOD], *words, "reward.reward_manager.name=prime")
+    assert [each.reward for each in scores] == [0.75]
+
+
+def test_async_functions_wait_side_by_side(toy, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        textwrap.dedent(
+            """\
+            import asyncio
+            here = 0
+            async def compute_score(solution_str, **kw):
+                global here
+                here += 1
+                while here < 40:
+                    await asyncio.sleep(0.01)
+                if solution_str.startswith('4321'):
+                    await asyncio.sleep(1e6)
+                return 0.5
+            """
+        )
+    )
+    words = (f"reward.custom_reward_function.path={path}", "reward.num_workers=1")
+    scores = score(toy, [GOOD] * 39 + [BAD], *words, limits=ScoringSpec(timeout_s=10.0))
+    assert [each.failure for each in scores] == [""] * 39 + ["timeout"]
+
+
+def test_a_module_that_cannot_be_imported_ends_the_run(toy, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit('no licence')\n")
+    with pytest.raises(RunError, match="the process for it cannot work: SystemExit: no licence"):
+        score(toy, [GOOD], f"reward.custom_reward_function.path={path}")
+
+
+def test_a_killed_explorer_leaves_no_scoring_process(toy, tmp_path):
+    words = faulty(tmp_path, "while True: pass")
+    code = f"""
+import asyncio, sys
+sys.path[:0] = [{str(ROOT / "tests/explorer")!r}]
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+from test_scoring import TASK, trajectory
+from trinity_compat.explorer.scorers.pool import make_scorer
+from trinity_compat.spec import ScoringSpec
+async def go():
+    config = OmegaConf.create(verl_config({str(toy)!r}, *{words!r}))
+    scorer = make_scorer(config, ScoringSpec())
+    await scorer.group(TASK, [trajectory({GOOD!r})])
+    print(len(scorer._workers), flush=True)
+    await scorer.group(TASK, [trajectory({BAD!r})])
+asyncio.run(go())
+"""
+    before = _processes()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout.readline()
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    _wait(lambda: _processes() <= before)
+
+
+def _processes():
+    """Ours, and those that were forked from ours, but for Ray's and what imports for all."""
+    found = set()
+    for process in psutil.process_iter(["pid", "username", "cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if process.info["status"] != psutil.STATUS_ZOMBIE and _in_session(process.info["pid"]):
+            found.add((process.info["pid"], words))
+    return found
+
+
+def _in_session(pid):
+    """Whether it came of this test: by a mark in its environment."""
+    try:
+        return f"PYTEST_MARK={os.getpid()}" in " ".join(
+            f"{name}={value}" for name, value in psutil.Process(pid).environ().items()
+        )
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _marked():
+    os.environ["PYTEST_MARK"] = str(os.getpid())
+    yield
+    del os.environ["PYTEST_MARK"]
+
+
+def _wait(done):
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline, _processes()
+        time.sleep(0.1)

@@ -1,0 +1,187 @@
+"""Body of a scoring process: veRL's reward loop, and a time limit on each call.
+
+Invariants: nothing but the explorer's pipe keeps it alive; what a reward function does (raise, exit, fork,
+print) is an answer's failure, said in a reply, as long as the process itself stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.errors import RunError
+from trinity_compat.explorer.scorers import wire
+from trinity_compat.explorer.scorers.wire import Call, Ready, Reply
+from trinity_compat.explorer.scoring import LocalScorer
+from trinity_compat.parent_watch import die_with_parent
+
+MANY = 1000  # calls at once of what waits for others to answer; as many as a Ray actor takes under veRL
+_THREADS = min(32, (os.cpu_count() or 1) + 4)  # Python's own default, and so veRL's, for plain functions
+# As in veRL: prime and remote call the function in the main thread of a process, batch in the trainer's.
+_IN_MAIN_THREAD = ("prime", "batch", "remote")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a scoring process needs. ``config``: veRL's, composed; ``router``: as in LocalScorer;
+    ``timeout_s``: for a call, None for no limit; ``memory_gb``: what it may allocate beyond what it has when
+    it is ready; ``ray``: the cluster that the explorer belongs to."""
+
+    config: Any
+    router: str | None
+    timeout_s: float | None
+    memory_gb: float | None
+    cwd: str
+    ray: str | None
+
+
+class FunctionExited(Exception):
+    """A reward function called sys.exit."""
+
+
+def main(channel: socket.socket, output: Connection, setup: Setup) -> None:
+    """Serve calls until the explorer is gone."""
+    _settle(output, setup)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(channel, setup))
+    os._exit(0)
+
+
+def _settle(output: Connection, setup: Setup) -> None:
+    os.setsid()  # a group of its own: killed with all that it started
+    die_with_parent(signal.SIGKILL)
+    _leave_server()
+    with contextlib.suppress(OSError):  # out of memory, the kernel takes this one and not the explorer
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    for number in (1, 2):
+        os.dup2(output.fileno(), number)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # A reward function may start processes, and by the method that it would find under veRL.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
+    os.chdir(setup.cwd)
+    if setup.ray:
+        os.environ["RAY_ADDRESS"] = setup.ray
+
+
+def _leave_server() -> None:
+    """Python hands each process what keeps the fork server alive. The explorer alone should: the server ends
+    with it, and with the server, by the signal asked for above, this process, whatever it is doing."""
+    server: Any = forkserver._forkserver
+    os.close(server._forkserver_alive_fd)
+    server.__init__()  # a reward function that wants a fork server starts its own
+
+
+async def _serve(channel: socket.socket, setup: Setup) -> None:
+    stream, writer = await asyncio.open_connection(sock=channel)
+    home = os.getpid()
+
+    def say(message: Reply | Ready) -> None:
+        if os.getpid() != home:  # a copy that the function forked and forgot
+            os._exit(0)
+        writer.write(wire.packed(message))
+
+    try:
+        scoring = _Scoring(setup)
+    except BaseException as error:  # whatever the user's module does when it is imported
+        say(Ready(broken=f"{type(error).__name__}: {error}"))
+        await writer.drain()
+        return
+    _limit_memory(setup.memory_gb)
+    say(scoring.ready)
+    running: set[asyncio.Task[None]] = set()
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            call = await wire.read(stream)
+            task = asyncio.ensure_future(_answered(scoring, call, say))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+
+async def _answered(scoring: _Scoring, call: Call, say: Callable[[Reply], None]) -> None:
+    say(await scoring.reply(call))
+
+
+class _Scoring:
+    """LocalScorer, with its calls limited."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._scorer = LocalScorer(setup.config, setup.router)
+        waits = self._scorer.waits
+        manager = setup.config.reward.reward_manager
+        inline = manager.source == "register" and manager.name in _IN_MAIN_THREAD and not waits
+        lanes = 1 if inline else MANY if waits else _THREADS
+        self.ready = Ready(lanes, self._scorer.whole, self._scorer.has_limit)
+        # Nothing in a main thread that computes can look at a clock: there the explorer does.
+        self._timeout_s = None if inline or self._scorer.has_limit else setup.timeout_s
+        executor = _Inline() if inline else _Threads(2 * _THREADS)
+        asyncio.get_running_loop().set_default_executor(executor)
+
+    async def reply(self, call: Call) -> Reply:
+        """Scores, or what went wrong."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return Reply(call.number, await self._scorer.group(call.task, call.parts))
+        except TimeoutError:
+            return Reply(call.number, kind="timeout")
+        except RunError as error:
+            return Reply(call.number, kind="error", message=error.message)
+        except BaseException as error:
+            return Reply(call.number, kind="error", message=f"{type(error).__name__}: {error}")
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads in which sys.exit and fork do no harm."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ThreadPoolExecutor."""
+        return super().submit(_guarded, os.getpid(), fn, *args, **kwargs)
+
+
+class _Inline(ThreadPoolExecutor):
+    """The caller's own thread: signals work there, as math-verify's time limits want."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ThreadPoolExecutor."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(_guarded(os.getpid(), fn, *args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+def _guarded(home: int, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What ``fn`` returns, in the process that called it. Raises what it raises, and FunctionExited."""
+    try:
+        return fn(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise FunctionExited(f"it called sys.exit({error})") from error
+    finally:
+        if os.getpid() != home:
+            os._exit(0)
+
+
+def _limit_memory(gigabytes: float | None) -> None:
+    if gigabytes is None or sys.platform != "linux":
+        return
+    import resource
+
+    status = Path("/proc/self/status").read_text().splitlines()
+    used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
+    limit = used + int(gigabytes * 1e9)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -1,0 +1,63 @@
+"""What an explorer and a scoring process say to each other: pickles, each after its length in four bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trinity_compat.explorer.scoring import Score
+from trinity_compat.explorer.trajectory import Trajectory
+
+Kind = Literal["error", "timeout", "died"]
+LARGEST = 64 << 20  # bytes of a reply: what a reward function says of an answer goes into the database
+_LENGTH = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Answers to a task that are scored in one go: a single one, or a group (``batch``)."""
+
+    number: int
+    task: Mapping[str, Any]
+    parts: Sequence[Trajectory]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Scores in the order of the call's parts, or what went wrong: ``kind`` and ``message``."""
+
+    number: int
+    scores: Sequence[Score] = ()
+    kind: Kind | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """First word of a process. ``lanes``: calls that it takes at once; ``whole``: a call is a group.
+    ``has_limit``: its manager has a time limit of its own, which begins later than ours would (veRL's rate
+    limits: after the wait for them). ``broken``: why it cannot score at all."""
+
+    lanes: int = 1
+    whole: bool = False
+    has_limit: bool = False
+    broken: str = ""
+
+
+def packed(message: Call | Reply | Ready) -> bytes:
+    """As bytes. A reply over LARGEST becomes the failure of its call."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    if len(data) > LARGEST and isinstance(message, Reply):
+        what = f"it returned {len(data) >> 20} MB; {LARGEST >> 20} MB are the most"
+        return packed(Reply(message.number, kind="error", message=what))
+    return _LENGTH.pack(len(data)) + data
+
+
+async def read(stream: asyncio.StreamReader) -> Any:
+    """The next message. Raises asyncio.IncompleteReadError when the other side is gone."""
+    (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
+    return pickle.loads(await stream.readexactly(length))  # noqa: S301 - between our own processes

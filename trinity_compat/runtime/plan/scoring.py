@@ -1,0 +1,56 @@
+"""How long a reward function may take, and what becomes of an answer that it fails on."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
+from trinity_compat.errors import UserError
+from trinity_compat.nearest import nearest, question
+from trinity_compat.spec import OnFailure, ScoringSpec
+from trinity_compat.translate import inverse
+
+TIMEOUT_S = 300.0  # veRL 0.7.0: workers/reward_manager/prime.py
+MODEL_TIMEOUT_S = 1800.0  # an answer waits for those before it in the reward model's queue
+
+
+def scoring_of(config: Tree, verl: Tree) -> ScoringSpec:
+    """From ``trinity_compat.reward_timeout``, ``.reward_failure`` and ``.reward_memory``; what is not given
+    as veRL has it: an error ends the run, but for ``prime``. Raises UserError."""
+    given = inverse.compat_of(config)
+    by_model = _by_model(verl)
+    limit = MODEL_TIMEOUT_S if by_model else TIMEOUT_S
+    timeout_s = _number(given, "reward_timeout", "seconds, or null for no limit") or None
+    on_error: OnFailure = "zero" if value_at(verl, "reward.reward_manager.name") == "prime" else "raise"
+    asked = _failure(given)
+    return ScoringSpec(
+        timeout_s=timeout_s if "reward_timeout" in given else limit,
+        on_error=asked or on_error,
+        on_hang=asked or ("raise" if by_model else "zero"),
+        memory_gb=_number(given, "reward_memory", "GB"),
+    )
+
+
+def _by_model(verl: Tree) -> bool:
+    function = value_at(verl, "reward.custom_reward_function.path")
+    return bool(value_at(verl, "reward.reward_model.enable") and not function)
+
+
+def _number(given: Tree, name: str, unit: str) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise UserError(f"trinity_compat.{name} is {value!r}: write a number of {unit}")
+    return float(value)
+
+
+def _failure(given: Tree) -> OnFailure | None:
+    value = given.get("reward_failure")
+    if value is None or value in get_args(OnFailure):
+        return cast("OnFailure | None", value)
+    raise UserError(
+        f"trinity_compat.reward_failure is {value!r}: it may be zero, retry or raise",
+        hint=question(nearest(str(value), get_args(OnFailure))),
+    )
