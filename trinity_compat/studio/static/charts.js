@@ -26,6 +26,9 @@ const Charts = (() => {
     return size > 0 && size < 1e-3 ? value.toExponential(0) : String(+value.toPrecision(3));
   };
 
+  // The nodes of a fragment that the studio's own pages are made of.
+  const parsed = text => new DOMParser().parseFromString(text, "text/html").body.childNodes;
+
   // Exponential moving average, corrected for its start; gaps stay gaps.
   const smoothed = (values, weight) => {
     if (!weight) return values;
@@ -158,5 +161,5 @@ const Charts = (() => {
     });
     return pic;
   };
-  return { Curve, set, stack, el, svg, figure };
+  return { Curve, set, stack, el, svg, figure, parsed };
 })();
