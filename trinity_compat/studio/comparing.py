@@ -17,7 +17,7 @@ from trinity_compat.compare import inference
 from trinity_compat.compare.axes import Axis
 from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
 from trinity_compat.compare.configs import of_runs
-from trinity_compat.compare.html import as_html
+from trinity_compat.compare.html import as_html, drawn
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.verdict import Comparison, compare
@@ -26,7 +26,6 @@ from trinity_compat.secret import hidden, shown
 from trinity_compat.studio.experiences import index_of, read_group
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_named, page, studio_of
-from trinity_compat.studio.series import finite
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 _KEPT = 4
@@ -143,7 +142,7 @@ def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
 
 
 def curves(request: Request) -> JSONResponse:
-    """``?name=…``: name → x, the mean and the seeds of either side, the verdict."""
+    """``?name=…``: name → the metric, with what is drawn of it."""
     asked = asked_of(request)
     if asked is None:
         raise HTTPException(400, "The address names no two sides.")
@@ -151,12 +150,7 @@ def curves(request: Request) -> JSONResponse:
     wanted = set(request.query_params.getlist("name"))
     return JSONResponse(
         {
-            metric.name: {
-                "x": metric.xs,
-                "a": [finite(value) for value in metric.a.mean],
-                "b": [finite(value) for value in metric.b.mean],
-                "verdict": metric.verdict,
-            }
+            metric.name: drawn(metric)
             for metric in made.metrics
             if metric.name in wanted
         }

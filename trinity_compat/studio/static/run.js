@@ -1,7 +1,7 @@
 "use strict";
 // One run, live: what the page was made with, then server-sent events.
 addEventListener("DOMContentLoaded", async () => {
-  const { el, figure, parsed, Curve, stack } = Charts;
+  const { el, figure, parsed, sum, palette, Curve, stack } = Charts;
   const at = id => document.getElementById(id);
   const live = at("live"), job = live.dataset.job;
   const points = new Map();               // metric → Map(step → value)
@@ -49,7 +49,7 @@ addEventListener("DOMContentLoaded", async () => {
   drawBuffer();
   // Metrics that a step brought for the first time: offered, and drawn if they belong to the page's choice.
   const meet = async names => {
-    for (const name of names) { known.add(name); at("names").append(new Option(name)); }
+    for (const name of names) { known.add(name); at("names").append(new Option(name, name)); }
     await load([...wanted(), ...inBuffer()].filter(name => !points.has(name)));
     wanted().forEach(draw);
     if (!chosen().length) at("charts").append(...ofPage().map(name => drawn.get(name).box));
@@ -69,10 +69,10 @@ addEventListener("DOMContentLoaded", async () => {
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`/seconds/${job}`)).json();
   const parts = [];
-  const colours = part => waiting.includes(part) ? "wait" : part === "other" ? "k8" : `k${parts.indexOf(part) % 7 + 1}`;
+  const colours = palette(parts, waiting);
   // Parts that never take a hundredth of a step would only fill the key: they count as other.
   const joined = of => {
-    const whole = Object.values(of).reduce((a, b) => a + b, 0), found = {};
+    const whole = sum(of), found = {};
     for (const part in of) {
       const name = parts.includes(part) || waiting.includes(part) || of[part] > whole / 100 ? part : "other";
       if (!parts.includes(name) && !waiting.includes(name)) parts.push(name);
@@ -87,20 +87,17 @@ addEventListener("DOMContentLoaded", async () => {
     }
     const order = Object.keys(sides).filter(side => sides[side].length).sort().reverse();
     const boxes = order.map(side => {
-      const rows = sides[side], total = of => Object.values(of).reduce((a, b) => a + b, 0);
-      const highest = Math.max(...rows.map(([, of]) => total(of))), box = el("div", undefined, "lane");
-      const mean = rows.reduce((sum, [, of]) => sum + total(of), 0) / rows.length;
-      const idle = rows.reduce((sum, [, of]) => sum + waiting.reduce((s, part) => s + (of[part] || 0), 0), 0) / rows.length;
-      const said = `${side}: ${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
-      box.append(el("h3", `${said} · steps ${rows[0][0]}–${rows.at(-1)[0]}, up to ${figure(highest)} s`), stack(rows, colours, highest, said));
+      const rows = sides[side], box = el("div", undefined, "lane"), head = el("h3", `${side} `);
+      const highest = Math.max(...rows.map(([, of]) => sum(of)));
+      const mean = rows.reduce((total, [, of]) => total + sum(of), 0) / rows.length;
+      const idle = rows.reduce((total, [, of]) => total + sum(waiting.map(part => of[part] || 0)), 0) / rows.length;
+      const said = `${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
+      head.append(el("span", `${said} · steps ${rows[0][0]}–${rows.at(-1)[0]}, up to ${figure(highest)} s`));
+      box.append(head, stack(rows, colours, highest, `${side}: ${said}`));
       return box;
     });
     at("lanes").replaceChildren(...(boxes.length ? boxes : [el("p", "No step has finished yet.", "dim")]));
-    at("lane-key").replaceChildren(...[...parts, "waiting"].map(part => {
-      const entry = el("span", part), mark = el("i", undefined, colours(part));
-      entry.prepend(mark);
-      return entry;
-    }));
+    at("lane-key").replaceChildren(...Charts.key([...parts, "waiting"], colours));
   };
   lane(first);
 
