@@ -41,7 +41,16 @@ PAGES = {
     "common word": "/experiences/large?text=bane",
     "rare word": "/experiences/large?text=needle{middle}",
     "phrase": '/experiences/large?text="bane%20diro"',
+    "word and bounds": "/experiences/large?text=bane&reward_min=0.9999",
+    "nothing, by age": "/experiences/large?reward_min=2",
+    "nothing, by length": "/experiences/large?reward_min=2&sort=length",
+    "one task": "/experiences/large?task=large%2077",
+    "pinned": "/experiences/large?pinned=on",
     "group": "/group/large?id={group}",
+    "configuration": "/configuration/large",
+    "choose": "/compare",
+    "compare": "/compare?a=large&b=large",
+    "answers": "/answers?a=large&b=large&task=large%2077",
 }
 
 

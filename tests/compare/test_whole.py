@@ -12,6 +12,7 @@ from builders import SCORE, run_of, seeds_at, seeds_with, with_metrics
 from recorded import assert_recorded
 from rich.console import Console
 
+from trinity_compat.compare.html import drawn
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.names import table
 from trinity_compat.compare.report import as_dict, as_markdown, print_text
@@ -83,6 +84,7 @@ def test_a_comparison_as_recorded(name):
     console = Console(file=io.StringIO(), width=150, highlight=False)
     print_text(found, console)
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
-    parts = [text, as_markdown(found), "\n".join(lines_of(rounded(as_dict(found, curves=True))))]
+    whole = as_dict(found) | {"metrics": [drawn(metric) for metric in found.metrics]}
+    parts = [text, as_markdown(found), "\n".join(lines_of(rounded(whole)))]
     file = "".join(char if char.isalnum() else "-" for char in name)
     assert_recorded(RECORDED / f"{file}.txt", "\n\n".join(parts) + "\n")

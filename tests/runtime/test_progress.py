@@ -131,10 +131,10 @@ def test_following_a_job_ends_with_it(spec, buffer):
     Path(spec.job_dir, "config").mkdir()
     spec.save(Path(spec.job_dir, "config", "run.json"))
     job, snapshot = status.read_job(Path(spec.job_dir))
-    assert status.is_live(snapshot)
+    assert status.is_live(snapshot.participants)
     for role, name in (("trainer", "host-12"), ("explorer", "explorer")):
         buffer.beat(role, name, state="done")
     out = io.StringIO()
     status.follow(job, out=out)
     assert "step 2/10" in out.getvalue()
-    assert not status.is_live(status.read_job(Path(spec.job_dir))[1])
+    assert not status.is_live(status.read_job(Path(spec.job_dir))[1].participants)

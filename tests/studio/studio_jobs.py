@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tokenizers import Tokenizer, models
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
@@ -30,16 +31,25 @@ def client_of(root: Path, **door) -> TestClient:
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 
-def make_job(root: Path, *, state: str = "done", steps: int = STEPS, evil: bool = True) -> Path:
-    """A job of ``steps`` trained steps of 4 groups of 3 answers; both sides say ``state``."""
-    spec = _files(root, evil=evil)
+def make_job(
+    root: Path,
+    *,
+    state: str = "done",
+    steps: int = STEPS,
+    evil: bool = True,
+    model: Path | None = None,
+    wobble: float = 0.0,
+) -> Path:
+    """A job of ``steps`` trained steps of 4 groups of 3 answers; both sides say ``state``. ``model``: the
+    folder of its tokenizer; ``wobble``: what its figures differ by from those of another."""
+    spec = _files(root, evil=evil, model=model)
     buffer = open_buffer(spec.database_url)
     events = EventFileWriter(str(root / "monitor" / "tensorboard" / "trainer"))
     for step in range(1, steps + 1):
         buffer.put_groups([_group(step, number, evil=evil) for number in range(GROUPS)])
         claim = buffer.claim_groups(GROUPS, owner="test", step=step)
         buffer.mark_trained(claim, step=step)
-        events.add_event(_event(step, train_step(buffer, step)))
+        events.add_event(_event(step, train_step(buffer, step, wobble=wobble)))
     events.close()
     buffer.publish_version(WeightVersion(steps, "/dev/shm/x", "0" * 32, 10))
     for role in ("trainer", "explorer"):
@@ -48,9 +58,12 @@ def make_job(root: Path, *, state: str = "done", steps: int = STEPS, evil: bool 
     return root
 
 
-def train_step(buffer, step: int) -> dict[str, float]:
+def train_step(buffer, step: int, *, wobble: float = 0.0) -> dict[str, float]:
     """What both sides log at the end of ``step``; the trainer's part."""
-    row = {"critic/score/mean": step / 10, "actor/entropy": float("nan") if step == 3 else 1 / step}
+    row = {
+        "critic/score/mean": step / 10 + wobble * (step % 5),
+        "actor/entropy": float("nan") if step == 3 else 1 / step,
+    }
     row |= {
         "timing_s/step": 4.0,
         "timing_s/gen": 1.0,
@@ -75,11 +88,13 @@ def _event(step: int, row: dict[str, float]) -> Event:
     return Event(step=step, wall_time=float(step), summary=Summary(value=values))
 
 
-def _files(root: Path, *, evil: bool) -> RunSpec:
+def _files(root: Path, *, evil: bool, model: Path | None) -> RunSpec:
     for name in ("config", "buffer", "log"):
         (root / name).mkdir(parents=True)
     url = f"sqlite:///{root / 'buffer' / 'experiences.db'}"
     verl = {"trainer": {"total_training_steps": STEPS}, "actor": {"optim": {"lr": 1e-6}}}
+    if model is not None:
+        verl["actor_rollout_ref"] = {"model": {"path": str(model)}}
     spec = RunSpec(str(root), url, verl, updates_per_step=2, total_steps=STEPS, sync=SyncSpec())
     spec.save(root / "config" / "run.json")
     record = {"script": "run.sh", "script_arguments": [], "where": "run.sh:3", "cwd": str(root.parent)}
@@ -95,6 +110,14 @@ def _files(root: Path, *, evil: bool) -> RunSpec:
     (root / "log" / "trainer.log").write_text(f"loading  0%\rloading 100%\n\x1b[31mred\x1b[0m\n{line}")
     (root / "log" / "explorer.log").write_text("explorer is here\n")
     return spec
+
+
+def make_tokenizer(folder: Path) -> Path:
+    """A tokenizer with a word for every id that an answer has."""
+    folder.mkdir()
+    words = {f"word{number} ": number for number in range(200)}
+    Tokenizer(models.WordLevel(words, unk_token="word0 ")).save(str(folder / "tokenizer.json"))
+    return folder
 
 
 def _finding(text: str) -> dict[str, object]:

@@ -5,22 +5,29 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from playwright.sync_api import expect, sync_playwright
 from studio_browser import axe, chromium, serving
-from studio_jobs import STEPS, make_job, train_step
+from studio_jobs import STEPS, make_job, make_tokenizer, train_step
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.cli import cli
+from trinity_compat.compare.html import as_html
+from trinity_compat.compare.options import CompareOptions
+from trinity_compat.compare.sources import read_side
+from trinity_compat.compare.verdict import compare
 
 pytestmark = pytest.mark.runtime
 PAGES = {
     "runs": "/",
     "run": "/run/toy/grpo",
     "finished": "/run/done",
+    "begins": "/run/begins",
     "configuration": "/configuration/toy/grpo",
     "experiences": "/experiences/toy/grpo?text=sort",
     "group": "/group/toy/grpo?id=2",
     "choose": "/compare",
-    "compare": "/compare?a=done&b=other",
+    "compare": "/compare?a=done&b=other&b=more",
     "answers": "/answers?a=done&b=other&task=toy/sort 1",
     "stop": "/stop/toy/grpo",
     "resume": "/resume/done",
@@ -34,10 +41,27 @@ _AXE = """axe.run(document, {resultTypes: ['violations']}).then(found => found.v
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     root = tmp_path_factory.mktemp("jobs")
-    make_job(root / "toy" / "grpo", state="running")
+    model = make_tokenizer(tmp_path_factory.mktemp("toy") / "model")
+    make_job(root / "toy" / "grpo", state="running", model=model)
     make_job(root / "done")
-    make_job(root / "other", evil=False)
+    make_job(root / "other", evil=False, wobble=0.1)
+    make_job(root / "more", evil=False, wobble=0.15)
+    make_job(root / "begins", state="running", steps=0)
     return root
+
+
+@pytest.fixture(scope="module")
+def reports(jobs, tmp_path_factory):
+    """Name → address of what ``compare`` and ``audit`` write as HTML."""
+    folder = tmp_path_factory.mktemp("reports")
+    a, b = (
+        read_side([jobs / name for name in side], side[0])
+        for side in (("done", "toy/grpo"), ("other", "more"))
+    )
+    (folder / "report.html").write_text(as_html(compare(a, b, CompareOptions())))
+    scripts = Path(__file__).parents[2] / "examples" / "verl_scripts"
+    CliRunner().invoke(cli, ["audit", str(scripts), "--format", "html", "-o", str(folder / "audit.html")])
+    return {path.stem: path.as_uri() for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +90,13 @@ def opened(browser, address):
         page = context.new_page()
         page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(address + path)
+        page.goto(path if path.startswith("file:") else address + path)
         if page.locator("#charts[data-address]").count():
             page.wait_for_selector("#charts[data-ready]")
         if page.locator("#live").count():
             page.wait_for_selector("#live[data-ready]")
             expect(page.locator(".log pre")).to_have_count(2)
+            expect(page.locator("#lanes > *").first).to_be_visible()
         return page
 
     yield go
@@ -83,13 +108,25 @@ def opened(browser, address):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_whole_safe_and_accessible(opened, name, size):
-    page = opened(PAGES[name], size)
+    is_whole(opened(PAGES[name], size), f"{name}-{size}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["report", "audit"])
+def test_a_report_is_whole_safe_and_accessible(opened, reports, name, size):
+    page = opened(reports[name], size)
+    for details in page.locator("details").all():
+        details.evaluate("each => each.open = true")
+    is_whole(page, f"{name}-{size}")
+
+
+def is_whole(page, picture):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("window.stolen") is None
     page.evaluate(axe())
     assert page.evaluate(_AXE) == []
     if folder := os.environ.get("STUDIO_SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"{name}-{size}.png", full_page=True)
+        page.screenshot(path=Path(folder) / f"{picture}.png", full_page=True)
 
 
 def test_a_step_that_ends_arrives_in_an_open_page(opened, jobs):
@@ -102,6 +139,22 @@ def test_a_step_that_ends_arrives_in_an_open_page(opened, jobs):
     with (jobs / "toy" / "grpo" / "log" / "trainer.log").open("a") as log:
         log.write("a new line <b>of text</b>\n")
     expect(page.locator(".log pre").first).to_contain_text("a new line <b>of text</b>")
+
+
+def test_a_page_opened_before_the_first_step_gets_its_curves_and_evaluations(opened, jobs):
+    buffer = open_buffer(f"sqlite:///{jobs}/begins/buffer/experiences.db")
+    buffer.log_metrics("trainer", 0, {"val-core/toy/acc/mean@1": 0.125})
+    page = opened("/run/begins")
+    expect(page.locator("#charts .chart")).to_have_count(1)
+    expect(page.locator("#evaluations tbody tr")).to_have_count(1)
+    for step in range(1, 4):
+        train_step(buffer, step)
+    expect(page.locator("#charts .chart h3").first).to_contain_text("critic/score/mean 0.3")
+    expect(page.locator("#charts .chart h3").last).to_contain_text("val-core/toy/acc/mean@1 0.15")
+    expect(page.locator("#evaluations tbody tr")).to_have_count(2)
+    expect(page.locator("#evaluations tbody td").first).to_have_text("0.15")
+    expect(page.locator("#buffer .chart")).to_have_count(1)
+    expect(page.locator("#names option[value='timing_s/step']")).to_have_count(1)
 
 
 def test_a_metric_is_added_smoothed_kept_and_taken_away(opened):

@@ -69,6 +69,23 @@ def test_bounds_task_and_search_select(index):
     assert len(everything(index, Wanted(text="answer5x2"))) == ANSWERS  # the beginning of a word
 
 
+@pytest.mark.parametrize("few", [0, 2000])  # rows that are looked up one by one
+def test_a_search_within_bounds_has_its_pages_either_way(index, monkeypatch, few):
+    monkeypatch.setattr("trinity_compat.studio.index._FEW", few)
+    found = everything(index, Wanted(text="sort answer*", least={"step": 3}, up=True))
+    assert [row["id"] for row in found] == list(range(2 * GROUPS * ANSWERS + 1, ALL + 1))
+    index.note(5, pinned=True, text="")
+    assert [row["id"] for row in everything(index, Wanted(text="sort", pinned=True))] == [5]
+    assert everything(index, Wanted(text="nowhere", pinned=True)) == []
+
+
+def test_the_kinds_are_those_of_the_rows_training_first(index):
+    with index.connected() as db:
+        db.execute("UPDATE rows SET kind = 'eval:1' WHERE id < 5")
+        db.execute("UPDATE rows SET kind = 'bench' WHERE id = 9")
+    assert index.kinds() == ["train", "bench", "eval:1"]
+
+
 @pytest.mark.parametrize(
     "text",
     ['"', "a AND", "NOT", "prompt:x", "(", "*", "a*b", '"a"" b', "^x", "-x", "{{", EVIL, "é 你好", "\\", "%"],

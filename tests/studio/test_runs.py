@@ -9,8 +9,9 @@ import time
 import pytest
 from studio_jobs import STEPS, client_of, make_job, train_step
 
-from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer import codec, open_buffer
 from trinity_compat.cli.run import command as run_command
+from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.studio.control import command_of
 from trinity_compat.studio.jobs import Jobs
@@ -56,7 +57,7 @@ def test_series_by_name_with_gaps_for_what_is_not_a_number(studio):
     assert found["series"]["critic/score/mean"] == [[1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4]]
     assert found["series"]["actor/entropy"][1][2] is None
     assert found["series"]["explorer/critic/score/mean"][1][0] == pytest.approx(1 / 9)
-    assert "nope" not in found["series"] and found["last"] == {"trainer": 4, "explorer": 4}
+    assert "nope" not in found["series"] and found["last"] == {"trainer": [4, 9], "explorer": [4, 4]}
 
 
 def test_a_step_s_seconds_with_the_waiting_apart(studio):
@@ -83,7 +84,7 @@ def events(found):
 
 def test_what_happens_reaches_an_open_page_once(tmp_path):
     root = make_job(tmp_path / "job", state="running")
-    watch = watch_of(tmp_path, trainer=STEPS, explorer=STEPS)
+    watch = watch_of(tmp_path, trainer=(STEPS, 10), explorer=(STEPS, 4))
     first = events(watch.look())
     assert first["now"]["step"] == STEPS and first["now"]["state"] == "running" and "rows" not in first
     buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
@@ -97,11 +98,35 @@ def test_what_happens_reaches_an_open_page_once(tmp_path):
 
 def test_a_resume_has_the_page_made_again(tmp_path):
     root = make_job(tmp_path / "job")
-    watch = watch_of(tmp_path, trainer=STEPS, explorer=STEPS)
+    watch = watch_of(tmp_path)
     watch.look()
     open_buffer(f"sqlite:///{root}/buffer/experiences.db").reconcile(step=2)
     assert "again" in events(watch.look())
-    assert watch.store.of(watch.job).last()["trainer"] == 2
+    assert watch.store.of(watch.job).last()["trainer"][0] == 2
+
+
+def test_the_figures_that_an_evaluation_adds_to_the_last_step_arrive(tmp_path):
+    root = make_job(tmp_path / "job", state="running", steps=4)
+    watch = watch_of(tmp_path)
+    watch.look()
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    row = dict(buffer.read_metrics("trainer"))[4]
+    buffer.log_metrics("trainer", 4, row | {"val-core/toy/acc/mean@1": 0.25})
+    ((step, told),) = events(watch.look())["rows"]["rows"]
+    assert step == 4 and told["val-core/toy/acc/mean@1"] == 0.25
+    assert "rows" not in events(watch.look())
+
+
+def test_a_look_reads_only_what_is_new(tmp_path, monkeypatch):
+    root = make_job(tmp_path / "job", state="running")
+    watch = watch_of(tmp_path)
+    watch.look()
+    read = []
+    monkeypatch.setattr(codec, "numbers", lambda text: read.append(text) or json.loads(text))
+    monkeypatch.setattr(JobDir, "load_spec", lambda job: pytest.fail("config/run.json has not changed"))
+    train_step(open_buffer(f"sqlite:///{root}/buffer/experiences.db"), STEPS + 1)
+    assert events(watch.look())["now"]["step"] == STEPS + 1
+    assert len(read) == 4  # of each side the last step that was known, and the new one
 
 
 def test_a_database_that_goes_away_is_told_and_does_not_end_the_page(tmp_path):

@@ -67,6 +67,8 @@ KIND_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id 
     ORDER BY g.task_no, g.id LIMIT :limit) ORDER BY e.group_id, e.run"""
 EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e
 WHERE e.id > :after_id AND e.response_ids IS NOT NULL ORDER BY e.id LIMIT :limit"""
+CHOSEN_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e
+WHERE e.id IN :ids AND e.response_ids IS NOT NULL"""
 DEPTH = """SELECT 'ready', count(*) FROM task_groups WHERE kind = :kind AND state = 'ready'
 UNION ALL SELECT 'trained', count(*) FROM task_groups WHERE kind = :kind AND state = 'trained'
 UNION ALL SELECT 'stale', count(*) FROM task_groups WHERE kind = :kind AND state = 'stale'

@@ -23,7 +23,7 @@ def command(job: Path, watch: bool | None) -> None:
     from trinity_compat.runtime.job import status
 
     found, snapshot = status.read_job(job)
-    if watch or (watch is None and sys.stdout.isatty() and status.is_live(snapshot)):
+    if watch or (watch is None and sys.stdout.isatty() and status.is_live(snapshot.participants)):
         click.echo(f"job        {found.root}")
         status.follow(found)
         found, snapshot = status.read_job(job)

@@ -1,18 +1,20 @@
-"""The HTML report: one offline file (no network, no library), curves drawn by a small script inside it."""
+"""The HTML report: one offline file, with the style and the charts of all our pages inside it."""
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from statistics import fmean
 from typing import Any
 
+from trinity_compat import web
 from trinity_compat.compare import breakdown
 from trinity_compat.compare.conclusion import key_metrics
-from trinity_compat.compare.report import as_dict, open_ends
-from trinity_compat.compare.verdict import Comparison
+from trinity_compat.compare.report import as_dict, metric_dict, open_ends
+from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 _MOST = 400  # points of a drawn curve: more than a screen shows, and a page of 10 000 steps stays small
 
@@ -23,8 +25,8 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | No
     ``config_diff``: rows of ``configs.of_runs``, None where a side's configuration is not known.
     """
     sides = (comparison.a, comparison.b)
-    data = as_dict(comparison, curves=True)
-    data["metrics"] = [_thinned(metric) for metric in data["metrics"]]
+    data = as_dict(comparison)
+    data["metrics"] = [drawn(metric) for metric in comparison.metrics]
     data["most"] = _MOST
     data["key"] = key_metrics(comparison)
     data["timing"] = [breakdown.timing(side) for side in sides]
@@ -33,19 +35,27 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | No
     data["open"] = open_ends(comparison)
     page = resources.files("trinity_compat.compare").joinpath("report.html").read_text(encoding="utf-8")
     title = html.escape(f"{comparison.a.label} against {comparison.b.label}")
-    return page.replace("__TITLE__", title).replace("__DATA__", json.dumps(data).replace("<", "\\u003c"))
+    parts = {
+        "__TITLE__": title,
+        "__STYLE__": web.style() + web.chart_style(),
+        "__CHARTS__": web.charts(),
+        "__DATA__": json.dumps(data).replace("<", "\\u003c"),
+    }
+    return re.sub("|".join(parts), lambda mark: parts[mark[0]], page)
 
 
-def _thinned(metric: dict[str, Any]) -> dict[str, Any]:
-    """The metric with curves of at most _MOST points, each the mean of its neighbours."""
-    size = -(-len(metric["x"]) // _MOST)
-    if size <= 1:
-        return metric
-    seeds = {side: [_means(run, size) for run in metric[side]] for side in ("a_seeds", "b_seeds")}
-    return {**metric, "x": _means(metric["x"], size), **seeds}
+def drawn(metric: MetricVerdict) -> dict[str, Any]:
+    """The metric with what ``Charts.pair`` draws: x and the values of each side's runs there, at most _MOST
+    points, each the mean of its neighbours."""
+    size = -(-len(metric.xs) // _MOST)
+    sides = {"a_seeds": metric.a.seeds, "b_seeds": metric.b.seeds}
+    seeds = {side: [_means(run, size) for run in runs] for side, runs in sides.items()}
+    return {**metric_dict(metric), "x": _means(metric.xs, size), **seeds}
 
 
 def _means(values: Sequence[float], size: int) -> list[float]:
+    if size <= 1:
+        return list(values)
     return [fmean(values[i : i + size]) for i in range(0, len(values), size)]
 
 

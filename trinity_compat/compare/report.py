@@ -151,7 +151,7 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
     return [head, "|---" * len(columns) + "|", *body]
 
 
-def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
+def as_dict(comparison: Comparison) -> dict[str, Any]:
     """Version 1 of the JSON form; NaN becomes null."""
     return {
         "version": 1,
@@ -162,7 +162,7 @@ def as_dict(comparison: Comparison, *, curves: bool = False) -> dict[str, Any]:
         "groups": [
             {"group": g, "counts": counts, "differs": names} for g, counts, names in group_rows(comparison)
         ],
-        "metrics": [_metric_dict(m, curves) for m in comparison.metrics],
+        "metrics": [metric_dict(m) for m in comparison.metrics],
         "only_a": comparison.only_a,
         "only_b": comparison.only_b,
         "notes": _footnotes(comparison),
@@ -176,7 +176,8 @@ def _side_dict(side: Side) -> dict[str, object]:
     }
 
 
-def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, object]:
+def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
+    """One metric of ``as_dict``."""
     d = metric.difference
     return {
         "name": metric.name,
@@ -201,7 +202,6 @@ def _metric_dict(metric: MetricVerdict, curves: bool) -> dict[str, object]:
         "parts": _parting_dict(metric),
         "distance": _finite(metric.area),
         "differs_in_meaning": metric.differs_in_meaning or None,
-        **({"x": metric.xs, "a_seeds": metric.a.seeds, "b_seeds": metric.b.seeds} if curves else {}),
     }
 
 

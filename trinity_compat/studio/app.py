@@ -20,6 +20,7 @@ from trinity_compat.secret import shown
 from trinity_compat.studio import comparing, control, experiences, live, runs
 from trinity_compat.studio.guard import Door, Guard
 from trinity_compat.studio.pages import HERE, Studio, page
+from trinity_compat.web import ASSETS
 
 
 def create_app(root: Path, door: Door) -> Starlette:
@@ -43,6 +44,7 @@ def create_app(root: Path, door: Door) -> Starlette:
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
+            Mount("/shared", StaticFiles(directory=ASSETS)),
         ],
         middleware=[Middleware(Guard, door=door)],
         exception_handlers={

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import get_args
 from urllib.parse import urlencode
 
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,7 +17,7 @@ from trinity_compat.compare import inference
 from trinity_compat.compare.axes import Axis
 from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
 from trinity_compat.compare.configs import of_runs
-from trinity_compat.compare.html import as_html
+from trinity_compat.compare.html import as_html, drawn
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.verdict import Comparison, compare
@@ -26,8 +25,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.secret import hidden, shown
 from trinity_compat.studio.experiences import index_of, read_group
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import page, studio_of
-from trinity_compat.studio.series import finite
+from trinity_compat.studio.pages import job_named, page, studio_of
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 _KEPT = 4
@@ -80,20 +78,11 @@ def _label(side: Sequence[Job]) -> str:
 def asked_of(request: Request) -> Asked | None:
     """None unless both sides name a job. Raises HTTPException 404 for one that is not there."""
     given = request.query_params
-    a, b = (tuple(_jobs(request, given, side)) for side in "ab")
+    names = (dict.fromkeys(given.getlist(side)) for side in "ab")
+    a, b = (tuple(job_named(request, name) for name in side) for side in names)
     axis = given.get("axis", "step")
     known = next((one for one in AXES if one == axis), AXES[0])
     return Asked(a, b, known) if a and b else None
-
-
-def _jobs(request: Request, given: QueryParams, side: str) -> list[Job]:
-    found = []
-    for name in dict.fromkeys(given.getlist(side)):
-        job = studio_of(request).jobs.get(name)
-        if job is None:
-            raise HTTPException(404, f"There is no job {name!r} below the studio's folder.")
-        found.append(job)
-    return found
 
 
 def comparison(request: Request) -> Response:
@@ -117,8 +106,6 @@ def comparison(request: Request) -> Response:
 
 def _found(made: Comparison, asked: Asked) -> dict[str, object]:
     first, *rest = headline(made)
-    metas = [side.runs[0].meta for side in (made.a, made.b)]
-    differences = of_runs(*metas)
     return {
         "labels": {"a": made.a.label, "b": made.b.label},
         "first": first,
@@ -126,11 +113,17 @@ def _found(made: Comparison, asked: Asked) -> dict[str, object]:
         "groups": group_rows(made),
         "curves": key_metrics(made),
         "names": [metric.name for metric in made.metrics],
-        "configuration": None if differences is None else [_masked(row) for row in differences],
+        "configuration": _differences(made),
         "tasks": _tasks(asked.a[0], asked.b[0]),
         "address": asked.address,
         "incomplete": inference.missing() or "",
     }
+
+
+def _differences(made: Comparison) -> list[dict[str, object]] | None:
+    """What differs in the configuration of the sides' first runs; None where it is not known."""
+    found = of_runs(*(side.runs[0].meta for side in (made.a, made.b)))
+    return None if found is None else [_masked(row) for row in found]
 
 
 def _masked(row: dict[str, object]) -> dict[str, object]:
@@ -149,7 +142,7 @@ def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
 
 
 def curves(request: Request) -> JSONResponse:
-    """``?name=…``: name → x, the mean and the seeds of either side, the verdict."""
+    """``?name=…``: name → the metric, with what is drawn of it."""
     asked = asked_of(request)
     if asked is None:
         raise HTTPException(400, "The address names no two sides.")
@@ -157,12 +150,7 @@ def curves(request: Request) -> JSONResponse:
     wanted = set(request.query_params.getlist("name"))
     return JSONResponse(
         {
-            metric.name: {
-                "x": metric.xs,
-                "a": [finite(value) for value in metric.a.mean],
-                "b": [finite(value) for value in metric.b.mean],
-                "verdict": metric.verdict,
-            }
+            metric.name: drawn(metric)
             for metric in made.metrics
             if metric.name in wanted
         }
@@ -175,10 +163,8 @@ def report(request: Request) -> Response:
     if asked is None:
         raise HTTPException(400, "The address names no two sides.")
     made = studio_of(request).comparisons.of(asked)
-    differences = of_runs(*(side.runs[0].meta for side in (made.a, made.b)))
-    masked = None if differences is None else [_masked(row) for row in differences]
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
-    return Response(as_html(made, config_diff=masked), media_type="text/html", headers=headers)
+    return Response(as_html(made, config_diff=_differences(made)), media_type="text/html", headers=headers)
 
 
 def same_task(request: Request) -> Response:

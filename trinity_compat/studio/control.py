@@ -20,12 +20,12 @@ from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.errors import UserError
+from trinity_compat.runtime.job.jobdir import side_locks
 from trinity_compat.secret import masked
 from trinity_compat.studio.guard import is_ours
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, page, studio_of
 
-_SIDES = ("train", "explore")
 _SPELLED = {"profiles": "profile", "sets": "set", "mains": "main"}  # options that can be given more than once
 
 
@@ -68,14 +68,13 @@ async def must_be_ours(request: Request) -> None:
 
 def holders(job: Job) -> list[int]:
     """The processes of this machine that hold the job's locks; [] where nobody does, or another machine."""
-    found = {pid for side in _SIDES if (pid := _holder(job, side)) is not None}
+    found = {pid for path in side_locks(job.dir) if (pid := _holder(path)) is not None}
     return sorted(found) if found and _is_here(job) else []
 
 
-def _holder(job: Job, side: str) -> int | None:
+def _holder(path: Path) -> int | None:
     """Who wrote its pid into a lock that is held. Read off the kernel's list: trying the lock would hold
     it, and a run that starts at that moment would be refused."""
-    path = job.dir.root.parent / ".locks" / f"{job.dir.root.name}.{side}"
     try:
         pid, inode = path.read_text().strip(), str(path.stat().st_ino)
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
 from starlette.concurrency import run_in_threadpool
@@ -27,7 +27,7 @@ from trinity_compat.studio.pages import job_of, page, reading
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")
 _TEXTS = """SELECT e.id, g.state, substr(e.prompt_text, 1, 2000), substr(e.response_text, 1, 600)
-FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id IN ({ids})"""
+FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id IN :ids"""
 _GROUP = """SELECT CAST(task AS TEXT), kind, state, explorer_step, task_no, key, use_count, size
 FROM task_groups WHERE id = :group_id"""
 _USES = "SELECT trainer_step FROM ledger_entries WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"
@@ -122,8 +122,8 @@ def _texts(job: Job, ids: Sequence[int]) -> dict[int, Row]:
     """id → its group's state now, and how its texts begin."""
     if not ids:
         return {}
-    statement = _TEXTS.format(ids=",".join(map(str, ids)))
-    found = job.database().run(lambda conn: conn.execute(sa.text(statement)).all(), write=False)
+    chosen = query(_TEXTS).bindparams(sa.bindparam("ids", expanding=True))
+    found = job.database().run(lambda conn: conn.execute(chosen, {"ids": ids}).all(), write=False)
     return {
         row[0]: {"state": row[1], "prompt": _end(row[2] or "", 220), "response": row[3] or ""}
         for row in found
@@ -216,7 +216,7 @@ def selection(request: Request) -> Response:
     wanted = wanted_of(request.query_params)
     form = request.query_params.get("format", "jsonl")
     name = f"{job.name.replace('/', '-')}-experiences.{form}"
-    headers = {"content-disposition": f"attachment; filename*=UTF-8''{export.safe_name(name)}"}
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     if form == "jsonl":
         lines = export.json_lines(export.chosen(job, index, wanted))
         return StreamingResponse(lines, media_type="application/jsonl", headers=headers)

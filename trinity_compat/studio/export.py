@@ -7,22 +7,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
 
 from trinity_compat.buffer import codec, groups
-from trinity_compat.buffer.queries import EXPERIENCES, query
+from trinity_compat.buffer.queries import CHOSEN_EXPERIENCES, query
 from trinity_compat.studio.index import SORTS, Index, Row, Wanted
 from trinity_compat.studio.jobs import Job
 
 _PAGE = 200
 _CHUNK = 1 << 18  # bytes
-
-
-def safe_name(name: str) -> str:
-    """``name`` in a header."""
-    return quote(name, safe="")
+_CHOSEN = query(CHOSEN_EXPERIENCES).bindparams(sa.bindparam("ids", expanding=True))
 
 
 def chosen(job: Job, index: Index, wanted: Wanted) -> Iterator[list[Row]]:
@@ -37,12 +32,9 @@ def chosen(job: Job, index: Index, wanted: Wanted) -> Iterator[list[Row]]:
 
 
 def _whole(job: Job, ids: list[int]) -> dict[int, Row]:
-    def read(conn: sa.Connection) -> list[groups.Row]:
-        binds = ({"after_id": number - 1, "limit": 1} for number in ids)
-        return [row for bind in binds for row in conn.execute(query(EXPERIENCES), bind)]
-
-    # What was pruned has no texts and tokens: the row behind it came in its place, and is left out.
-    return {row[1]: _plain(row) for row in job.database().run(read, write=False) if row[1] in ids}
+    """id → texts, tokens, figures; what was pruned is left out."""
+    rows = job.database().run(lambda conn: conn.execute(_CHOSEN, {"ids": ids}).all(), write=False)
+    return {row[1]: _plain(row) for row in rows}
 
 
 def _plain(row: groups.Row) -> Row:

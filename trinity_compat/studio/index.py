@@ -42,6 +42,13 @@ FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after O
 _LAST = "SELECT coalesce(max(id), 0) FROM experiences"
 # The first group's birth tells one database from another; groups are never deleted.
 _IDENTITY = "SELECT written_at FROM task_groups ORDER BY id LIMIT 1"
+# SELECT DISTINCT would read every row: a step from one kind to the next instead.
+_KINDS = """WITH RECURSIVE next(kind) AS (SELECT min(kind) FROM rows UNION ALL
+    SELECT (SELECT min(kind) FROM rows WHERE kind > next.kind) FROM next WHERE next.kind IS NOT NULL)
+SELECT kind FROM next WHERE kind IS NOT NULL"""
+_HITS = "texts CROSS JOIN rows r ON r.id = texts.rowid"
+_AMONG_HITS = "r.id IN (SELECT rowid FROM texts WHERE rowid = r.id AND texts MATCH ?)"
+_FEW = 2000  # rows
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
 PAGE = 30
@@ -145,26 +152,32 @@ class Index:
 
     def page(self, wanted: Wanted, *, limit: int = PAGE) -> list[Row]:
         """``limit`` rows of the selection in its order; one more, where there is a next page."""
-        column = SORTS[wanted.sort] if not wanted.text else "id"
         where, values = _conditions(wanted)
-        if wanted.after is not None:
-            where.append(f"(r.{column}, r.id) {'>' if wanted.up else '<'} (?, ?)")
-            values += wanted.after
-        order = "ASC" if wanted.up else "DESC"
-        # Of a search the hits come in order of id by themselves: the first ones are enough.
-        source = "texts CROSS JOIN rows r ON r.id = texts.rowid" if wanted.text else "rows r"
-        by = "texts.rowid" if wanted.text else f"r.{column} {order}, r.id"
-        statement = f"""SELECT r.*, coalesce(n.pinned, 0) AS pinned, coalesce(n.note, '') AS note
-            FROM {source}
-            LEFT JOIN notes n ON n.id = r.id WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
         with self.connected() as db:
             db.row_factory = sqlite3.Row
+            source, column = "rows r", SORTS[wanted.sort]
+            if wanted.pinned:
+                source = "notes n CROSS JOIN rows r ON r.id = n.id"
+            if wanted.text:
+                few = wanted.pinned or _are_few(db, where, values)
+                source, column = source if few else _HITS, "id"
+                where.append(_AMONG_HITS if few else "texts MATCH ?")
+                values.append(search_words(wanted.text))
+            if wanted.after is not None:
+                where.append(f"(r.{column}, r.id) {'>' if wanted.up else '<'} (?, ?)")
+                values += wanted.after
+            noted = "" if wanted.pinned else "LEFT JOIN notes n ON n.id = r.id"
+            order = "ASC" if wanted.up else "DESC"
+            # Hits come in order of id by themselves: the first ones are enough.
+            by = "texts.rowid" if source is _HITS else f"r.{column} {order}, r.id"
+            statement = f"""SELECT r.*, coalesce(n.pinned, 0) AS pinned, coalesce(n.note, '') AS note
+                FROM {source} {noted} WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
             return [dict(row) for row in db.execute(statement, [*values, limit + 1])]
 
     def kinds(self) -> list[str]:
         """``train`` first, then evaluations."""
         with self.connected() as db:
-            found = [row[0] for row in db.execute("SELECT DISTINCT kind FROM rows")]
+            found = [row[0] for row in db.execute(_KINDS)]
         return sorted(found, key=lambda kind: (kind != "train", kind))
 
     def over_time(self, kind: str, task: str) -> list[Row]:
@@ -197,6 +210,12 @@ class Index:
             db.execute("DELETE FROM notes WHERE id = ?", (number,))
             if pinned or text:
                 db.execute("INSERT INTO notes VALUES (?, ?, ?)", (number, pinned, text))
+
+
+def _are_few(db: sqlite3.Connection, where: Sequence[str], values: Sequence[object]) -> bool:
+    """Whether the bounds alone leave so few rows that each can be looked up in the full-text index."""
+    statement = f"SELECT count(*) FROM (SELECT 1 FROM rows r WHERE {' AND '.join(where)} LIMIT {_FEW + 1})"
+    return int(db.execute(statement, list(values)).fetchone()[0]) <= _FEW
 
 
 def _done(db: sqlite3.Connection) -> int:
@@ -239,11 +258,9 @@ def search_words(text: str) -> str:
 
 
 def _conditions(wanted: Wanted) -> tuple[list[str], list[object]]:
+    """The selection but for its text, as SQL and its values."""
     where = ["r.kind = ?"]
     values: list[object] = [wanted.kind]
-    if wanted.text:
-        where.append("texts MATCH ?")
-        values.append(search_words(wanted.text))
     if wanted.task:
         where.append("r.task = ?")
         values.append(wanted.task)

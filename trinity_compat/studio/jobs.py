@@ -25,12 +25,18 @@ class Job:
         self.name = name
         self.dir = JobDir(root)
         self._opened: tuple[str, ReadOnlyDatabase, SqlBuffer] | None = None
+        self._read: tuple[tuple[int, int, int], RunSpec] | None = None
 
     @property
     def spec(self) -> RunSpec:
-        """Read anew each time: a resume writes it again. Raises UserError where it cannot be read."""
+        """Read again when its file has changed: a resume writes it anew. Raises UserError where it cannot
+        be read."""
         try:
-            return self.dir.load_spec()
+            found = self.dir.spec_path.stat()
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._read is None or self._read[0] != stamp:
+                self._read = (stamp, self.dir.load_spec())
+            return self._read[1]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"config/run.json of {self.name} cannot be read: {error}") from error
 

@@ -18,11 +18,11 @@ from trinity_compat.secret import shown
 from trinity_compat.studio import lanes, logs, state
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, studio_of
-from trinity_compat.studio.series import Metrics, Store, public
+from trinity_compat.studio.series import FiniteRow, Metrics, Seen, Store, public
 
 LOOK_EVERY_S = 1.0
 _SILENT_LOOKS = 15  # after as many a comment keeps the connection open
-Rows = Mapping[str, Sequence[tuple[int, dict[str, float | None]]]]
+Rows = Mapping[str, Sequence[tuple[int, FiniteRow]]]
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Watch:
     job: Job
     store: Store
     history: int
-    seen: dict[str, int]
+    seen: dict[str, Seen]
     logs_at: dict[str, int] = field(default_factory=dict)
     told: dict[str, object] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class Watch:
         try:
             with self.job.database().at_once():
                 metrics = self.store.of(self.job)
-                events = [("now", state.now(self.job)), *self._rows(metrics)]
+                events = [("now", state.now(self.job, metrics)), *self._rows(metrics)]
             self.told.pop("problem", None)
         except Exception as error:  # the next look may do better
             events = [("problem", shown(str(error)))]
@@ -57,17 +57,13 @@ class Watch:
         if metrics.history != self.history:
             self.history, self.seen = metrics.history, metrics.last()
             return [("again", metrics.history)]
-        new = {
-            role: [(step, row) for step, row in rows if step > self.seen.get(role, -1)]
-            for role, rows in metrics.after(self.seen).items()
-        }
+        new = metrics.after(self.seen)
         self.seen |= metrics.last()
-        new = {role: rows for role, rows in new.items() if rows}
         trainer = {name for row in metrics.rows.get("trainer", {}).values() for name in row}
         return [("rows", {"rows": _named(new, trainer), "seconds": seconds(new)})] if new else []
 
 
-def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, dict[str, float | None]]]:
+def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, FiniteRow]]:
     return [
         (step, {public(role, name, trainer): value for name, value in row.items()})
         for role, found in rows.items()
@@ -87,12 +83,12 @@ def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
 
 
 def events(request: Request) -> StreamingResponse:
-    """``?history=H&last=ROLE:STEP…``: what the page has already."""
+    """``?history=H&last=ROLE:STEP:FIGURES…``: what the page has already."""
     seen = {}
     for text in request.query_params.getlist("last"):
-        role, _, step = text.rpartition(":")
-        if step.lstrip("-").isdecimal():
-            seen[role] = int(step)
+        role, *newest = text.rsplit(":", 2)
+        if len(newest) == 2 and all(number.isdecimal() for number in newest):
+            seen[role] = (int(newest[0]), int(newest[1]))
     history = request.query_params.get("history", "0")
     watch = Watch(job_of(request), studio_of(request).store, int(history) if history.isdecimal() else 0, seen)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

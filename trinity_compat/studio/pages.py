@@ -79,7 +79,11 @@ def studio_of(request: Request) -> Studio:
 
 def job_of(request: Request) -> Job:
     """The job that the address names. Raises HTTPException 404."""
-    name = request.path_params["job"]
+    return job_named(request, request.path_params["job"])
+
+
+def job_named(request: Request, name: str) -> Job:
+    """The studio's job of that name. Raises HTTPException 404."""
     job = studio_of(request).jobs.get(name)
     if job is None:
         raise HTTPException(404, f"There is no job {name!r} below the studio's folder.")

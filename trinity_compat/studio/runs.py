@@ -12,7 +12,7 @@ from trinity_compat.secret import hidden, shown
 from trinity_compat.studio import lanes, live, state
 from trinity_compat.studio.pages import job_of, page, reading, studio_of
 
-# Shown first, those that the run has.
+# Shown first, those that the run has, before its evaluations' scores.
 _CURVES = (
     "critic/score/mean",
     "response_length/mean",
@@ -25,6 +25,7 @@ _CURVES = (
 )
 _BUFFER = ("buffer/ready", "buffer/claimed", "buffer/stale", "buffer/void")
 _LANE_STEPS = 60
+_EVALUATIONS = 20
 _RECORDS = ("trinity.yaml", "verl.yaml", "launch.json")
 
 
@@ -51,20 +52,18 @@ def run(request: Request) -> Response:
 def _live(request: Request) -> Response:
     job = job_of(request)
     metrics = studio_of(request).store.of(job)
-    names = metrics.names()
     scores, evaluations = state.evaluations(metrics.rows.get("trainer", {}))
-    first = [name for name in _CURVES if name in names]
-    first += [name for name in scores if name.startswith("val-core")][:2]
+    shown = {"scores": scores, "evaluations": evaluations[:_EVALUATIONS]}
+    if "evaluations" in request.query_params:  # for a page that is open already
+        return page(request, "evaluations.html", shown)
     values = {
         "job": job,
-        "now": state.now(job),
-        "names": names,
-        "curves": first or names[:6],
-        "buffer": [name for name in _BUFFER if name in names],
-        "scores": scores,
-        "evaluations": evaluations[:20],
+        "now": state.now(job, metrics),
+        "names": metrics.names(),
+        "curves": _CURVES,
+        "buffer": _BUFFER,
     }
-    return page(request, "run.html", values)
+    return page(request, "run.html", values | shown)
 
 
 def metrics(request: Request) -> JSONResponse:

@@ -13,7 +13,8 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.studio.jobs import Job
 
 Row = dict[str, float]
-Series = dict[str, list[float | None]]
+FiniteRow = dict[str, float | None]
+Seen = tuple[int, int]  # a step, how many figures its row had
 
 _ROWS = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
 WHERE voided_in IS NULL AND step >= :first AND (role = 'trainer' OR role LIKE 'explorer%')
@@ -43,20 +44,24 @@ class Metrics:
         for role, step, text in conn.execute(query(_ROWS), {"first": first}):
             self.rows.setdefault(role, {})[step] = codec.numbers(text)
 
-    def last(self) -> dict[str, int]:
-        """Role → its newest step."""
-        return {role: max(rows) for role, rows in self.rows.items() if rows}
+    def last(self) -> dict[str, Seen]:
+        """Role → its newest step, and how many figures that has."""
+        steps = {role: max(rows) for role, rows in self.rows.items() if rows}
+        return {role: (step, len(self.rows[role][step])) for role, step in steps.items()}
 
-    def after(self, seen: Mapping[str, int]) -> dict[str, list[tuple[int, dict[str, float | None]]]]:
-        """Role → the rows from the step that was ``seen`` on (that one again: it may have grown)."""
-        return {
-            role: [
-                (step, {name: finite(value) for name, value in row.items()})
-                for step, row in sorted(rows.items())
-                if step >= seen.get(role, -1)
-            ]
-            for role, rows in self.rows.items()
-        }
+    def newest(self, role: str, count: int) -> list[tuple[int, Row]]:
+        """The last ``count`` rows of a role, oldest first."""
+        rows = self.rows.get(role, {})
+        return [(step, rows[step]) for step in sorted(rows)[-count:]]
+
+    def after(self, seen: Mapping[str, Seen]) -> dict[str, list[tuple[int, FiniteRow]]]:
+        """Role → the rows that are new since ``seen``; its last one again where figures were added."""
+        found: dict[str, list[tuple[int, FiniteRow]]] = {}
+        for role, rows in self.rows.items():
+            new = sorted(step for step in rows if (step, len(rows[step])) > seen.get(role, (-1, 0)))
+            if new:
+                found[role] = [(step, {k: finite(v) for k, v in rows[step].items()}) for step in new]
+        return found
 
     def names(self) -> list[str]:
         """Every series that ``series`` knows, sorted."""
@@ -94,9 +99,9 @@ def public(role: str, name: str, trainer: set[str]) -> str:
     return f"{role}/{name}" if role != "trainer" and (name in trainer or role != "explorer") else name
 
 
-def finite(value: float) -> float | None:
+def finite(value: float | None) -> float | None:
     """JSON has neither NaN nor infinities."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 class Store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -12,17 +11,16 @@ from trinity_compat.buffer import codec
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.queries import query
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.job.snapshot import Snapshot, age, label, read_snapshot
+from trinity_compat.runtime.job.snapshot import StepFigures, age, label, snapshot_of, training_rows
 from trinity_compat.runtime.job.status import is_live
 from trinity_compat.secret import shown
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.series import finite
+from trinity_compat.studio.series import Metrics, finite
 
 _SPARK = 120  # steps
 _LATEST = """SELECT step, CAST(metrics AS TEXT) FROM metrics
 WHERE role = 'trainer' AND voided_in IS NULL ORDER BY step DESC, history_id DESC LIMIT :limit"""
-_REWARD = ("critic/score/mean", "critic/rewards/mean")
-_TOKENS = ("perf/tokens_per_second", "perf/throughput")
+_PACE = 60  # newest rows that the live figures are taken from
 MEANS = {
     "running": "at work",
     "done": "trained all its steps",
@@ -49,11 +47,6 @@ class Summary:
     step_s: float | None = None
     seen_s: float | None = None
     problem: str = ""
-
-    @property
-    def share(self) -> float | None:
-        """Of all steps, 0 … 1."""
-        return min(1.0, self.step / self.total) if self.total else None
 
 
 class Summaries:
@@ -85,47 +78,37 @@ def _summary(job: Job) -> Summary:
     spec, buffer = job.spec, job.buffer()
     with job.database().at_once():
         people = buffer.participants()
-        rows = job.database().run(_latest, write=False)
-    rewards = [(step, value) for step, row in rows if (value := _first(row, _REWARD)) is not None]
-    last = rows[-1] if rows else (0, {})
+        rows = training_rows(job.database().run(_latest, write=False))
+    last = rows[-1] if rows else StepFigures(0)
+    rewards = tuple((row.step, value) for row in rows if (value := finite(row.reward)) is not None)
     return Summary(
         job.name,
         state_of(people),
-        last[0],
+        last.step,
         spec.total_steps,
         rewards[-1][1] if rewards else None,
-        tuple(rewards),
-        last[1].get("training/model_version_lag/mean"),
-        _first(last[1], _TOKENS),
-        last[1].get("timing_s/step"),
+        rewards,
+        finite(last.staleness),
+        finite(last.tokens_per_s),
+        finite(last.step_s),
         min((who.age_s for who in people), default=None),
     )
 
 
 def _latest(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
     found = conn.execute(query(_LATEST), {"limit": _SPARK}).all()
-    rows = [(int(step), codec.numbers(text)) for step, text in reversed(found)]
-    return [(step, row) for step, row in rows if step > 0 and any(not n.startswith("val-") for n in row)]
-
-
-def _first(row: Mapping[str, float], names: Sequence[str]) -> float | None:
-    found = next((row[name] for name in names if name in row), None)
-    return found if found is not None and math.isfinite(found) else None
+    return [(int(step), codec.numbers(text)) for step, text in reversed(found)]
 
 
 def state_of(people: Sequence[Participant]) -> str:
     """One word of MEANS."""
-    if _alive(people):
+    if is_live(people):
         return "running"
     states = {who.state for who in people}
     for word in ("failed", "stopped", "done"):
         if word in states:
             return word
     return "lost" if states else "new"
-
-
-def _alive(people: Sequence[Participant]) -> bool:
-    return is_live(Snapshot(None, 1, [], {}, people, None, 0))
 
 
 def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:
@@ -141,10 +124,10 @@ def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: 
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
 
 
-def now(job: Job) -> dict[str, object]:
-    """The live figures of one job, as JSON. Raises UserError or BufferError."""
-    snapshot = read_snapshot(job.buffer(), job.spec)
-    last = snapshot.rows[-1] if snapshot.rows else None
+def now(job: Job, metrics: Metrics) -> dict[str, object]:
+    """The live figures of one job, as JSON; ``metrics`` are up to date. Raises UserError or BufferError."""
+    snapshot = snapshot_of(job.buffer(), job.spec, metrics.newest("trainer", _PACE))
+    last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
     left = snapshot.left_s
     state = state_of(snapshot.participants)
     return {
@@ -154,16 +137,15 @@ def now(job: Job) -> dict[str, object]:
         "total": snapshot.total,
         "updates": snapshot.step * snapshot.updates_per_step,
         "left": age(left) if left is not None and state == "running" else "",
-        "reward": finite(last.reward) if last and last.reward is not None else None,
-        "lag": last.staleness if last else None,
-        "tokens": last.tokens_per_s if last else None,
-        "step_s": last.step_s if last else None,
+        "reward": finite(last.reward),
+        "lag": finite(last.staleness),
+        "tokens": finite(last.tokens_per_s),
+        "step_s": finite(last.step_s),
         "depth": dict(snapshot.depth),
         "version": snapshot.version,
         "checkpoint": job.dir.latest_checkpoint,
         "history": snapshot.history,
         "sides": [_side(who) for who in snapshot.participants],
-        "validation": {name: finite(value) for name, value in snapshot.validation.items()},
     }
 
 

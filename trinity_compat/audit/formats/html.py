@@ -12,6 +12,7 @@ from trinity_compat.audit.phrases import STATUS_MEANS, assignment, origin, plura
 from trinity_compat.audit.summary import OUTCOMES, Cause, Summary, name, outcome, summarise
 from trinity_compat.translate.explain import codes
 from trinity_compat.translate.model import Finding, Status
+from trinity_compat.web import style
 
 _FULL_LISTS_UP_TO = 20  # launches; beyond, keys that keep their meaning are only counted
 
@@ -22,7 +23,7 @@ def render(audit: Audit) -> str:
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_headline(summary)}</title><style>{CSS}</style></head><body><main>",
+        f"<title>{_headline(summary)}</title><style>{style()}{CSS}</style></head><body><main>",
         *_head(summary),
         *_not_read(audit),
         *_without_launch(audit),
@@ -213,7 +214,7 @@ def _places(places: tuple[str, ...]) -> str:
 
 
 def _status(status: Status) -> str:
-    return f'<span class="status s-{status.value}">{escape(STATUS_MEANS[status])}</span>'
+    return f'<span class="status {status.value.replace("_", "-")}">{escape(STATUS_MEANS[status])}</span>'
 
 
 def _css(label: str) -> str:

@@ -93,17 +93,29 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
     return target
 
 
-def _locks(job: JobDir) -> Path:
-    """Outside the job directory, so that a job can be renamed under its lock."""
-    folder = job.root.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def lock_path(job: JobDir, side: str) -> Path:
+    """The lock of ``side`` (train, explore, explore.N, bench, start), which holds its owner's pid. It lies
+    outside the job directory, so that a job can be renamed under its lock."""
+    return job.root.parent / ".locks" / f"{job.root.name}.{side}"
+
+
+def side_locks(job: JobDir) -> list[Path]:
+    """The locks of the job's sides, held or not. Not a bench's: a run starts anew beside one."""
+    sides = re.compile(re.escape(job.root.name) + r"\.(train|explore(\.\d+)?)")
+    found = lock_path(job, "train").parent.glob("*")
+    return sorted(path for path in found if sides.fullmatch(path.name))
+
+
+def _open_lock(job: JobDir, side: str) -> int:
+    path = lock_path(job, side)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 @contextlib.contextmanager
 def starting(job: JobDir) -> Iterator[None]:
     """One start at a time: waits for another one to have taken its sides and written what it leaves."""
-    handle = os.open(_locks(job) / f"{job.root.name}.start", os.O_RDWR | os.O_CREAT, 0o644)
+    handle = _open_lock(job, "start")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -119,27 +131,21 @@ def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool
     Yields whether another side is running already. The kernel drops the locks with the process.
     Raises UserError naming the process that holds a wanted side.
     """
-    folder = _locks(job)
     wanted = _SIDES.get(mode, ("explore", "train"))
     with contextlib.ExitStack() as held:
         for side in wanted:
             alone = explorer is None or side != "explore"
-            path = folder / f"{job.root.name}.{side}"
-            held.enter_context(_lock(path, job, side, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+            held.enter_context(_lock(job, side, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
             # Several explorers share the side, and each of them holds its own number.
             if not alone:
-                one = f"{side}.{explorer}"
-                held.enter_context(_lock(folder / f"{job.root.name}.{one}", job, one, fcntl.LOCK_EX))
-        mine = {f"{job.root.name}.{side}" for side in (*wanted, f"explore.{explorer}")}
-        sides = re.compile(re.escape(job.root.name) + r"\.(train|explore(\.\d+)?)")
-        others = [path for path in folder.iterdir() if sides.fullmatch(path.name) and path.name not in mine]
-        # A bench's lock is not among them: a run starts anew beside one.
-        yield any(_is_locked(path) for path in others)
+                held.enter_context(_lock(job, f"{side}.{explorer}", fcntl.LOCK_EX))
+        mine = {lock_path(job, side) for side in (*wanted, f"explore.{explorer}")}
+        yield any(_is_locked(path) for path in side_locks(job) if path not in mine)
 
 
 @contextlib.contextmanager
-def _lock(path: Path, job: JobDir, side: str, how: int) -> Iterator[None]:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+def _lock(job: JobDir, side: str, how: int) -> Iterator[None]:
+    handle = _open_lock(job, side)
     try:
         try:
             fcntl.flock(handle, how | fcntl.LOCK_NB)

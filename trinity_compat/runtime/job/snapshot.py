@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Participant
 from trinity_compat.spec import RunSpec
+
+Metrics = tuple[int, Mapping[str, float]]  # step, what a side logged of it
 
 _REWARD = ("critic/score/mean", "critic/rewards/mean")
 _STALENESS = ("training/model_version_lag/mean",)
@@ -39,7 +41,6 @@ class Snapshot:
     version: int | None
     history: int
     validation: Mapping[str, float] = field(default_factory=dict)
-    explorer_rows: Sequence[tuple[int, Mapping[str, float]]] = ()
 
     @property
     def step(self) -> int:
@@ -58,20 +59,28 @@ class Snapshot:
 
 def read_snapshot(buffer: Buffer, spec: RunSpec, *, after_step: int = -1) -> Snapshot:
     """Read the current history's state; trainer rows later than ``after_step`` only."""
-    metrics = buffer.read_metrics("trainer", after_step=after_step)
+    return snapshot_of(buffer, spec, buffer.read_metrics("trainer", after_step=after_step))
+
+
+def snapshot_of(buffer: Buffer, spec: RunSpec, metrics: Sequence[Metrics]) -> Snapshot:
+    """The current history's state, with trainer rows that the caller has read."""
     latest = buffer.latest_version()
     return Snapshot(
         total=spec.total_steps,
         updates_per_step=spec.updates_per_step,
-        # Step 0 and rows of figures of an evaluation alone are no training step.
-        rows=[_row(step, values) for step, values in metrics if step > 0 and _is_training(values)],
+        rows=training_rows(metrics),
         depth=buffer.depth(),
         participants=buffer.participants(),
         version=latest.version if latest else None,
         history=buffer.history(),
         validation=_last_validation(metrics),
-        explorer_rows=buffer.read_metrics("explorer", after_step=after_step),
     )
+
+
+def training_rows(metrics: Iterable[Metrics]) -> list[StepFigures]:
+    """The finished veRL steps among the trainer's rows, in their order. Step 0 and rows of an evaluation's
+    figures alone are no training step."""
+    return [_row(step, values) for step, values in metrics if step > 0 and _is_training(values)]
 
 
 def _is_training(values: Mapping[str, float]) -> bool:
@@ -94,7 +103,7 @@ def _first(values: Mapping[str, float], names: Sequence[str]) -> float | None:
     return next((values[name] for name in names if name in values), None)
 
 
-def _last_validation(metrics: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+def _last_validation(metrics: Sequence[Metrics]) -> dict[str, float]:
     for _, values in reversed(metrics):
         if found := {name: value for name, value in values.items() if name.startswith("val-core")}:
             return found

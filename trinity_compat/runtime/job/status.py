@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Participant
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.progress import Progress
@@ -33,9 +34,9 @@ def read_job(root: Path) -> tuple[JobDir, Snapshot]:
         buffer.close()
 
 
-def is_live(snapshot: Snapshot) -> bool:
+def is_live(participants: Iterable[Participant]) -> bool:
     """Whether any process of the job works, as far as its heartbeat tells."""
-    return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in snapshot.participants)
+    return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in participants)
 
 
 def follow(job: JobDir, *, out: TextIO | None = None) -> None:
@@ -45,7 +46,7 @@ def follow(job: JobDir, *, out: TextIO | None = None) -> None:
         contextlib.suppress(KeyboardInterrupt),
         Progress(spec, lambda: open_buffer(spec.database_url), out=out) as shown,
     ):
-        while shown.last is None or is_live(shown.last):
+        while shown.last is None or is_live(shown.last.participants):
             shown.update()
             time.sleep(_LOOK_S)
 

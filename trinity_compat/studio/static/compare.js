@@ -2,17 +2,14 @@
 // The curves of two sides, linked by one cursor.
 addEventListener("DOMContentLoaded", async () => {
   const at = id => document.getElementById(id);
-  const box = at("charts"), drawn = new Set();
-  const points = (xs, ys) => new Map(xs.map((x, index) => [x, ys[index]]));
+  const box = at("charts"), shown = new Set();
   const draw = async names => {
-    const query = names.map(name => `name=${encodeURIComponent(name)}`).join("&");
+    const query = new URLSearchParams(names.map(name => ["name", name]));
     const found = await (await fetch(`/curves?${box.dataset.address}&${query}`)).json();
     for (const name of names) {
-      const one = found[name];
-      if (!one || drawn.has(name)) continue;
-      drawn.add(name);
-      const series = [{ label: "A", colour: "--a", points: points(one.x, one.a) }, { label: "B", colour: "--b", points: points(one.x, one.b) }];
-      new Charts.Curve(box, name, series, { group: "sides", tag: one.verdict, onClose: () => drawn.delete(name) });
+      if (!found[name] || shown.has(name)) continue;
+      shown.add(name);
+      Charts.pair(box, found[name], { group: "sides", onClose: () => shown.delete(name) });
     }
   };
   await draw(JSON.parse(box.dataset.curves));

@@ -1,7 +1,7 @@
 "use strict";
 // One run, live: what the page was made with, then server-sent events.
 addEventListener("DOMContentLoaded", async () => {
-  const { el, figure, Curve, stack } = Charts;
+  const { el, figure, parsed, sum, palette, Curve, stack } = Charts;
   const at = id => document.getElementById(id);
   const live = at("live"), job = live.dataset.job;
   const points = new Map();               // metric → Map(step → value)
@@ -23,24 +23,41 @@ addEventListener("DOMContentLoaded", async () => {
     const series = [{ label: name, colour: "--c1", points: of(name) }];
     drawn.set(name, new Curve(at("charts"), name, series, { onClose: () => { drawn.delete(name); remember(); } }));
   };
-  // The reader's own choice of curves, by job.
+  // The reader's own choice of curves, by job; until there is one, the page's, of what the run has so far.
   const key = `curves:${job}`;
   const remember = () => { try { localStorage.setItem(key, JSON.stringify([...drawn.keys()])); } catch { /* not kept */ } };
-  const chosen = () => { try { return JSON.parse(localStorage.getItem(key)); } catch { return null; } };
+  const chosen = () => { try { return JSON.parse(localStorage.getItem(key)) || []; } catch { return []; } };
+  const known = new Set([...at("names").options].map(option => option.value));
+  const ofPage = () => {
+    const scores = [...known].filter(name => name.startsWith("val-core")).slice(0, 2);
+    const found = [...JSON.parse(live.dataset.curves).filter(name => known.has(name)), ...scores];
+    return found.length ? found : [...known].slice(0, 6);
+  };
+  const wanted = () => chosen().length ? chosen() : ofPage();
+  const inBuffer = () => JSON.parse(live.dataset.buffer).filter(name => known.has(name));
 
   // ---- curves ----
-  const names = chosen()?.length ? chosen() : JSON.parse(live.dataset.curves);
-  const inBuffer = JSON.parse(live.dataset.buffer);
-  ({ last, history } = await load([...names, ...inBuffer]));
-  names.forEach(draw);
-  const label = name => name.replace("buffer/", "");
-  if (inBuffer.length) {
-    const series = inBuffer.map((name, k) => ({ label: label(name), colour: `--c${k + 1}`, points: of(name) }));
-    buffer = new Curve(at("buffer"), "groups", series);
-  } else at("buffer").append(el("p", "No depth was recorded.", "dim"));
+  const drawBuffer = () => {
+    const series = inBuffer().map((name, k) => ({ label: name.replace("buffer/", ""), colour: `--c${k + 1}`, points: of(name) }));
+    buffer?.end();
+    at("buffer").replaceChildren();
+    if (series.length) buffer = new Curve(at("buffer"), "groups", series);
+    else at("buffer").append(el("p", "No depth was recorded yet.", "dim"));
+  };
+  ({ last, history } = await load([...wanted(), ...inBuffer()]));
+  wanted().forEach(draw);
+  drawBuffer();
+  // Metrics that a step brought for the first time: offered, and drawn if they belong to the page's choice.
+  const meet = async names => {
+    for (const name of names) { known.add(name); at("names").append(new Option(name, name)); }
+    await load([...wanted(), ...inBuffer()].filter(name => !points.has(name)));
+    wanted().forEach(draw);
+    if (!chosen().length) at("charts").append(...ofPage().map(name => drawn.get(name).box));
+    drawBuffer();
+  };
   at("add").addEventListener("change", async event => {
     const name = event.target.value;
-    if (![...at("names").options].some(option => option.value === name)) return;
+    if (!known.has(name)) return;
     event.target.value = "";
     await load([name]); draw(name); remember();
   });
@@ -52,10 +69,10 @@ addEventListener("DOMContentLoaded", async () => {
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`/seconds/${job}`)).json();
   const parts = [];
-  const colours = part => waiting.includes(part) ? "wait" : part === "other" ? "k8" : `k${parts.indexOf(part) % 7 + 1}`;
+  const colours = palette(parts, waiting);
   // Parts that never take a hundredth of a step would only fill the key: they count as other.
   const joined = of => {
-    const whole = Object.values(of).reduce((a, b) => a + b, 0), found = {};
+    const whole = sum(of), found = {};
     for (const part in of) {
       const name = parts.includes(part) || waiting.includes(part) || of[part] > whole / 100 ? part : "other";
       if (!parts.includes(name) && !waiting.includes(name)) parts.push(name);
@@ -70,20 +87,17 @@ addEventListener("DOMContentLoaded", async () => {
     }
     const order = Object.keys(sides).filter(side => sides[side].length).sort().reverse();
     const boxes = order.map(side => {
-      const rows = sides[side], total = of => Object.values(of).reduce((a, b) => a + b, 0);
-      const highest = Math.max(...rows.map(([, of]) => total(of))), box = el("div", undefined, "lane");
-      const mean = rows.reduce((sum, [, of]) => sum + total(of), 0) / rows.length;
-      const idle = rows.reduce((sum, [, of]) => sum + waiting.reduce((s, part) => s + (of[part] || 0), 0), 0) / rows.length;
-      const said = `${side}: ${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
-      box.append(el("h3", `${said} · steps ${rows[0][0]}–${rows.at(-1)[0]}, up to ${figure(highest)} s`), stack(rows, colours, highest, said));
+      const rows = sides[side], box = el("div", undefined, "lane"), head = el("h3", `${side} `);
+      const highest = Math.max(...rows.map(([, of]) => sum(of)));
+      const mean = rows.reduce((total, [, of]) => total + sum(of), 0) / rows.length;
+      const idle = rows.reduce((total, [, of]) => total + sum(waiting.map(part => of[part] || 0)), 0) / rows.length;
+      const said = `${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
+      head.append(el("span", `${said} · steps ${rows[0][0]}–${rows.at(-1)[0]}, up to ${figure(highest)} s`));
+      box.append(head, stack(rows, colours, highest, `${side}: ${said}`));
       return box;
     });
     at("lanes").replaceChildren(...(boxes.length ? boxes : [el("p", "No step has finished yet.", "dim")]));
-    at("lane-key").replaceChildren(...[...parts, "waiting"].map(part => {
-      const entry = el("span", part), mark = el("i", undefined, colours(part));
-      entry.prepend(mark);
-      return entry;
-    }));
+    at("lane-key").replaceChildren(...Charts.key([...parts, "waiting"], colours));
   };
   lane(first);
 
@@ -128,15 +142,24 @@ addEventListener("DOMContentLoaded", async () => {
   };
 
   // ---- what happens ----
-  const query = new URLSearchParams([["history", history], ...Object.entries(last).map(([role, step]) => ["last", `${role}:${step}`])]);
+  const seen = Object.entries(last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`]);
+  const query = new URLSearchParams([["history", history], ...seen]);
   const events = new EventSource(`/events/${job}?${query}`);
   const on = (name, act) => events.addEventListener(name, event => act(JSON.parse(event.data)));
   on("now", now => { at("problem").hidden = true; show(now); });
-  on("rows", ({ rows, seconds }) => {
+  const evaluate = async () => {
+    const answer = await fetch(`/run/${job}?evaluations=1`);
+    if (answer.ok) at("evaluations").replaceChildren(...parsed(await answer.text()));
+  };
+  on("rows", async ({ rows, seconds }) => {
     for (const [step, row] of rows) for (const name in row) if (points.has(name)) of(name).set(step, row[name]);
     drawn.forEach(chart => chart.update());
     buffer?.update();
     lane(seconds.sides);
+    const names = new Set(rows.flatMap(([, row]) => Object.keys(row)));
+    if ([...names].some(name => name.startsWith("val-"))) await evaluate();
+    const unknown = [...names].filter(name => !known.has(name));
+    if (unknown.length) await meet(unknown);
   });
   on("log", log);
   on("again", () => location.reload());  // a resume took steps back
