@@ -7,7 +7,6 @@ that were asked for); no response is ever given 0 in its place.
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import traceback
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from trinity_compat.errors import RunError
+from trinity_compat.buffer.images import opened
 from trinity_compat.explorer.tasks import to_json
 from trinity_compat.explorer.trajectory import Trajectory
 
@@ -106,7 +106,7 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
     prompt, response = torch.tensor([part.prompt_ids]), torch.tensor([part.response_ids], dtype=torch.long)
     ids = torch.cat([prompt, response], dim=1)
     fields = {
-        **copy.deepcopy(dict(task)),
+        **opened(task),  # a copy: a reward function may change what it is given
         "__num_turns__": part.num_turns,
         "tool_extra_fields": dict(part.extra),
     }
