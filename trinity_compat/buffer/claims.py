@@ -6,11 +6,11 @@ him out. The order of locks is claims before groups, everywhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, queries, states
+from trinity_compat.buffer import groups, media, queries, states
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
@@ -64,7 +64,11 @@ def _read(conn: sa.Connection, ask: Request, token: int) -> Claim:
     bind = {"token": token}
     rows = conn.execute(query(queries.CLAIMED_GROUPS), bind).all()
     members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind).all()
-    return Claim(token=token, owner=ask.owner, step=ask.step, groups=groups.assemble(rows, members))
+    data = {row[0]: bytes(row[1]) for row in conn.execute(query(queries.CLAIMED_MEDIA), bind)}
+    made = groups.assemble(rows, members)
+    if data:
+        made = tuple(replace(group, task=media.filled(group.task, data)) for group in made)
+    return Claim(token=token, owner=ask.owner, step=ask.step, groups=made)
 
 
 def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: float) -> int:

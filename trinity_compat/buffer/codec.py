@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trinity_compat.buffer.media import Media
 from trinity_compat.buffer.model import Experience
 
 _INT = np.dtype("<i4")
@@ -51,7 +52,7 @@ def unpack_mask(data: bytes | None, length: int) -> npt.NDArray[np.uint8]:
 
 def to_json(value: object) -> str:
     """JSON that both databases take: NaN becomes {"__float__": "nan"}, infinities
-    likewise, numpy becomes Python.
+    likewise, numpy becomes Python, ``Media`` their references.
 
     Raises TypeError for what JSON has no place for.
     """
@@ -66,6 +67,8 @@ def to_json(value: object) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
+    if isinstance(value, Media):
+        return value.reference
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT_NAME: str(value)}
     if isinstance(value, Mapping):

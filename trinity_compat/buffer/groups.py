@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, queries, states
+from trinity_compat.buffer import codec, media, queries, states
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
@@ -54,25 +55,46 @@ def experience_values(experience: Experience) -> Columns:
     }
 
 
-Prepared = tuple[Columns, list[Columns]]
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Column values of a group, of its experiences, and of what its task holds besides JSON."""
+
+    group: Columns
+    experiences: list[Columns]
+    media: list[Columns]
 
 
 def prepare(groups: Iterable[Group]) -> list[Prepared]:
     """Everything that needs no database, done before the transaction takes the write lock."""
-    return [(group_values(g), [experience_values(e) for e in g.experiences]) for g in groups]
+    return [
+        Prepared(group_values(g), [experience_values(e) for e in g.experiences], media_values(g))
+        for g in groups
+    ]
+
+
+def media_values(group: Group) -> list[Columns]:
+    """Column values of each distinct image or other piece of bytes in a group's task."""
+    by_digest = {each.digest: each.data for each in media.found(group.task)}
+    return [{"digest": digest, "data": data} for digest, data in by_digest.items()]
 
 
 def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, now: float) -> int:
     """Store what isn't there yet; returns how many groups were new."""
     new = 0
     rows: list[Columns] = []
-    for group, experiences in prepared:
-        values = {**group, "history": history, "now": now}
+    held: list[Columns] = []
+    for each in prepared:
+        values = {**each.group, "history": history, "now": now}
         group_id = conn.execute(query(queries.PUT_GROUP), values).scalar_one_or_none()
         if group_id is None:
             continue
         new += 1
-        rows.extend({**experience, "group_id": group_id} for experience in experiences)
+        rows.extend({**experience, "group_id": group_id} for experience in each.experiences)
+        held.extend({**piece, "group_id": group_id} for piece in each.media)
+    if held:
+        held.sort(key=lambda piece: str(piece["digest"]))  # two writers of the same ones wait in one order
+        conn.execute(query(queries.PUT_MEDIA), held)
+        conn.execute(query(queries.HOLD_MEDIA), held)
     if rows:
         conn.execute(query(queries.PUT_EXPERIENCES), rows)
         point("inside insert")

@@ -187,9 +187,19 @@ _LEASES = (
         PRIMARY KEY (kind, task_no))""",
 )
 
+_MEDIA = (
+    "CREATE TABLE media (digest TEXT PRIMARY KEY, data {bytes} NOT NULL)",
+    """CREATE TABLE group_media (
+        group_id {long} NOT NULL REFERENCES task_groups(id),
+        digest TEXT NOT NULL REFERENCES media(digest),
+        PRIMARY KEY (group_id, digest))""",
+    "CREATE INDEX media_groups ON group_media (digest)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "first schema", (*_TABLES, *_INDEXES, _LEDGER, *_FIRST_ROWS)),
     Migration(2, "pruned groups", ("ALTER TABLE task_groups ADD COLUMN pruned_at {double}",)),
     Migration(3, "leases of tasks", _LEASES),
+    Migration(4, "images of tasks", _MEDIA),
 )
 LATEST = MIGRATIONS[-1].number

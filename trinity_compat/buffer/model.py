@@ -45,7 +45,8 @@ class Group:
     """All n responses to one task: written in one transaction, claimed and trained whole.
 
     ``key`` makes writing idempotent: the same key twice stores one group.
-    ``task`` is the veRL dataset row (JSON): raw_prompt, data_source, reward_model, extra_info, index, …
+    ``task`` is the veRL dataset row: raw_prompt, data_source, reward_model, extra_info, index, …; JSON, and
+    ``Media`` where it holds images or bytes. A claim gives them back; other readings name them only.
     """
 
     key: str

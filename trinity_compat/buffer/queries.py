@@ -50,6 +50,9 @@ PUT_EXPERIENCES = """INSERT INTO experiences (group_id, run, reward, min_model_v
 VALUES (:group_id, :run, :reward, :min_model_version, :max_model_version, :num_turns, :metrics, :info,
     :prompt_text, :response_text, :prompt_ids, :response_ids, :response_mask, :logprobs)"""
 
+PUT_MEDIA = "INSERT INTO media (digest, data) VALUES (:digest, :data) ON CONFLICT DO NOTHING"
+HOLD_MEDIA = "INSERT INTO group_media (group_id, digest) VALUES (:group_id, :digest)"
+
 # -- reading ------------------------------------------------------------------------------------
 _GROUP = """g.id, g.key, g.task_no, CAST(g.task AS TEXT), g.explorer_step, g.kind, g.priority,
     g.use_count"""
@@ -60,6 +63,8 @@ _FIFO = "g.use_count, g.priority DESC, g.task_no, g.id"
 CLAIMED_GROUPS = f"SELECT {_GROUP} FROM task_groups g WHERE g.claim_token = :token ORDER BY {_FIFO}"
 CLAIMED_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM task_groups g JOIN experiences e ON e.group_id = g.id
 WHERE g.claim_token = :token ORDER BY e.group_id, e.run"""
+CLAIMED_MEDIA = """SELECT digest, data FROM media WHERE digest IN (
+    SELECT h.digest FROM group_media h JOIN task_groups g ON g.id = h.group_id WHERE g.claim_token = :token)"""
 KIND_GROUPS = f"""SELECT {_GROUP} FROM task_groups g
 WHERE g.kind = :kind AND g.state NOT IN ('void', 'stale') ORDER BY g.task_no, g.id LIMIT :limit"""
 KIND_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id IN (
@@ -237,6 +242,10 @@ PRUNE_GROUPS = """UPDATE task_groups SET pruned_at = :now WHERE pruned_at IS NUL
 PRUNE_EXPERIENCES = """UPDATE experiences SET prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
     response_ids = NULL, response_mask = NULL, logprobs = NULL
 WHERE response_ids IS NOT NULL AND group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"""
+
+DROP_HELD = "DELETE FROM group_media WHERE group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"
+DROP_MEDIA = "DELETE FROM media WHERE digest NOT IN (SELECT digest FROM group_media)"
+COUNT_MEDIA = "SELECT count(*), coalesce(sum(length(data)), 0) FROM media"
 
 
 def size_of(dialect: str) -> str:

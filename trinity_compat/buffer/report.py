@@ -105,13 +105,17 @@ class BufferReport:
 
     def prune(self, *, keep_steps: int) -> int:
         """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
-        evaluations as old, and of void and stale groups. Rewards, versions and the ledger stay. Returns
+        evaluations as old, and of void and stale groups; images that no other task names go. Rewards, versions and the ledger stay. Returns
         how many experiences. A later resume from before the pruned steps has their tasks made again."""
 
         def work(conn: sa.Connection) -> int:
+            # Writers hold it shared: none of them counts on an image that goes now.
+            conn.execute(query(queries.HISTORY + queries.for_update(self._db.dialect)))
             last = _rows(conn, queries.LEDGER_TOTALS)[0][2] or 0
             bind = {"upto": last - keep_steps, "now": self._db.now(conn)}
             conn.execute(query(queries.PRUNE_GROUPS), bind)
+            conn.execute(query(queries.DROP_HELD))
+            conn.execute(query(queries.DROP_MEDIA))
             return conn.execute(query(queries.PRUNE_EXPERIENCES)).rowcount
 
         return self._db.run(work)

@@ -14,7 +14,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
 from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
+from trinity_compat.buffer.images import opened
+from trinity_compat.buffer.media import image_count
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asked
 from trinity_compat.explorer.tasks import sampling_seed, to_json
@@ -24,20 +27,27 @@ from trinity_compat.explorer.trajectory import Job, Trajectory
 class EngineClient:
     """Stands where the loops expect veRL's LLMServerClient."""
 
-    def __init__(self, engine: Answers, rollout: Any) -> None:
-        self._engine = engine
+    def __init__(self, engine: Answers, rollout: Any, processor: Any = None) -> None:
+        self._engine, self._processor = engine, processor
         self._rollout = rollout
         self._count = 0
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
     ) -> TokenOutput:
-        """One turn. Raises ValueError for images, video or audio, and for a prompt that leaves no room."""
-        if any(media.get(kind) for kind in ("image_data", "video_data", "audio_data")):
-            raise ValueError("images, video and audio are not supported by the explorer yet")
+        """One turn. Raises ValueError for video or audio, and for a prompt that leaves no room."""
+        if any(media.get(kind) for kind in ("video_data", "audio_data")):
+            raise ValueError("video and audio are not supported by the explorer")
         self._count += 1
         sampling = self._turn(sampling_params, len(prompt_ids))
-        (future,) = await self._engine.submit([Request(f"turn-{self._count}", prompt_ids, sampling)])
+        request = Request(
+            f"turn-{self._count}",
+            qwen2_5_vl_dedup_image_tokens(prompt_ids, self._processor),  # vLLM writes them out itself
+            sampling,
+            {"image": media["image_data"]} if media.get("image_data") else {},
+            media.get("mm_processor_kwargs") or {},
+        )
+        (future,) = await self._engine.submit([request])
         (part,) = await future
         reason = "completed" if part.reason in ("stop", "length") else "aborted"
         return TokenOutput(token_ids=part.token_ids, log_probs=part.logprobs, stop_reason=reason)
@@ -64,22 +74,25 @@ class _Worker(AgentLoopWorker):
 class AgentLoops:
     """Runs jobs through the agent loop that the task, or the configuration, names."""
 
-    def __init__(self, config: Any, asked: Asked) -> None:
+    def __init__(self, config: Any, asked: Asked, processor: Any = None) -> None:
         rollout = config.actor_rollout_ref.rollout
-        self._asked, self._worker = asked, _Worker(untraced(config), EngineClient(asked, rollout))
+        self._asked = asked
+        self._worker = _Worker(untraced(config), EngineClient(asked, rollout, processor))
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: Job) -> list[Trajectory]:
         """n trajectories by seed, then the baseline. Raises what the loop or a tool raises."""
-        return list(await asyncio.gather(*(self._one(job, run) for run in range(job.answers))))
+        task = opened(job.task)
+        return list(await asyncio.gather(*(self._one(job, task, run) for run in range(job.answers))))
 
-    async def _one(self, job: Job, run: int) -> Trajectory:
+    async def _one(self, job: Job, task: Mapping[str, Any], run: int) -> Trajectory:
         sampling = {**job.sampling_of(run), "logprobs": True}
         about = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
-        fields = {"agent_name": self._default, **job.task}
+        fields = {"agent_name": self._default, **task}
         while True:
             try:
-                return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))
+                made = await self._worker._run_agent_loop(sampling, about, trace=False, **fields)
+                return trajectory(made, image_count(task.get("raw_prompt")))
             except asyncio.CancelledError:  # one of its turns was, by a change of weights
                 await self._asked.again()
 
@@ -90,8 +103,12 @@ def untraced(config: DictConfig) -> DictConfig:
     return cast(DictConfig, OmegaConf.merge(config, off))
 
 
-def trajectory(output: AgentLoopOutput) -> Trajectory:
-    """veRL's agent loop output, as the explorer keeps it."""
+def trajectory(output: AgentLoopOutput, images: int = 0) -> Trajectory:
+    """veRL's agent loop output, as the explorer keeps it. Raises ValueError when it has other than the
+    prompt's ``images``: the trainer would not find those of a tool."""
+    seen = len((output.multi_modal_data or {}).get("images") or ())
+    if seen != images:
+        raise ValueError(f"{seen - images} images come from a tool: only those of the prompt can be trained")
     extra = {name: value for name, value in output.extra_fields.items() if name != "raw_prompt"}
     return Trajectory(
         prompt_ids=list(output.prompt_ids),

@@ -29,11 +29,25 @@ class EngineDied(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …)."""
+    """``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …).
+    ``media`` is vLLM's ``multi_modal_data``; ``prompt_ids`` then have one placeholder for each image. Its
+    processor gets ``processor_kwargs``."""
 
     request_id: str
     prompt_ids: Sequence[int]
     sampling: Mapping[str, Any]
+    media: Mapping[str, Any] = field(default_factory=dict)
+    processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """As vLLM takes it (veRL's vllm_async_server.py: ``generate``, 0.9.1)."""
+        prompt: dict[str, Any] = {"prompt_token_ids": list(self.prompt_ids)}
+        if self.media:
+            prompt["multi_modal_data"] = dict(self.media)
+        if self.media and self.processor_kwargs:
+            prompt["mm_processor_kwargs"] = dict(self.processor_kwargs)
+        return prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +143,8 @@ class InProcessEngine:
 
     def _admit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            prompt = {"prompt_token_ids": list(request.prompt_ids)}
-            self._engine.add_request(request.request_id, prompt, sampling_params(request.sampling))
+            params = sampling_params(request.sampling)
+            self._engine.add_request(request.request_id, request.prompt, params)
 
     async def _drive(self) -> None:
         try:
@@ -150,7 +164,7 @@ class InProcessEngine:
 
     def _load(self, file: WeightFile) -> None:
         answers = self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
-        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._forget()
         check_loaded(answers)
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
@@ -158,8 +172,13 @@ class InProcessEngine:
 
     def _receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         answers = self._engine.collective_rpc("receive_broadcast", args=(meeting, first_rank))
-        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._forget()
         return list(answers)
+
+    def _forget(self) -> None:
+        """What former weights computed: keys and values, and what the vision tower made of images."""
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._engine.reset_encoder_cache()
 
     async def sleep(self) -> None:
         """vLLM has no sleep mode on a CPU, where there is no memory to hand over."""
@@ -194,11 +213,10 @@ class AsyncEngine:
         return [asyncio.ensure_future(self._answer(request)) for request in requests]
 
     async def _answer(self, request: Request) -> list[Completion]:
-        prompt = {"prompt_token_ids": list(request.prompt_ids)}
         final: Any = None
         try:
             params = sampling_params(request.sampling)
-            async for output in self._engine.generate(prompt, params, request.request_id):
+            async for output in self._engine.generate(request.prompt, params, request.request_id):
                 final = output
         except Exception as error:
             if self._engine.errored:
@@ -217,6 +235,7 @@ class AsyncEngine:
         try:
             answers = await self._engine.collective_rpc(method, args=args)
             await self._engine.reset_prefix_cache(reset_running_requests=True)
+            await self._engine.reset_encoder_cache()  # what the vision tower made of images
         finally:  # else what is in flight would never be answered, nor fail
             await self._engine.resume_generation()
         return answers

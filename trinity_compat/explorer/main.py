@@ -144,7 +144,13 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         test = HandoverTest(buffer, workers, probe.bound())
         router = await _reward_model(spec, buffer, heart)
         with closing(make_scorer(config, spec.scoring, router)) as scorer:
-            maker = GroupMaker(workers, scorer, tokenizer, newest_first=spec.replay is not None)
+            maker = GroupMaker(
+                workers,
+                scorer,
+                tokenizer,
+                newest_first=spec.replay is not None,
+                placeholders=_placeholders(processor),
+            )
             await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
     finally:
         workers.close()
@@ -171,12 +177,19 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         router = await _reward_model(spec, buffer, heart)
         with closing(make_scorer(config, spec.scoring, router)) as scorer:
-            maker = GroupMaker(workers, scorer, tokenizer)
+            maker = GroupMaker(workers, scorer, tokenizer, placeholders=_placeholders(processor))
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
         workers.close()
         trackers.close()
         buffer.close()
+
+
+def _placeholders(processor: Any) -> list[int]:
+    from verl.workers.rollout.utils import get_vision_placeholder_token_ids
+
+    ids: list[int] = get_vision_placeholder_token_ids(processor)
+    return ids
 
 
 async def _reward_model(spec: RunSpec, buffer: Buffer, heart: Heartbeat) -> str | None:

@@ -18,7 +18,8 @@ from trinity_compat.explorer.workers import Workers
 
 class GroupMaker:
     """``retries``: how often a task whose rollout failed is tried again before the run ends.
-    ``newest_first``: a group's priority is the version of the weights that made it."""
+    ``newest_first``: a group's priority is the version of the weights that made it. ``placeholders``: tokens
+    that stand for an image, hundreds in a row; the prompt's text shows one of them."""
 
     def __init__(
         self,
@@ -28,9 +29,11 @@ class GroupMaker:
         *,
         retries: int = 2,
         newest_first: bool = False,
+        placeholders: Sequence[int] = (),
     ) -> None:
         self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
         self._retries, self._newest_first = retries, newest_first
+        self._placeholders = frozenset(placeholders)
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place on every worker."""
@@ -106,12 +109,18 @@ class GroupMaker:
             reward=score.reward,
             min_model_version=first,
             max_model_version=last,
-            prompt_text=self._tokenizer.decode(part.prompt_ids),
+            prompt_text=self._tokenizer.decode(self._shown(part.prompt_ids)),
             response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
             num_turns=part.num_turns,
             metrics={**part.metrics, **of_failures(score)},
             info=score.info,
         )
+
+    def _shown(self, ids: Sequence[int]) -> list[int]:
+        before = [None, *ids]
+        return [
+            own for own, last in zip(ids, before, strict=False) if own != last or own not in self._placeholders
+        ]
 
 
 def rollout_failed(rollout: Rollout, job: Job, attempts: int) -> Exception:

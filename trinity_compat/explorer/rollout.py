@@ -226,7 +226,7 @@ class RolloutWorker:
         if self._agents is None:
             from trinity_compat.explorer.agents import AgentLoops
 
-            self._agents = AgentLoops(self._config, self._asked)
+            self._agents = AgentLoops(self._config, self._asked, self._model.processor)
         try:
             first = self._version
             async with asyncio.timeout(AGENT_TIMEOUT_S):
@@ -278,6 +278,8 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
 def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
     """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
     can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
+    from verl.workers.rollout.utils import get_vision_placeholder_token_ids
+
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":
         raise UserError(
@@ -285,7 +287,9 @@ def make_engine(config: Any, model: Any, device: str, index: int, *, shared: boo
             hint="write rollout.name=vllm",
         )
     arguments = arguments_for(config, model, device, index, shared=shared)
-    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer))
+    # A sampled placeholder has no image behind it: veRL bans them (vllm_async_server.py, 0.9.1).
+    banned = tuple(get_vision_placeholder_token_ids(model.processor))
+    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer), banned=banned)
     return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
 
 

@@ -6,7 +6,6 @@ Invariant: a reward is what the function returned, or 0 with its ``failure`` nam
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import traceback
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from trinity_compat.errors import RunError
+from trinity_compat.buffer.images import opened
 from trinity_compat.explorer.tasks import to_json
 from trinity_compat.explorer.trajectory import Trajectory
 
@@ -104,7 +104,7 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
     prompt, response = torch.tensor([part.prompt_ids]), torch.tensor([part.response_ids], dtype=torch.long)
     ids = torch.cat([prompt, response], dim=1)
     fields = {
-        **copy.deepcopy(dict(task)),
+        **opened(task),  # a copy: a reward function may change what it is given
         "__num_turns__": part.num_turns,
         "tool_extra_fields": dict(part.extra),
     }

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from trinity_compat.buffer.media import Media
 from trinity_compat.errors import UserError, Where
+from trinity_compat.buffer.images import kept
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class TaskOrder:
 
 
 class TaskStream:
-    """Tasks by number: rows of ``dataset``, as JSON."""
+    """Tasks by number: rows of ``dataset``, as JSON with ``Media`` for images and bytes."""
 
     def __init__(self, dataset: Any, order: TaskOrder) -> None:
         self._dataset = dataset
@@ -67,7 +69,7 @@ class TaskStream:
     def row(self, index: int) -> dict[str, Any]:
         """A row by its place in the dataset."""
         row = {k: v for k, v in self._dataset[index].items() if not isinstance(v, torch.Tensor)}
-        return {key: to_json(value, key) for key, value in row.items()}
+        return {key: to_json(kept(value), key) for key, value in row.items()}
 
     def __len__(self) -> int:
         return int(self.order.rows)
@@ -127,8 +129,9 @@ def _check_file(path: str, prompt_key: str) -> None:
 
 
 def to_json(value: Any, name: str) -> Any:
-    """Numpy, tensors and tuples to plain JSON values. Raises UserError for what JSON can't hold."""
-    if value is None or isinstance(value, bool | int | float | str):
+    """Numpy, tensors and tuples to plain JSON values; ``Media`` stays. Raises UserError for what else JSON
+    can't hold."""
+    if value is None or isinstance(value, bool | int | float | str | Media):
         return value
     if isinstance(value, np.generic):
         return value.item()
@@ -140,7 +143,7 @@ def to_json(value: Any, name: str) -> Any:
         return [to_json(part, name) for part in value]
     raise UserError(
         f"the dataset's field {name!r} holds a {type(value).__name__}, which the buffer can't store",
-        hint="images, video and audio are not supported yet; other fields: use strings, numbers, lists",
+        hint="use strings, numbers, lists; images where veRL's dataset has them",
     )
 
 

@@ -44,6 +44,7 @@ from trinity_compat.trainer.checkpoints import (
     release_marker,
     write_state,
 )
+from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -142,7 +143,9 @@ class StoredRollouts:
         # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
         greedy = [e for group in groups for e in group.experiences[n:]]
         out = to_dataproto([*sampled, *greedy], self.trainer.shape)
-        out.non_tensor_batch |= task_columns([*_repeated(groups, n), *(groups if greedy else ())])
+        answered = [*_repeated(groups, n), *(groups if greedy else ())]
+        self.trainer.multi_modal.add(out, [group.task for group in answered])
+        out.non_tensor_batch |= task_columns(answered)
         return out
 
     def _validation(self, batch: DataProto) -> DataProto:
@@ -241,6 +244,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self._marker, self._saved = HeldMarker(self._directory), 0
         rollout = self.config.actor_rollout_ref.rollout
         self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
+        self.multi_modal = MultiModal(self.config, self.tokenizer, self.processor)
 
     def _create_dataloader(self, *args: object) -> None:
         super()._create_dataloader(*args)
@@ -274,8 +278,9 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return self._validated[1]
 
     def response_logprobs(self, experience: Experience) -> list[float]:
-        """Of the current policy, float [R]; a row for every rank, one at a time."""
+        """Of the current policy, float [R]; a row for every rank, one at a time. The prompt has no images."""
         rows = to_dataproto([experience] * self.actor_rollout_wg.world_size, self.shape)
+        self.multi_modal.add(rows, [{"raw_prompt": []}] * len(rows))
         rows.meta_info = {
             "temperature": 1.0,
             "use_dynamic_bsz": False,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from trinity_compat.containers import Tree, section_at
@@ -18,6 +19,7 @@ from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, rele
 
 _ACTOR = "actor_rollout_ref.actor"
 _MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
+_FOR_IMAGES = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  # module → package
 
 
 def check(verl: Tree, record: LaunchRecord, *, cwd: Path) -> None:
@@ -90,7 +92,7 @@ def _check_engine(verl: Tree, record: LaunchRecord) -> None:
 
 
 def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
-    """Images, videos and audio have no place in the buffer."""
+    """Videos and audio have no place in the buffer; images need packages that veRL opens them with."""
     data = section_at(verl, "data")
     files = data.get("train_files")
     for text in files if isinstance(files, list | tuple) else [files]:
@@ -98,11 +100,22 @@ def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
         for key, default in _MEDIA.items():
             column = str(data.get(key) or default)
             if path.suffix == ".parquet" and path.is_file() and _holds(path, column):
-                raise UserError(
-                    f"data.train_files: {path} has {column} (data.{key}): the buffer holds text only",
-                    where=place(record, ("data.train_files",)),
-                    hint="train on a file without that column, or run on stock veRL",
-                )
+                _check_medium(key, f"{path} has {column} (data.{key})", place(record, ("data.train_files",)))
+
+
+def _check_medium(key: str, what: str, where: Where | None) -> None:
+    if key != "image_key":
+        raise UserError(
+            f"data.train_files: {what}: the buffer holds text and images only",
+            where=where,
+            hint="train on a file without that column, or run on stock veRL",
+        )
+    if missing := [package for module, package in _FOR_IMAGES.items() if not find_spec(module)]:
+        raise UserError(
+            f"data.train_files: {what}; veRL opens images with {' and '.join(missing)}, not installed here",
+            where=where,
+            hint=f"pip install {' '.join(missing)}",
+        )
 
 
 def _holds(path: Path, column: str) -> bool:

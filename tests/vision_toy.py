@@ -1,0 +1,110 @@
+"""A Qwen2.5-VL of half a million parameters, and a task with one or two coloured squares in each prompt.
+
+Needs torchvision and qwen-vl-utils, as every run with images does.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2VLImageProcessor,
+    Qwen2VLVideoProcessor,
+)
+
+from trinity_compat.runtime.toy import make_tokenizer
+
+MARKS = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+CHAT_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
+{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}\
+{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+COLOURS = {"red": (255, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 255), "white": (255, 255, 255)}
+
+
+def make_vision_toy(directory, *, rows=16):
+    """Write model/, data/train.parquet and data/val.parquet; returns ``directory``."""
+    write_rows(directory / "data" / "train.parquet", rows, seed=0)
+    write_rows(directory / "data" / "val.parquet", 4, seed=1)
+    write_model(directory / "model")
+    return directory
+
+
+def write_rows(path, count, *, seed):
+    """veRL's columns, the images as bytes; every fourth row has two images, every fourth none."""
+    rng = random.Random(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([_row(rng, index) for index in range(count)]), path)
+
+
+def _row(rng, index):
+    colours = rng.choices(list(COLOURS), k={3: 2, 2: 0}.get(index % 4, 1))
+    return {
+        "data_source": "toy/colours",
+        "prompt": [{"role": "user", "content": "<image>" * len(colours) + f"what {index}"}],
+        "images": [{"bytes": square(COLOURS[colour], index), "path": None} for colour in colours],
+        "reward_model": {"style": "rule", "ground_truth": " ".join(colours)},
+        "extra_info": {"index": index},
+    }
+
+
+def square(colour, index):
+    """A PNG; its size differs from row to row."""
+    out = io.BytesIO()
+    Image.new("RGB", (56 + 28 * (index % 3), 84), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+def write_model(path):
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": MARKS})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    torch.manual_seed(0)
+    model = Qwen2_5_VLForConditionalGeneration(_config(tokenizer)).float()
+    processor = Qwen2_5_VLProcessor(
+        image_processor=Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
+        video_processor=Qwen2VLVideoProcessor(),
+        tokenizer=tokenizer,
+        chat_template=CHAT_TEMPLATE,
+    )
+    for each in (model, tokenizer, processor):
+        each.save_pretrained(path)
+
+
+def _config(tokenizer):
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    text = {
+        "vocab_size": len(tokenizer) + 5,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+        "tie_word_embeddings": True,
+    }
+    vision = {
+        "depth": 2,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 2,
+        "out_hidden_size": 128,
+        "fullatt_block_indexes": [1],
+    }
+    marks = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    ids = zip(marks, tokenizer.convert_tokens_to_ids(MARKS[1:]), strict=True)
+    return Qwen2_5_VLConfig(
+        text_config=text | ends, vision_config=vision, tie_word_embeddings=True, **dict(ids), **ends
+    )

@@ -1,0 +1,90 @@
+"""Images and other bytes of a task: stored once under their digest, and named by it in the task's JSON.
+
+In memory a task holds ``Media``; its JSON holds ``{"__media__": SHA-256, "kind": …, "nbytes": …}`` in the
+same place. A group read back has the references, until ``filled`` puts the bytes in their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+NAME = "__media__"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """``data``: an image file as it is (``kind`` image), or what the row holds (``kind`` bytes)."""
+
+    data: bytes = field(repr=False)
+    kind: str = "bytes"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the data, in hexadecimal."""
+        return sha256(self.data).hexdigest()
+
+    @property
+    def reference(self) -> dict[str, object]:
+        """What stands for it in JSON."""
+        return {NAME: self.digest, "kind": self.kind, "nbytes": len(self.data)}
+
+
+def found(value: object) -> Iterator[Media]:
+    """Every one in a task."""
+    if isinstance(value, Media):
+        yield value
+    for part in _parts(value):
+        yield from found(part)
+
+
+def references(value: object) -> Iterator[str]:
+    """Digests that a task read from the buffer names."""
+    if is_reference(value):
+        yield value[NAME]
+        return
+    for part in _parts(value):
+        yield from references(part)
+
+
+def is_reference(value: Any) -> bool:
+    """Whether it stands for a ``Media``."""
+    return isinstance(value, Mapping) and isinstance(value.get(NAME), str)
+
+
+def filled(value: Any, data: Mapping[str, bytes]) -> Any:
+    """A copy of a task with ``Media`` where it names one. Raises KeyError for a digest that ``data`` lacks."""
+    if is_reference(value):
+        return Media(data[value[NAME]], value["kind"])
+    return replaced(value, lambda part: filled(part, data))
+
+
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of a container with each of its parts changed; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: change(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [change(part) for part in value]
+    return value
+
+
+def _parts(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, list | tuple):
+        yield from value
+
+
+def image_count(messages: object) -> int:
+    """How many images a chat names, wherever they lie (qwen_vl_utils' ``extract_vision_info``, 0.0.14)."""
+    if not isinstance(messages, list | tuple):
+        return 0
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    parts = [part for content in contents if isinstance(content, list | tuple) for part in content]
+    return sum(_shows_image(part) for part in parts)
+
+
+def _shows_image(part: Mapping[str, object]) -> bool:
+    return part.get("type") in ("image", "image_url") or "image" in part or "image_url" in part

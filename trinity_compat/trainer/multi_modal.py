@@ -1,0 +1,96 @@
+"""Pixels and positions of stored answers whose prompts have images: computed by veRL's own functions.
+
+The buffer holds the images as the data had them. What veRL's agent loop would have handed over beside the
+tokens (``multi_modal_inputs``, and position ids in the model's own dimensions) follows from them, the tokens
+and the processor, so it is computed here and never stored. verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopWorker
+from verl.utils.dataset.rl_dataset import get_dataset_class
+
+from trinity_compat.buffer.images import opened
+
+# What follows from the images alone: the same for all answers to a prompt. Other processors' inputs, as
+# Mllama's cross_attention_mask, follow from the tokens as well.
+_OF_IMAGES = {"pixel_values", "image_grid_thw", "images_seqlens", "mm_token_type_ids"}
+
+Inputs = dict[str, torch.Tensor]
+
+
+class MultiModal:
+    """For a model with a ``processor``; without one nothing is added."""
+
+    def __init__(self, config: DictConfig, tokenizer: Any, processor: Any) -> None:
+        self._worker = _Worker(config.data, tokenizer, processor)
+
+    def add(self, batch: DataProto, tasks: Sequence[Mapping[str, Any]]) -> None:
+        """Give each row of ``batch`` what its task's images make of it: ``multi_modal_inputs`` (pixel_values
+        float32 [patches, …], image_grid_thw int64 [images, 3], images_seqlens int64 [images], as the
+        processor has it) and ``position_ids`` (int64 [N, 4, P+R] where the model counts text, time, height
+        and width, else [N, P+R])."""
+        if self._worker.processor is None:
+            return
+        rows = zip(batch.batch["input_ids"].split(1), batch.batch["attention_mask"].split(1), strict=True)
+        known: dict[int, _Prompt] = {}
+        positions = []
+        for row, ((ids, attention), task) in enumerate(zip(rows, tasks, strict=True)):
+            prompt = known.setdefault(id(task), _Prompt(self._worker, task))
+            inputs = prompt.inputs(ids)
+            positions.append(self._worker.positions(ids, attention, inputs))
+            batch.non_tensor_batch["multi_modal_inputs"][row] = inputs
+        batch.batch["position_ids"] = torch.cat(positions)
+
+
+class _Worker(AgentLoopWorker):
+    """veRL's functions for one answer, without its servers and tools."""
+
+    def __init__(self, data: DictConfig, tokenizer: Any, processor: Any) -> None:
+        self.tokenizer, self.processor, self.data_config = tokenizer, processor, data
+        self.dataset_cls = get_dataset_class(data)
+        self.mm_processor_kwargs = data.get("mm_processor_kwargs", {})
+
+    def images(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As the agent loop took them from the prompt, resized as it did."""
+        made: dict[str, Any] = asyncio.run(AgentLoopBase.process_multi_modal_info(self, list(messages)))
+        return made
+
+    def inputs(self, ids: torch.Tensor, images: dict[str, Any]) -> Inputs:
+        """``ids`` int64 [1, P+R], padded."""
+        output = SimpleNamespace(multi_modal_data=images, mm_processor_kwargs=None)
+        made: Inputs = self._compute_multi_modal_inputs(output, ids)
+        return made
+
+    def positions(self, ids: torch.Tensor, attention: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+        """Takes what serves positions alone out of ``inputs``, as veRL does."""
+        made: torch.Tensor = self._compute_position_ids(ids, attention, inputs, self._get_mm_processor_kwargs())
+        return made
+
+
+class _Prompt:
+    """A task's images, opened and resized once for all its answers."""
+
+    def __init__(self, worker: _Worker, task: Mapping[str, Any]) -> None:
+        self._worker, self._task = worker, task
+        self._images: dict[str, Any] | None = None
+        self._shared: Inputs | None = None
+
+    def inputs(self, ids: torch.Tensor) -> Inputs:
+        """Of one answer: a dictionary of its own, with tensors that the others may share."""
+        if self._shared is not None:
+            return dict(self._shared)
+        if self._images is None:
+            self._images = self._worker.images(opened(self._task["raw_prompt"]))
+        made = self._worker.inputs(ids, self._images)
+        if made.keys() <= _OF_IMAGES:
+            self._shared = dict(made)
+        return made
