@@ -15,6 +15,7 @@ from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
+from trinity_compat.translate import supervised
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -39,6 +40,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     for way_back in WAYS_BACK:
         told.update(way_back(reading))
     told |= _passed(config)
+    told |= supervised.verl_keys(reading)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
         # Where the YAML says something else by now it was edited, and the edit wins.
         if told.get(key) == yaml_says:
@@ -55,6 +57,8 @@ def flavour_of(config: Mapping[str, object]) -> str:
 
 def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
     """Return r, the mini-batches of one veRL step, and how it is known."""
+    if supervised.schema_in(config) != "experience":
+        return 1, ""
     given = compat_of(config).get("updates_per_step")
     if given is not None:
         return _positive(given, "updates_per_step"), "trinity_compat.updates_per_step"

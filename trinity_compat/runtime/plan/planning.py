@@ -31,6 +31,7 @@ from trinity_compat.runtime.plan import (
     places,
     profiles,
     reward_model,
+    rows,
 )
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
@@ -75,9 +76,10 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
     composed = _composed(asked)
     job = JobDir(places.job_root(asked.trinity, options, cwd))
+    of_files = rows.of_run(asked.trinity, options, cwd)
     mode = options.mode or colocate.mode_of(asked.trinity, asked.device)
-    verl, notes = _fitted(composed, asked, job, mode)
-    spec = _spec(asked, verl, job, mode)
+    verl, notes = _fitted(composed, asked, job, mode, splits=of_files is None)
+    spec = replace(_spec(asked, verl, job, mode), rows=of_files)
     colocate.check(spec)
     return RunPlan(
         spec=spec,
@@ -136,8 +138,9 @@ def _composed(asked: _Asked) -> VerlView:
     return view
 
 
-def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
-    """The configuration for this job on this device, and what became of the launch's own values.
+def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode, *, splits: bool) -> Step:
+    """The configuration for this job on this device, and what became of the launch's own values. ``splits``:
+    whether the trainer shares its GPUs with an explorer.
 
     The order matters: the micro-batches are of all the GPUs that the launch names, so they come before the
     GPUs are split; and a job's folder is no path of the launch's."""
@@ -147,6 +150,8 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
+    if not splits:
+        return verl, [*notes, *more]
     reward = reward_model.placed(
         verl,
         asked.trinity,
