@@ -55,6 +55,51 @@ class ScoringSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The columns of a file's rows, and how they become a conversation: the fields of trinity-rft's
+    ``format`` (common/config.py: FormatConfig) that rows of files use, with its defaults."""
+
+    prompt_type: str = "messages"  # or plaintext
+    prompt_key: str = "prompt"
+    response_key: str = "response"
+    system_prompt_key: str | None = None
+    system_prompt: str | None = None
+    messages_key: str = "message"
+    tools_key: str = "tools"
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    enable_concatenated_multi_turn: bool = False
+    chat_template: str | None = None
+    enable_thinking: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSpec:
+    """Rows of files that are trained on without asking an explorer for answers.
+
+    ``schema``: sft, cpt or dpo. ``paths``: Parquet, JSON or JSON lines files, or one folder or name of a
+    dataset, of which ``split`` and ``subset`` are taken. Rows come in the order of the file, or by a
+    permutation of each epoch (``shuffle``, ``seed``); with ``whole_epochs`` an epoch's last rows that do not
+    fill a step are left out, else a step goes on into the next epoch. A row of more than ``max_length``
+    tokens is an error, or cut on the left or right (``truncation``). ``val_paths``: rows whose loss is
+    measured."""
+
+    schema: str
+    paths: tuple[str, ...]
+    split: str = "train"
+    subset: str | None = None
+    format: RowFormat = RowFormat()
+    shuffle: bool = False
+    seed: int = 42
+    sampler: Literal["trinity", "verl"] = "trinity"  # whose permutation
+    whole_epochs: bool = False
+    epochs: int = 1
+    max_length: int | None = None
+    truncation: Literal["error", "left", "right"] = "error"
+    val_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
 
@@ -78,6 +123,7 @@ class RunSpec:
     scoring: ScoringSpec = ScoringSpec()
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
+    rows: RowsSpec | None = None  # trained on in place of an explorer's answers
 
     def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
         """As JSON, with references to the environment for what looks like a secret; and the variables that a
@@ -106,9 +152,17 @@ class RunSpec:
             "checkpoints": tuple(data.get("checkpoints", ())),
             "replay": replay and ReplaySpec(**replay),
             "scoring": ScoringSpec(**data.get("scoring", {})),
+            "rows": _rows(data.get("rows")),
         }
         secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
         return cls(**{**data, **secrets, **sections})
+
+
+def _rows(data: Mapping[str, Any] | None) -> RowsSpec | None:
+    if data is None:
+        return None
+    lists = {name: tuple(data[name]) for name in ("paths", "val_paths")}
+    return RowsSpec(**{**data, **lists, "format": RowFormat(**data["format"])})
 
 
 def has_baseline(verl: Mapping[str, Any]) -> bool:

@@ -92,6 +92,7 @@ POLICY_LOSSES = [
     *_each("sft", None),
     *_each("sft_is", None),
     *_each("sft_phi", None, {"cutoff_prob": 0.3}),
+    *_each("dpo", None, {"beta": 0.5, "label_smoothing": 0.2}),
 ]
 
 ADVANTAGES = [

@@ -15,7 +15,7 @@ from verl.workers.utils.losses import ppo_loss
 from trinity_compat.algorithms import ALGORITHMS
 from trinity_compat.algorithms.chosen import verl_keys
 from trinity_compat.algorithms.model import AGGREGATIONS
-from trinity_compat.trainer.algorithms import aggregate, with_kl
+from trinity_compat.trainer.algorithms import aggregate, loss_function
 from trinity_compat.verl_config.pinned import compose_pinned
 
 ACTOR = {
@@ -53,7 +53,7 @@ def loss_of(section, batch="near"):
             for row, count in zip(log_prob, mask.sum(-1), strict=True)
         ]
     )
-    function = with_kl(partial(ppo_loss, config=actor), actor)
+    function = loss_function(partial(ppo_loss, config=actor), actor)
     loss, metrics = function(model_output={"log_probs": flat}, data=data)
     (gradient,) = torch.autograd.grad(loss, log_prob)
     return loss.item(), gradient, metrics

@@ -22,7 +22,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.algorithms import FUNCTIONS
 from trinity_compat.algorithms.chosen import PREFIX, verl_keys
-from trinity_compat.trainer.algorithms import aggregate
+from trinity_compat.trainer.algorithms import COLUMNS, aggregate
 from trinity_compat.verl_config.pinned import compose_pinned
 
 HERE = Path(__file__).parent
@@ -56,6 +56,7 @@ def policy_loss(arguments, batch, name):
     # As ppo_loss counts a mini-batch. One without a token is part of a larger one: alone, veRL divides by 0.
     counted = max(1, int(of["mask"].sum()))
     config.global_batch_info.update(dp_size=1, batch_num_tokens=counted, global_batch_size=len(of["mask"]))
+    config.__dict__[COLUMNS] = dict.fromkeys(FUNCTIONS["policy_loss_fn"][name].columns, of["ref"])
     loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_log_prob=of["old"],
         log_prob=of["log_prob"],

@@ -21,7 +21,8 @@ def row_of(name):
     told = verl_keys({"algorithm_type": name})
     made = [told["algorithm.adv_estimator"], told["actor_rollout_ref.actor.policy_loss.loss_mode"]]
     functions = [of[8:] if of.startswith("trinity_") else f"veRL {of}" for of in map(str, made)]
-    return ["on fresh answers" if name == "raft" else "yes", *functions, algorithm.kl_loss_fn]
+    runs = "on rows" if algorithm.of_files else "on fresh answers" if name == "raft" else "yes"
+    return [runs, *functions, algorithm.kl_loss_fn]
 
 
 def test_all_of_trinitys_algorithms_are_known():

@@ -37,6 +37,7 @@ def policy_loss(name, arguments, batch):
     loss, _ = made(POLICY_LOSS_FN, name, arguments)(
         logprob=of["log_prob"],
         old_logprob=of["old"],
+        ref_logprob=of["ref"],
         action_mask=of["mask"],
         advantages=of["advantages"],
     )

@@ -17,3 +17,14 @@ def test_the_recorded_numbers_are_what_trinity_gives(upstream):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == json.loads((ALGORITHMS / "numbers.json").read_text())
+
+
+def test_the_recorded_rows_are_what_trinitys_formatters_make(upstream, tmp_path):
+    from trinity_compat.runtime.toy import make_tokenizer
+
+    make_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    script = ALGORITHMS / "upstream_rows.py"
+    done = subprocess.run([upstream("0.6.0"), script, tmp_path], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == json.loads((ALGORITHMS / "rows.json").read_text())

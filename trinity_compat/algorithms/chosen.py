@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from trinity_compat.algorithms.kl import loss_keys
-from trinity_compat.algorithms.model import ALGORITHMS, FUNCTIONS, KINDS, Algorithm, Function, Kind
+from trinity_compat.algorithms.model import ALGORITHMS, FUNCTIONS, KINDS, Algorithm, Function, Kind, Schema
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
 
@@ -51,13 +51,26 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
 
 def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
     """Dotted keys of the pinned veRL for an ``algorithm`` section. Raises as ``choose``."""
-    functions = choose(section, skip)
+    functions = choose(_with_reference(section), skip)
     told: dict[str, object] = {}
     for chosen in functions.values():
         told |= _keys(chosen)
     if "policy_loss_fn" in functions:
         told[f"{_ACTOR}.loss_agg_mode"] = _aggregation(section, functions["policy_loss_fn"])
     return told
+
+
+def _with_reference(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """DPO compares with the reference model: Trinity takes no "none" for its KL term, and says k2 then
+    (algorithm.py: DPOAlgorithm.check_config)."""
+    without = section.get("kl_loss_fn") in ("none", None)
+    return {**section, "kl_loss_fn": "k2"} if section.get("algorithm_type") == "dpo" and without else section
+
+
+def schema_of(section: Mapping[str, Any]) -> Schema:
+    """The rows that an ``algorithm`` section trains on; an explorer's answers where it names no algorithm."""
+    found = ALGORITHMS.get(str(section.get("algorithm_type")))
+    return found.schema if found else "experience"
 
 
 def _algorithm(name: str) -> Algorithm:

@@ -10,23 +10,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 Tensor: TypeAlias = Any  # torch.Tensor, not imported
 Arguments: TypeAlias = Mapping[str, Any]
 Kind = Literal["advantage_fn", "policy_loss_fn", "kl_penalty_fn", "kl_loss_fn", "entropy_loss_fn"]
-KINDS: tuple[Kind, ...] = ("advantage_fn", "policy_loss_fn", "kl_penalty_fn", "kl_loss_fn", "entropy_loss_fn")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 # veRL 0.9.1's (workers/config/actor.py); Trinity has all but token-sum (algorithm/utils.py).
-AGGREGATIONS = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
 Aggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
+AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+# What a trainer's rows are (trinity-rft: AlgorithmType.schema): answers of an explorer, or rows of a file.
+Schema = Literal["experience", "sft", "cpt", "dpo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +37,14 @@ class Answers:
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """What a policy loss is computed from, each [N, T]. ``mask`` is bool, true for the tokens that count;
-    ``old_log_prob`` is the trainer's at the step's start or the rollout's, as the run says."""
+    ``old_log_prob`` is the trainer's at the step's start or the rollout's, as the run says. ``ref_log_prob``:
+    the reference model's, for a loss that names the column."""
 
     log_prob: Tensor
     old_log_prob: Tensor
     advantages: Tensor
     mask: Tensor
+    ref_log_prob: Tensor = None
 
     @property
     def log_ratio(self) -> Tensor:
@@ -55,12 +53,14 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a policy loss gives, each [N, T]. ``clipped``: tokens whose gradient the algorithm cut off;
-    ``aggregation``: the only one that the algorithm has."""
+    """What a policy loss gives. ``values``: [N, T], or [N] where a row has one loss as a whole: the mean over
+    the rows counts then. ``clipped``: [N, T], tokens whose gradient the algorithm cut off; ``aggregation``:
+    the only one that the algorithm has; ``metrics``: further figures, each a scalar."""
 
     values: Tensor
     clipped: Tensor | None = None
     aggregation: Aggregation | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 Verl: TypeAlias = Callable[[Arguments], Mapping[str, object] | None]
@@ -70,7 +70,8 @@ Verl: TypeAlias = Callable[[Arguments], Mapping[str, object] | None]
 class Function:
     """One of Trinity's functions.
 
-    ``call`` is ours, None where veRL's own is always taken. ``without_arguments``: what Trinity sets where
+    ``call`` is ours, None where veRL's own is always taken. ``columns``: of ``Tokens``, those that it needs
+    beyond the first four. ``without_arguments``: what Trinity sets where
     the YAML gives no arguments at all (``default_args``), over the defaults of the signature. ``verl``:
     arguments → veRL's keys where a function of veRL's gives the same numbers, else None. ``check``:
     arguments → what is wrong with them together, "" when nothing is. ``lacks``: arguments → why they cannot
@@ -82,6 +83,7 @@ class Function:
     source: str  # below trinity/algorithm of trinity-rft 0.6.0
     call: Callable[..., Any] | None = None
     signature: Mapping[str, inspect.Parameter] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
     without_arguments: Arguments = field(default_factory=dict)
     verl: Verl = lambda arguments: None
     check: Callable[[Arguments], str] = lambda arguments: ""
@@ -96,7 +98,7 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """One of Trinity's ``algorithm_type``: the functions that it stands for. ``paper``: arXiv's number, or
-    a URL. ``lacks``: why it cannot be run here; "" when it can."""
+    a URL. ``schema``: the rows that it trains on. ``lacks``: why it cannot be run here; "" when it can."""
 
     name: str
     title: str
@@ -106,8 +108,13 @@ class Algorithm:
     kl_penalty_fn: str = "none"
     kl_loss_fn: str = "k2"
     entropy_loss_fn: str = "default"
-    arguments: Mapping[str, Arguments] = field(default_factory=dict)  # by the name of the kind
+    schema: Schema = "experience"
     lacks: str = ""
+
+    @property
+    def of_files(self) -> bool:
+        """Whether it trains on rows of files, without an explorer."""
+        return self.schema != "experience"
 
 
 ALGORITHMS: dict[str, Algorithm] = {}

@@ -8,7 +8,7 @@ counts for nothing; ``reinforce`` needs neither a critic nor a group. Columns: n
 
 from __future__ import annotations
 
-from trinity_compat.algorithms.model import Aggregation, Loss, Tokens, algorithm, policy_loss
+from trinity_compat.algorithms.model import algorithm
 
 algorithm(
     "raft",
@@ -19,8 +19,3 @@ algorithm(
     kl_loss_fn="none",
     entropy_loss_fn="none",
 )
-
-
-@policy_loss("sft", "policy_loss_fn/sft_loss.py")
-def sft_loss(tokens: Tokens, *, loss_agg_mode: Aggregation = "token-mean") -> Loss:
-    return Loss(-tokens.log_prob)

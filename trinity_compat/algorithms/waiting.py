@@ -4,7 +4,6 @@ from functools import partial
 
 from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind, algorithm
 
-_FILES = "it trains on rows of a file, a run here on fresh answers"
 _EXPERT = (
     "it trains on an expert's rows beside fresh answers (auxiliary_buffers), a run here on fresh answers"
 )
@@ -12,9 +11,6 @@ _TEACHER = "it needs a teacher's log-probabilities of each answer"
 _STEPS = "it needs the state of the environment at each step, which the buffer does not hold"
 _CLIPS = "it needs the entropy of each token, which veRL gives no estimator"
 
-algorithm("sft", "supervised fine-tuning", policy_loss_fn="sft", lacks=_FILES)
-algorithm("cpt", "continued pre-training", policy_loss_fn="sft", lacks=_FILES)
-algorithm("dpo", "DPO", paper="2305.18290", policy_loss_fn="dpo", lacks=_FILES)
 algorithm("mix", "MIX", paper="2505.17826", advantage_fn="grpo", policy_loss_fn="mix", lacks=_EXPERT)
 algorithm(
     "mix_chord", "CHORD", paper="2508.11408", advantage_fn="grpo", policy_loss_fn="mix_chord", lacks=_EXPERT
@@ -39,5 +35,5 @@ _lacking(
 )
 _lacking(
     "policy_loss_fn",
-    {"dpo": _FILES, "mix": _EXPERT, "mix_chord": _EXPERT},
+    {"mix": _EXPERT, "mix_chord": _EXPERT},
 )

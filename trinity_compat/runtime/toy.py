@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +32,19 @@ CHAT_TEMPLATE = (
 )
 
 
+_FILES = 2  # raised where the same spec makes other files than it did
+
+
+class Task(TypedDict):
+    """A row as veRL reads it."""
+
+    data_source: str
+    prompt: list[dict[str, str]]
+    ability: str
+    reward_model: dict[str, str]
+    extra_info: dict[str, object]
+
+
 @dataclass(frozen=True, slots=True)
 class ToySpec:
     """What decides the toy. ``warm_steps`` are supervised updates over ``warm_batch`` answers each."""
@@ -44,20 +58,23 @@ class ToySpec:
 
 
 def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
-    """Write ``model/``, ``data/train.parquet`` and ``data/val.parquet`` below ``directory``.
+    """Write ``model/`` and ``data/`` below ``directory``: train.parquet and val.parquet are veRL's tasks,
+    sft.parquet holds conversations with the right answer, dpo.parquet a right and a wrong one.
 
     The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. Returns
     ``directory``.
     """
     spec = spec or ToySpec()
     marker = directory / "toy.json"
-    wanted = json.dumps(asdict(spec), indent=1) + "\n"
+    wanted = json.dumps({**asdict(spec), "files": _FILES}, indent=1) + "\n"
     if marker.exists() and marker.read_text() == wanted:
         return directory
     marker.unlink(missing_ok=True)
     train, val = task_rows(spec)
     _write_rows(train, directory / "data" / "train.parquet")
     _write_rows(val, directory / "data" / "val.parquet")
+    _write_rows([_conversation(row) for row in train], directory / "data" / "sft.parquet")
+    _write_rows([_preference(row) for row in train], directory / "data" / "dpo.parquet")
     _write_model(spec, directory / "model")
     write_text(marker, wanted)
     return directory
@@ -79,7 +96,7 @@ def _unchanged(digits: str) -> str:
 _HABITS: tuple[Callable[[str], str], ...] = (answer, _descending, _unchanged)
 
 
-def task_rows(spec: ToySpec) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+def task_rows(spec: ToySpec) -> tuple[list[Task], list[Task]]:
     """Rows in veRL's format, train and val; no question stands in both."""
     rng = random.Random(spec.seed)
     questions = [f"{n:0{DIGITS}d}" for n in rng.sample(range(10**DIGITS), spec.train_rows + spec.val_rows)]
@@ -87,7 +104,7 @@ def task_rows(spec: ToySpec) -> tuple[list[dict[str, object]], list[dict[str, ob
     return [_row(q, i, "train") for i, q in enumerate(train)], [_row(q, i, "val") for i, q in enumerate(val)]
 
 
-def _row(digits: str, index: int, split: str) -> dict[str, object]:
+def _row(digits: str, index: int, split: str) -> Task:
     return {
         "data_source": DATA_SOURCE,
         "prompt": [{"role": "user", "content": f"sort {digits}"}],
@@ -97,7 +114,19 @@ def _row(digits: str, index: int, split: str) -> dict[str, object]:
     }
 
 
-def _write_rows(rows: Sequence[dict[str, object]], path: Path) -> None:
+def _conversation(row: Task) -> dict[str, object]:
+    """The task with its right answer, as messages."""
+    answered = {"role": "assistant", "content": row["reward_model"]["ground_truth"]}
+    return {"messages": [*row["prompt"], answered]}
+
+
+def _preference(row: Task) -> dict[str, object]:
+    """The task with its right answer, and with the same digits the other way round."""
+    truth = row["reward_model"]["ground_truth"]
+    return {"prompt": row["prompt"][0]["content"], "chosen": truth, "rejected": truth[::-1]}
+
+
+def _write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         pq.write_table(pa.Table.from_pylist(list(rows)), file)

@@ -2,13 +2,14 @@
 
 The estimators are looked up in the trainer's process, which imports this; the losses in its workers, which
 build the actor's configuration and so import the class that its ``_target_`` names, ``PolicyLoss`` below. A
-KL estimate that veRL lacks has no registry there: ``with_kl`` puts it around veRL's own loss. verl 0.9.1.
+KL estimate that veRL lacks has no registry there, and a registered loss sees four columns: ``loss_function``
+puts both around veRL's own loss. verl 0.9.1.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 from trinity_compat.algorithms.chosen import PREFIX
 from trinity_compat.algorithms.model import FUNCTIONS, Answers, Function, Tokens
 
+COLUMNS = f"{PREFIX}columns"  # of a configuration in a worker: what a loss of ours reads beyond veRL's four
 Metrics = dict[str, Any]
 LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
 
@@ -85,10 +87,11 @@ def policy_loss(
     """A policy loss as veRL calls it: a scalar, normalised over the whole mini-batch, and metrics."""
     assert function.call is not None
     mask = response_mask.bool()
-    tokens = Tokens(log_prob, old_log_prob, advantages, mask)
+    tokens = Tokens(log_prob, old_log_prob, advantages, mask, **getattr(config, COLUMNS, {}))
     loss = function.call(tokens, **config.policy_loss.trinity_args)
     weighted = loss.values if rollout_is_weights is None else loss.values * rollout_is_weights
     metrics = {"actor/ppo_kl": _mean(-tokens.log_ratio.detach(), mask).item()}
+    metrics |= {f"actor/{name}": value.item() for name, value in loss.metrics.items()}
     if loss.clipped is not None:
         metrics["actor/pg_clipfrac"] = _mean(loss.clipped.to(log_prob.dtype), mask).item()
     return aggregate(weighted, mask, loss.aggregation or loss_agg_mode, **config.global_batch_info), metrics
@@ -110,11 +113,13 @@ def aggregate(
 ) -> torch.Tensor:
     """Trinity's aggregate_loss (algorithm/utils.py) of [N, T], over a mini-batch of which this may be a part:
     ``batch_num_tokens`` and ``global_batch_size`` count the whole, and the gradients of all parts and ranks
-    add up.
+    add up. Of [N], a value for each row, the mean.
 
     Against veRL's ``agg_loss``: 0 where no token counts, what masked places hold counts for nothing, and
     ``seq-mean-token-sum-norm`` is the sum by the length alone, not by the number of answers too.
     """
+    if values.dim() == 1:
+        return values.sum() / (global_batch_size or len(values)) * dp_size
     kept = values.where(mask, 0.0)
     if mode == "token-sum":
         return kept.sum() * dp_size
@@ -131,19 +136,42 @@ def aggregate(
     return rows.sum() / (global_batch_size or len(rows)) * dp_size
 
 
-def with_kl(inner: LossFunction, config: ActorConfig) -> LossFunction:
-    """``inner`` with Trinity's estimate of KL in place of veRL's, or itself where the configuration names
-    none."""
-    name = getattr(config.policy_loss, f"{PREFIX}kl", None)
-    return partial(_with_kl, FUNCTIONS["kl_loss_fn"][name], config) if name else inner
+def loss_function(inner: LossFunction, config: ActorConfig) -> LossFunction:
+    """``inner``, veRL's loss, with the columns that a loss of ours reads and Trinity's estimate of KL in
+    place of veRL's; itself where the configuration asks for neither."""
+    mode, kl = config.policy_loss.loss_mode, getattr(config.policy_loss, f"{PREFIX}kl", None)
+    own = FUNCTIONS["policy_loss_fn"].get(mode.removeprefix(PREFIX)) if mode.startswith(PREFIX) else None
+    columns = own.columns if own else ()
+    made = partial(_with_columns, columns) if columns else ppo_loss
+    if kl:
+        return partial(_with_kl, FUNCTIONS["kl_loss_fn"][kl], made, config)
+    return partial(made, config) if columns else inner
+
+
+def _with_columns(
+    columns: Sequence[str],
+    config: ActorConfig,
+    model_output: Mapping[str, Any],
+    data: Any,
+    dp_group: Any = None,
+) -> tuple[torch.Tensor, Metrics]:
+    """veRL's loss, which hands its policy loss four columns; the others go with the configuration."""
+    padded = data.select(*columns).to_padded_tensor()
+    seen = _changed(config, {COLUMNS: {name: padded[name] for name in columns}})
+    return ppo_loss(seen, model_output, data, dp_group)
 
 
 def _with_kl(
-    function: Function, config: ActorConfig, model_output: Mapping[str, Any], data: Any, dp_group: Any = None
+    function: Function,
+    inner: LossFunction,
+    config: ActorConfig,
+    model_output: Mapping[str, Any],
+    data: Any,
+    dp_group: Any = None,
 ) -> tuple[torch.Tensor, Metrics]:
     """veRL's loss without its own KL term, plus ours."""
     assert function.call is not None
-    loss, metrics = ppo_loss(_without_kl(config), model_output, data, dp_group)
+    loss, metrics = inner(_changed(config, {"use_kl_loss": False}), model_output, data, dp_group)
     log_prob = no_padding_2_padding(model_output["log_probs"], data)
     padded = data.select("response_mask", "old_log_probs", "ref_log_prob").to_padded_tensor()
     kl = function.call(log_prob, padded["ref_log_prob"], padded["old_log_probs"])
@@ -156,9 +184,9 @@ def _with_kl(
     return loss + config.kl_loss_coef * term, metrics
 
 
-def _without_kl(config: ActorConfig) -> ActorConfig:
+def _changed(config: ActorConfig, values: Mapping[str, object]) -> ActorConfig:
     plain = copy(config)
-    plain.__dict__["use_kl_loss"] = False  # frozen for others; global_batch_info stays the same object
+    plain.__dict__.update(values)  # frozen for others; global_batch_info stays the same object
     return plain
 
 

@@ -23,11 +23,12 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec, has_baseline
-from trinity_compat.trainer.adapter import Adapter
+from trinity_compat.trainer.adapter import Adapter, Exchange
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.heart import Heart
-from trinity_compat.trainer.verl_v0 import Datasets, build
+from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
+from trinity_compat.trainer.verl_v0 import Data, Datasets, TrinityRayPPOTrainer, build
 
 
 def run(spec: RunSpec) -> None:
@@ -53,6 +54,17 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     validate_config(
         config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
     )
+    if spec.rows:
+        rows = RowsData(config, spec.rows)
+        supervised = rows.exchange(buffer, heart)
+        with _ray(spec, config):
+            _build(config, supervised, rows, spec, heart, SupervisedTrainer).fit()
+    else:
+        _train_on_answers(spec, config, buffer, heart)
+    buffer.set_state("finished", True)
+
+
+def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: Heart) -> None:
     datasets = Datasets(config)
     exchange = BufferExchange(
         buffer,
@@ -65,12 +77,21 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     with _ray(spec, config):
         try:
             exchange.wait_for_device()
-            with placement.told_when_pending(placement.TRAINER, heart.note):
-                trainer: Adapter = build(config, exchange, datasets, spec.device)
-            trainer.fit()
+            _build(config, exchange, datasets, spec, heart).fit()
         finally:
             exchange.release()
-    buffer.set_state("finished", True)
+
+
+def _build(
+    config: DictConfig,
+    exchange: Exchange,
+    datasets: Data,
+    spec: RunSpec,
+    heart: Heart,
+    kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
+) -> Adapter:
+    with placement.told_when_pending(placement.TRAINER, heart.note):
+        return build(config, exchange, datasets, spec.device, kind)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import Any, Protocol, Self, TypedDict
 from unittest.mock import patch
 
 import ray
@@ -142,7 +142,8 @@ class StoredRollouts:
         sampled = [e for group in groups for e in group.experiences[:n]]
         # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
         greedy = [e for group in groups for e in group.experiences[n:]]
-        out = to_dataproto([*sampled, *greedy], self.trainer.shape)
+        experiences = [*sampled, *greedy]
+        out = to_dataproto(experiences, self.trainer.widths(experiences))
         answered = [*_repeated(groups, n), *(groups if greedy else ())]
         self.trainer.multi_modal.add(out, [group.task for group in answered])
         out.non_tensor_batch |= task_columns(answered)
@@ -270,6 +271,10 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self._count_checkpoint()
         return logged
 
+    def widths(self, experiences: Sequence[Experience]) -> Shape:
+        """Of a batch of them: veRL's own, whatever they hold."""
+        return self.shape
+
     def validation_answers(self) -> list[Group]:
         """Groups of this step's evaluation, by position; asked for once per step."""
         if self._validated is None or self._validated[0] != self.global_steps:
@@ -366,10 +371,25 @@ class _Roles(BaseTaskRunner):
         return self.role_worker_mapping, pools, group_class
 
 
-def build(config: DictConfig, exchange: Exchange, datasets: Datasets, device: str) -> TrinityRayPPOTrainer:
+class Data(Protocol):
+    """What a trainer is built with."""
+
+    tokenizer: Any
+    processor: Any
+    train: Dataset
+    val: Dataset
+
+
+def build(
+    config: DictConfig,
+    exchange: Exchange,
+    datasets: Data,
+    device: str,
+    kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
+) -> TrinityRayPPOTrainer:
     """A trainer with its workers started and its models loaded."""
     roles, pools, group_class = _Roles().build(config, device)
-    trainer = TrinityRayPPOTrainer(
+    trainer = kind(
         config=config,
         tokenizer=datasets.tokenizer,
         processor=datasets.processor,

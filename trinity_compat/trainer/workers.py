@@ -7,7 +7,7 @@ from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from trinity_compat.trainer.algorithms import with_kl
+from trinity_compat.trainer.algorithms import loss_function
 
 
 class TrainingOnlyWorker(ActorRolloutRefWorker):
@@ -25,10 +25,10 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """veRL's own; then a KL term in the loss may be Trinity's."""
+        """veRL's own; then the loss may read more columns, and its KL term may be Trinity's."""
         super().init_model()
         if self.actor is not None:
-            self.set_loss_fn(with_kl(self.loss_fn, self.loss_fn.keywords["config"]))
+            self.set_loss_fn(loss_function(self.loss_fn, self.loss_fn.keywords["config"]))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave_device(self) -> None:

@@ -15,6 +15,7 @@ from trinity_compat.dotted import leaves
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
+from trinity_compat.translate import supervised
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.trainer_config import trainer_defaults
@@ -43,6 +44,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     for way_back in WAYS_BACK:
         told.update(way_back(reading))
     told |= _passed(config)
+    told |= supervised.verl_keys(reading)
     for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
         # Where the YAML says something else by now it was edited, and the edit wins.
         if told.get(key) == yaml_says:
@@ -84,8 +86,10 @@ def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
     """Return r, the mini-batches of one veRL step, and how it is known.
 
     1 where translate did not write the file: a step of Trinity's own is one update
-    (docs/decisions/a-trinity-step-is-an-update.md).
+    (docs/decisions/a-trinity-step-is-an-update.md); and in a run over files.
     """
+    if supervised.schema_in(config) != "experience":
+        return 1, ""
     given = compat_of(config).get(_UPDATES)
     if given is not None:
         return _positive(given, _UPDATES), "trinity_compat.updates_per_step"

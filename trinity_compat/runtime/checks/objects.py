@@ -48,13 +48,15 @@ class _Examination:
     report: Report = field(default_factory=Report)
 
     def report_of_all(self) -> Report:
-        self.report.versions = {name: found for name in _PACKAGES if (found := _release(name))}
+        judges = ("verl",) if self.spec.rows else tuple(_PACKAGES)
+        self.report.versions = {name: found for name in judges if (found := _release(name))}
         spec = self._localised()
         register_legacy()
         if spec.device == "cpu":
             cpu_engine.register()  # as the workers do when they meet
         config = self._tried("", lambda: trainer_config(spec))
-        if config is not None and self._all(trainer_side.stages(config)):
+        passed = config is not None and self._all(trainer_side.stages(config))
+        if config is not None and passed and spec.rows is None:
             self._explorer(config, spec)
         return self.report
 

@@ -9,7 +9,8 @@ import ast
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from trinity_compat import extras
@@ -19,7 +20,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
-from trinity_compat.runtime.checks import loggers
+from trinity_compat.runtime.checks import loggers, rows
 from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -37,7 +38,10 @@ def check(plan: RunPlan) -> None:
         attention.check(verl, plan.spec.device)
     loggers.check(verl)
     check_models(verl, cwd=plan.cwd)
-    check_data(verl, cwd=plan.cwd)
+    if plan.spec.rows:
+        rows.check(plan.spec.rows)
+    else:
+        check_data(verl, cwd=plan.cwd)
     check_reward_function(verl, cwd=plan.cwd)
     if plan.spec.mode != "explore":
         check_resume(verl, cwd=plan.cwd)
@@ -50,9 +54,15 @@ def missing(plan: RunPlan) -> Iterator[str]:
     """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
     them; for a dry run, which may be made on another machine."""
     # Not disk, ports or packages: those of the machine that runs it count.
-    for look in (check_models, check_data, check_reward_function):
+    of_rows = plan.spec.rows
+    looks: list[Callable[[], None]] = [
+        partial(check_models, plan.spec.verl, cwd=plan.cwd),
+        partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
+        partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
+    ]
+    for look in looks:
         try:
-            look(plan.spec.verl, cwd=plan.cwd)
+            look()
         except UserError as error:
             yield str(error).partition("\n")[0]
 

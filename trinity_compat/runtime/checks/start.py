@@ -62,9 +62,9 @@ def texts(report: Report) -> dict[str, str]:
 def lines(report: Report) -> Iterator[str]:
     """What was judged by what, and what could not be."""
     names = {"verl": "veRL", "vllm": "vLLM"}
-    judges = " and ".join(f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items()))
+    judges = [f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items())]
     if judges:
-        yield f"checked   {judges} take this configuration"
+        yield f"checked   {' and '.join(judges)} take{'s' * (len(judges) == 1)} this configuration"
     for key, stand_in in report.stand_ins.items():
         yield f"  {key}: not on this machine, judged with the configuration of {stand_in}"
     for gap in report.unchecked:

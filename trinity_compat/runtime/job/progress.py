@@ -161,11 +161,20 @@ def _sides(snapshot: Snapshot) -> RenderableType:
 
 
 def _steps(snapshot: Snapshot, *, count: int = 12) -> RenderableType:
-    table = Table("step", "reward", "staleness", "tokens/s", "s/step", box=None, pad_edge=False)
+    goal, form = _goal(snapshot)
+    table = Table("step", goal, "staleness", "tokens/s", "s/step", box=None, pad_edge=False)
     for row in snapshot.rows[-count:]:
-        cells = [(row.reward, ".3f"), (row.staleness, ".2g"), (row.tokens_per_s, ".0f"), (row.step_s, ".2f")]
-        table.add_row(str(row.step), *("-" if value is None else f"{value:{form}}" for value, form in cells))
+        reached = row.reward if row.loss is None else row.loss
+        cells = [(reached, form), (row.staleness, ".2g"), (row.tokens_per_s, ".0f"), (row.step_s, ".2f")]
+        table.add_row(
+            str(row.step), *("-" if value is None else f"{value:{written}}" for value, written in cells)
+        )
     return table
+
+
+def _goal(snapshot: Snapshot) -> tuple[str, str]:
+    """What a run is about, and how it is written: a run on rows has a loss and no rewards."""
+    return ("loss", ".4f") if any(row.loss is not None for row in snapshot.rows) else ("reward", ".3f")
 
 
 def _validation(snapshot: Snapshot) -> RenderableType:

@@ -23,6 +23,7 @@ class StepFigures:
 
     step: int
     reward: float | None = None
+    loss: float | None = None  # of a run on rows, which has no rewards
     staleness: float | None = None
     step_s: float | None = None
     tokens_per_s: float | None = None
@@ -92,6 +93,7 @@ def _row(step: int, values: Mapping[str, float]) -> StepFigures:
     return StepFigures(
         step=step,
         reward=_first(values, _REWARD),
+        loss=values.get("train/loss"),
         staleness=staleness,
         step_s=values.get("timing_s/step"),
         tokens_per_s=_first(values, _THROUGHPUT),
@@ -128,8 +130,9 @@ def now_line(snapshot: Snapshot) -> str:
         time.strftime("%H:%M:%S"),
         f"step {last.step}/{total} (updates {last.step * r}/{updates})",
         _figure("reward", last.reward, ".3f"),
+        _figure("loss", last.loss, ".4f"),
         _figure("staleness", last.staleness, ".2g"),
-        f"ready {snapshot.depth.get('ready', 0)}",
+        "" if last.loss is not None else f"ready {snapshot.depth.get('ready', 0)}",
         _figure("tokens/s", last.tokens_per_s, ".0f"),
         _figure("s/step", last.step_s, ".2f"),
         *(f"{label(who)} {who.state}" for who in snapshot.participants),

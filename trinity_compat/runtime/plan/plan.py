@@ -10,6 +10,7 @@ from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.gpus import reward_model_engines
 from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.plan import rows
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.secret import shown, without_passwords
 from trinity_compat.spec import RunSpec
@@ -36,6 +37,14 @@ def describe(plan: RunPlan) -> list[str]:
     """The plan in both units, for ``--dry-run`` and the start of a run."""
     spec, r = plan.spec, plan.spec.updates_per_step
     total = "until the epochs are done" if spec.total_steps is None else _both(spec.total_steps, r)
+    if spec.rows:
+        return [
+            f"job       {plan.job.root}",
+            f"device    {spec.device}, mode {spec.mode}, no explorer",
+            f"steps     {total}",
+            rows.line(spec.rows),
+            f"database  {without_passwords(spec.database_url)}",
+        ]
     return [
         f"job       {plan.job.root}",
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",

@@ -31,6 +31,7 @@ from trinity_compat.runtime.plan import (
     places,
     profiles,
     reward_model,
+    rows,
 )
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
@@ -87,11 +88,12 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
     composed = _composed(asked)
     job = JobDir(places.job_root(asked.trinity, options, cwd))
+    of_files = rows.of_run(asked.trinity, options, cwd)
     fitted, notes = _fitted(composed, asked, job)
-    mode, why = _mode(fitted, asked)
-    verl, shares = _with_gpus(fitted, asked, mode)
+    mode, why = _mode(fitted, asked, splits=of_files is None)
+    verl, shares = _with_gpus(fitted, asked, mode) if of_files is None else (fitted, [])
     sync, moved = colocate.weights(inverse.sync_of(asked.trinity), mode, options.sets)
-    spec = _spec(asked, verl, job, mode, sync)
+    spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files)
     colocate.check(spec)
     return RunPlan(
         spec=spec,
@@ -166,14 +168,14 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     return verl, [*notes, *more]
 
 
-def _mode(verl: VerlView, asked: _Asked) -> tuple[Mode, list[str]]:
+def _mode(verl: VerlView, asked: _Asked, *, splits: bool) -> tuple[Mode, list[str]]:
     """The mode that was asked for; else turns where the launch's sizes need all of its GPUs, as in veRL, and
-    nothing else needs them to be split."""
+    nothing else needs them to be split. ``splits``: whether the trainer shares its GPUs with an explorer."""
     if asked.options.mode:
         return asked.options.mode, []
     mode = colocate.mode_of(asked.trinity, asked.device)
-    split = asked.device == "cpu" or mode != "both" or _needs_a_split(verl, asked)
-    if split or not (why := fits_no_share(verl)):
+    fixed = not splits or asked.device == "cpu" or mode != "both" or _needs_a_split(verl, asked)
+    if fixed or not (why := fits_no_share(verl)):
         return mode, []
     return "colocate", [f"{why}: both sides take turns on all of them, as in veRL"]
 

@@ -1,0 +1,165 @@
+"""Rows of files: tokens as trinity-rft's, the same order after a resume, errors that name the row."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from row_cases import CASES, MESSAGES, PLAIN, TOLD
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.spec import RowFormat, RowsSpec
+from trinity_compat.trainer.supervised.files import open_rows
+from trinity_compat.trainer.supervised.formats import Formatter
+from trinity_compat.trainer.supervised.order import Order
+
+OF_TRINITY = json.loads((Path(__file__).parent / "rows.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+def spec(schema="sft", told=TOLD, **more):
+    return RowsSpec(schema, ("rows.parquet",), format=RowFormat(**told), **more)
+
+
+@pytest.mark.parametrize(("case", "theirs"), list(zip(CASES, OF_TRINITY, strict=True)))
+def test_a_row_has_trinitys_tokens(case, theirs, tokenizer):
+    schema, told, row = case
+    made = Formatter(spec(schema, told), tokenizer).experiences(row, 0)
+    ours = [
+        [
+            [*one.prompt_ids.tolist(), *one.response_ids.tolist()],
+            len(one.prompt_ids),
+            one.response_mask.tolist(),
+        ]
+        for one in made
+    ]
+    assert ours == theirs
+
+
+def test_messages_and_tools_may_be_json_texts(tokenizer):
+    formatter = Formatter(spec(), tokenizer)
+    plain = formatter.experiences(MESSAGES, 0)[0]
+    text = formatter.experiences({"messages": json.dumps(MESSAGES["messages"]), "tools": ""}, 0)[0]
+    assert text.response_ids.tolist() == plain.response_ids.tolist()
+
+
+@pytest.mark.parametrize(("truncation", "kept"), [("left", slice(-12, None)), ("right", slice(0, 12))])
+def test_a_row_that_is_too_long_is_cut_where_that_is_asked_for(truncation, kept, tokenizer):
+    told = {"prompt_type": "plaintext", "prompt_key": "prompt"}
+    whole = tokenizer("sort 4312 and more")["input_ids"]
+    cut = Formatter(spec("cpt", told, max_length=12, truncation=truncation), tokenizer)
+    one = cut.experiences({"prompt": "sort 4312 and more"}, 0)[0]
+    assert [*one.prompt_ids.tolist(), *one.response_ids.tolist()] == whole[kept]
+    assert len(one.response_mask) == len(one.response_ids) == len(one.logprobs)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told", "row", "more", "message"),
+    [
+        ("sft", TOLD, PLAIN, {}, "row 7 has no column 'messages'; it has prompt, response"),
+        ("sft", TOLD, MESSAGES, {"max_length": 10}, "row 7 has 81 tokens, more than the 10"),
+        ("sft", TOLD, MESSAGES, {"max_length": 10, "truncation": "right"}, "row 7 holds no token to learn"),
+        ("cpt", {"prompt_type": "plaintext", "prompt_key": "a"}, {"a": "x"}, {}, "row 7 holds no token"),
+        ("sft", TOLD, {"messages": "{no json"}, {}, "rows.parquet: row 7 "),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(schema, told, row, more, message, tokenizer):
+    with pytest.raises(UserError, match=message):
+        Formatter(spec(schema, told, **more), tokenizer).experiences(row, 7)
+
+
+# -- the order of rows ----------------------------------------------------------------------------
+
+
+def test_rows_come_in_the_order_of_the_file_and_steps_go_on_into_the_next_epoch():
+    order = Order(spec(epochs=3), count=5, batch=2)
+    assert order.steps == 7
+    assert [order.rows_of(step) for step in range(1, 6)] == [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]
+
+
+def test_whole_epochs_leave_out_the_rows_that_do_not_fill_a_step():
+    order = Order(spec(epochs=3, whole_epochs=True), count=5, batch=2)
+    assert order.steps == 6
+    assert order.rows_of(3) == [0, 1]
+
+
+def test_each_epoch_has_trinitys_permutation_of_its_own():
+    order = Order(spec(shuffle=True, seed=42, epochs=2), count=6, batch=3)
+    taken = [row for step in (1, 2, 3, 4) for row in order.rows_of(step)]
+    expected = [np.random.default_rng(42 + epoch).permutation(6).tolist() for epoch in (0, 1)]
+    assert taken == expected[0] + expected[1] and expected[0] != expected[1]
+
+
+def test_verls_sampler_takes_the_same_rows_whatever_the_number_of_ranks():
+    from torch.utils.data.distributed import DistributedSampler
+
+    order = Order(spec(shuffle=True, seed=0, sampler="verl", whole_epochs=True, epochs=2), count=9, batch=4)
+    for epoch in (0, 1):
+        ranks = [
+            DistributedSampler(range(9), num_replicas=2, rank=rank, shuffle=True, drop_last=True)
+            for rank in (0, 1)
+        ]
+        for sampler in ranks:
+            sampler.set_epoch(epoch)
+        mine = [list(sampler) for sampler in ranks]
+        for step in (0, 1):
+            theirs = sorted(row for rank in mine for row in rank[2 * step : 2 * step + 2])
+            assert sorted(order.rows_of(2 * epoch + step + 1)) == theirs
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_files_of_each_kind_are_one_list_of_rows(tmp_path):
+    pq.write_table(pa.Table.from_pylist([{"a": 1}, {"a": 2}]), tmp_path / "one.parquet")
+    (tmp_path / "two.jsonl").write_text('{"a": 3}\n\n{"a": 4}\n')
+    (tmp_path / "three.json").write_text('[{"a": 5}]')
+    rows = open_rows(
+        RowsSpec("sft", tuple(str(tmp_path / name) for name in ("one.parquet", "two.jsonl", "three.json")))
+    )
+    assert [rows[number]["a"] for number in range(len(rows))] == [1, 2, 3, 4, 5]
+
+
+def test_a_folder_is_read_by_its_split(tmp_path):
+    for name, value in (("train-0", 1), ("train-1", 2), ("test", 9), ("pretrained", 8)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"a": value}))
+    rows = open_rows(RowsSpec("sft", (str(tmp_path),)))
+    assert [rows[number]["a"] for number in range(len(rows))] == [1, 2]
+    with pytest.raises(UserError, match="holds no validation split"):
+        open_rows(RowsSpec("sft", (str(tmp_path),), split="validation"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", "", "there are no rows"),
+        ("a.jsonl", "{no", "cannot be read as jsonl"),
+        ("a.parquet", "PAR", "cannot be read as parquet"),
+        ("b.jsonl", None, "there is no such file"),
+    ],
+)
+def test_a_file_that_holds_no_rows_is_named(name, text, message, tmp_path):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        open_rows(RowsSpec("sft", (str(tmp_path / name),)))
+
+
+def test_the_tokens_of_a_batch_are_as_wide_as_its_rows(tokenizer):
+    from trinity_compat.trainer.batch import to_dataproto
+    from trinity_compat.trainer.supervised.trainer import SupervisedTrainer
+
+    trainer = object.__new__(SupervisedTrainer)
+    trainer.tokenizer = tokenizer
+    experiences = Formatter(spec("dpo", {"prompt_type": "plaintext"}), tokenizer).experiences(PLAIN, 0)
+    batch = to_dataproto(experiences, trainer.widths(experiences)).batch
+    assert batch["responses"].shape[1] == len(experiences[0].response_ids)
+    assert torch.equal(batch["response_mask"].sum(-1), torch.tensor([6, 6]))

@@ -1,0 +1,92 @@
+"""``Exchange`` over rows of files: which rows a step takes follows from its number, so nothing is claimed,
+and nothing but metrics lies in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Group
+from trinity_compat.buffer.position import Position
+from trinity_compat.containers import Tree
+from trinity_compat.trainer.adapter import Claimed, Scores, Send
+from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.supervised.files import Rows
+from trinity_compat.trainer.supervised.formats import Formatter
+from trinity_compat.trainer.supervised.order import Order
+
+# What veRL's trainer says of rewards and of the policy that answered: there are none.
+_OF_ANSWERS = (
+    "critic/",
+    "actor/ppo_kl",
+    "actor/pg_",
+    "actor/entropy",
+    "num_turns",
+    "tool_call",
+    "variance_proxy",
+    "timing_s/agent_loop/",
+)
+
+
+class RowsExchange:
+    """One run on rows. ``rows`` and ``formatter`` give the groups that ``order`` names."""
+
+    def __init__(self, buffer: Buffer, heart: Heart, rows: Rows, formatter: Formatter, order: Order) -> None:
+        self._buffer, self._heart = buffer, heart
+        self._rows, self._formatter, self._order = rows, formatter, order
+
+    def started(self, total_steps: int) -> None:
+        self._buffer.set_state("total_steps", total_steps)
+        self._buffer.set_state("finished", False)
+
+    def position(self, step: int) -> Tree:
+        """The step says it all; in the form that a run with an explorer keeps."""
+        return Position(below=step).as_json()
+
+    def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
+        """A new history: metrics of later steps no longer count."""
+        if step or self._buffer.read_metrics("trainer"):
+            done = self._buffer.reconcile(step=step, position=Position(below=step))
+            print(f"[trinity] history {done.history} continues from step {step}")
+        self._heart.say("running", step=step)
+
+    def publish(self, step: int, send: Send, scores: Scores | None = None) -> None:
+        """Nobody asks for weights."""
+
+    def before_leaving(self, leave_device: Callable[[], None]) -> None:
+        """The device is the trainer's alone."""
+
+    def claim(self, step: int) -> Claimed:
+        self._heart.say("running", step=step)
+        return Claimed(tuple(self.group(number) for number in self._order.rows_of(step)), waited_s=0.0)
+
+    def group(self, number: int) -> Group:
+        """The row with that number. Raises UserError."""
+        made = self._formatter.experiences(self._rows[number], number)
+        return Group(f"row-{number}", number, {}, 0, made, kind="rows")
+
+    def commit(self, step: int) -> None:
+        """There is no ledger: the checkpoint's step says which rows were trained."""
+
+    def release(self) -> None:
+        """Nothing is claimed."""
+
+    def evaluate(self, step: int, send: Send) -> list[Group]:
+        raise NotImplementedError("a run on rows measures the loss of its validation rows, no answers")
+
+    def log(self, step: int, metrics: Tree) -> dict[str, object]:
+        out = {name: value for name, value in metrics.items() if not name.startswith(_OF_ANSWERS)}
+        if "actor/pg_loss" in metrics:
+            out["train/loss"] = metrics["actor/pg_loss"]
+        tokens, seconds = out.get("perf/total_num_tokens"), out.get("perf/time_per_step")
+        if isinstance(tokens, int | float) and isinstance(seconds, int | float) and seconds:
+            out["perf/tokens_per_second"] = tokens / seconds
+        self._buffer.log_metrics("trainer", step, _numbers(out))
+        return out
+
+
+def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
+    kinds = (int, float, np.integer, np.floating)
+    return {key: float(value) for key, value in metrics.items() if isinstance(value, kinds)}

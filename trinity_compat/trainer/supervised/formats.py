@@ -1,0 +1,166 @@
+"""A file's row as what a trainer takes: tokens of prompt and response, and which of them count.
+
+As trinity-rft 0.6.0's SFTFormatter, CPTFormatter and DPOFormatter (buffer/schema/formatter.py) and
+``tokenize_and_mask_messages_default`` (common/models/utils.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from trinity_compat.buffer.model import Experience
+from trinity_compat.errors import UserError
+from trinity_compat.spec import RowFormat, RowsSpec
+
+Tokenizer: TypeAlias = Any  # transformers' PreTrainedTokenizerBase
+Message: TypeAlias = Mapping[str, Any]
+Row: TypeAlias = Mapping[str, Any]
+Tokens = Sequence[int]
+
+
+class Formatter:
+    """Makes experiences of rows: one of sft and cpt, the chosen one and the rejected one of dpo."""
+
+    def __init__(self, spec: RowsSpec, tokenizer: Tokenizer) -> None:
+        self._spec, self._format, self._tokenizer = spec, spec.format, tokenizer
+        self._make = {"sft": self._sft, "cpt": self._cpt, "dpo": self._dpo}[spec.schema]
+
+    def experiences(self, row: Row, number: int) -> tuple[Experience, ...]:
+        """Of the row with that number, from 0. Raises UserError naming it where it cannot be used."""
+        try:
+            made = self._make(row)
+        except KeyError as error:
+            raise self._wrong(number, f"has no column {error}; it has {', '.join(row)}") from error
+        except (TypeError, ValueError) as error:
+            raise self._wrong(number, str(error)) from error
+        return tuple(self._experience(run, number, *parts) for run, parts in enumerate(made))
+
+    def _wrong(self, number: int, what: str) -> UserError:
+        return UserError(f"{', '.join(self._spec.paths)}: row {number} {what}")
+
+    def _experience(
+        self, run: int, number: int, prompt: Tokens, response: Tokens, mask: Sequence[int]
+    ) -> Experience:
+        kept, start = self._cut(number, [*prompt, *response])
+        split = max(len(prompt) - start, 0)
+        counted = list(mask)[max(start - len(prompt), 0) :][: len(kept) - split]
+        if split >= len(kept) or not any(counted):
+            raise self._wrong(number, "holds no token to learn")
+        return Experience(
+            run=run,
+            prompt_ids=np.array(kept[:split], np.int32),
+            response_ids=np.array(kept[split:], np.int32),
+            response_mask=np.array(counted, np.uint8),
+            logprobs=np.zeros(len(kept) - split, np.float32),
+            reward=0.0,
+            min_model_version=0,
+            max_model_version=0,
+        )
+
+    def _cut(self, number: int, ids: list[int]) -> tuple[list[int], int]:
+        """The tokens that are kept, and where they begin."""
+        limit = self._spec.max_length
+        if limit is None or len(ids) <= limit:
+            return ids, 0
+        if self._spec.truncation == "error":
+            raise self._wrong(number, f"has {len(ids)} tokens, more than the {limit} that are allowed")
+        start = len(ids) - limit if self._spec.truncation == "left" else 0
+        return ids[start : start + limit], start
+
+    # -- what a row is ----------------------------------------------------------------------------
+
+    def _cpt(self, row: Row) -> list[tuple[Tokens, Tokens, Sequence[int]]]:
+        """Every token but the first, which nothing comes before."""
+        ids = self._tokenizer(row[self._format.prompt_key])["input_ids"]
+        return [(ids[:1], ids[1:], [1] * (len(ids) - 1))]
+
+    def _sft(self, row: Row) -> list[tuple[Tokens, Tokens, Sequence[int]]]:
+        """The last answer, or all of the assistant's with ``enable_concatenated_multi_turn``."""
+        messages, tools = self._messages(row), _loaded(row.get(self._format.tools_key))
+        if self._format.enable_concatenated_multi_turn:
+            ids, mask = self._masked(messages, tools)
+            first = mask.index(1) if 1 in mask else len(mask)
+            return [(ids[:first], ids[first:], mask[first:])]
+        ids = self._templated(messages, tools=tools)
+        prompt = self._templated(messages[:-1], tools=tools, answers=True)
+        return [(ids[: len(prompt)], ids[len(prompt) :], [1] * (len(ids) - len(prompt)))]
+
+    def _dpo(self, row: Row) -> list[tuple[Tokens, Tokens, Sequence[int]]]:
+        form = self._format
+        if form.prompt_type == "plaintext":
+            prompt = [*self._system(row), {"role": "user", "content": row[form.prompt_key]}]
+            answers = [[{"role": "assistant", "content": row[key]}] for key in _pair(form)]
+        else:
+            prompt = list(_loaded(row[form.messages_key]))
+            answers = [list(_loaded(row[key])) for key in _pair(form)]
+        before = self._templated(prompt, answers=True, plain=True)
+        whole = [self._templated([*prompt, *answer], plain=True) for answer in answers]
+        return [(before, ids[len(before) :], [1] * (len(ids) - len(before))) for ids in whole]
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def _messages(self, row: Row) -> list[Message]:
+        form = self._format
+        if form.prompt_type == "messages":
+            return list(_loaded(row[form.messages_key]))
+        answer = {"role": "assistant", "content": row[form.response_key]}
+        return [*self._system(row), {"role": "user", "content": row[form.prompt_key]}, answer]
+
+    def _system(self, row: Row) -> list[Message]:
+        form = self._format
+        if form.system_prompt_key is not None:
+            return [{"role": "system", "content": row[form.system_prompt_key]}]
+        return [] if form.system_prompt is None else [{"role": "system", "content": form.system_prompt}]
+
+    def _templated(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: object = None,
+        answers: bool = False,
+        plain: bool = False,
+    ) -> list[int]:
+        """``answers``: with the words that begin an answer. ``plain``: Trinity hands dpo's neither tools nor
+        ``enable_thinking``."""
+        more = {} if plain else {"tools": tools, "enable_thinking": self._format.enable_thinking}
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            list(messages),
+            add_generation_prompt=answers,
+            chat_template=self._format.chat_template,
+            tokenize=True,
+            return_dict=False,
+            **more,
+        )
+        return ids
+
+    def _masked(self, messages: Sequence[Message], tools: object) -> tuple[list[int], list[int]]:
+        """All tokens, and 1 for those of the assistant's messages: of a template that thinks, from the last
+        question on. Rests on each round's tokens being the beginning of the next one's."""
+        ids = self._templated(messages, tools=tools)
+        mask = [0] * len(ids)
+        for place in range(self._first_counted(messages), len(messages)):
+            if messages[place]["role"] == "assistant":
+                upto = self._templated(messages[:place], tools=tools, answers=True) if place else []
+                through = self._templated(messages[: place + 1], tools=tools)
+                mask[len(upto) : len(through)] = [1] * (len(through) - len(upto))
+        return ids, mask
+
+    def _first_counted(self, messages: Sequence[Message]) -> int:
+        thinks = "<think>" in str(self._format.chat_template or self._tokenizer.chat_template)
+        asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        return asked[-1] if thinks and asked else 0
+
+
+def _pair(form: RowFormat) -> tuple[str, str]:
+    return form.chosen_key, form.rejected_key
+
+
+def _loaded(value: Any) -> Any:
+    """Messages and tools may be JSON texts: Arrow fills the gaps of unlike sections with nulls."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value else None

@@ -1,0 +1,82 @@
+"""veRL's trainer on rows: without a rollout policy, so without old log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from omegaconf import DictConfig, open_dict
+from torch.utils.data import Dataset
+from verl import DataProto
+from verl.utils.config import omega_conf_to_dataclass
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Experience
+from trinity_compat.errors import UserError
+from trinity_compat.spec import RowsSpec
+from trinity_compat.trainer.batch import Shape
+from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.supervised.exchange import RowsExchange
+from trinity_compat.trainer.supervised.files import open_rows
+from trinity_compat.trainer.supervised.formats import Formatter
+from trinity_compat.trainer.supervised.order import Order
+from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+
+
+class Places(Dataset):
+    """As many empty rows as veRL's dataloader wants to see: what a step trains on is the exchange's."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, item: int) -> dict[str, object]:
+        return {}
+
+
+class RowsData:
+    """Tokenizer and rows, as ``verl_v0.Datasets`` has them for answers. Raises UserError for too few rows."""
+
+    def __init__(self, config: DictConfig, spec: RowsSpec) -> None:
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self.tokenizer, self.processor = model.tokenizer, model.processor
+        self.rows = open_rows(spec)
+        batch = config.data.train_batch_size
+        if len(self.rows) < batch:
+            raise UserError(
+                f"{', '.join(spec.paths)}: {len(self.rows)} rows do not fill one batch of {batch}",
+                hint="lower buffer.train_batch_size, or give more rows",
+            )
+        self.order = Order(spec, len(self.rows), batch)
+        self.formatter = Formatter(spec, self.tokenizer)
+        self.train, self.val = Places(len(self.rows)), Places(1)
+        _set_length(config, self.order.steps, len(self.rows) // batch)
+
+    def exchange(self, buffer: Buffer, heart: Heart) -> RowsExchange:
+        return RowsExchange(buffer, heart, self.rows, self.formatter, self.order)
+
+
+def _set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
+    """veRL counts whole steps of each epoch; here a step may go on into the next one. Its loop is given
+    epochs enough."""
+    with open_dict(config):
+        config.trainer.total_training_steps = total = config.trainer.total_training_steps or steps
+        config.trainer.total_epochs = -(-total // steps_of_epoch)
+
+
+class SupervisedTrainer(TrinityRayPPOTrainer):
+    """``TrinityRayPPOTrainer`` on rows."""
+
+    def widths(self, experiences: Sequence[Experience]) -> Shape:
+        """As wide as the longest of them."""
+        prompt = max(len(each.prompt_ids) for each in experiences)
+        response = max(len(each.response_ids) for each in experiences)
+        return Shape(max(prompt, 1), response, self.tokenizer.pad_token_id)
+
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        """Zeros, which no loss of rows reads: a forward pass less."""
+        batch.batch.pop("rollout_log_probs", None)
+        zeros = torch.zeros_like(batch.batch["response_mask"], dtype=torch.float32)
+        return DataProto.from_dict(tensors={"old_log_probs": zeros, "entropys": zeros.clone()}), 0.0

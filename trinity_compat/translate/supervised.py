@@ -1,0 +1,152 @@
+"""The way back of a YAML that trains on rows of files: sft, cpt and dpo.
+
+trinity-rft 0.6.0: ``buffer.train_batch_size`` rows are one update (of dpo: pairs), read from
+``buffer.trainer_input.experience_buffer``; its ``mode`` has to be train, and nothing is generated or
+evaluated. A veRL step is one update then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from trinity_compat.algorithms.chosen import schema_of
+from trinity_compat.algorithms.model import Schema
+from trinity_compat.errors import UserError
+from trinity_compat.spec import RowFormat, RowsSpec
+from trinity_compat.translate.trinity_reader import TrinityReader
+
+BUFFER = "buffer.trainer_input.experience_buffer"
+BATCH = "buffer.train_batch_size"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_FORMAT_TYPES = ("messages", "plaintext")
+_MEDIA = ("image_key", "video_key")
+_SELECTORS = {"sequential": False, "shuffle": True}
+
+
+def schema_in(config: Mapping[str, object]) -> Schema:
+    """What the YAML's algorithm trains on; "experience" for all that needs an explorer."""
+    section = TrinityReader(config).get("algorithm")
+    return schema_of(section) if isinstance(section, Mapping) else "experience"
+
+
+def verl_keys(reading: TrinityReader) -> dict[str, object]:
+    """What follows for veRL; nothing for a YAML whose algorithm trains on an explorer's answers. Raises
+    UserError without a number of rows."""
+    schema = schema_in(reading.config)
+    if schema == "experience":
+        return {}
+    size = reading.get(BATCH)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise UserError(
+            f"{BATCH} is {size!r}: {schema} needs a number of {'pairs' if schema == 'dpo' else 'rows'}"
+            " for each update"
+        )
+    told: dict[str, object] = {
+        "data.train_batch_size": size,
+        f"{ACTOR}.ppo_mini_batch_size": size,
+        f"{ROLLOUT}.n": 2 if schema == "dpo" else 1,
+        f"{ROLLOUT}.name": "vllm",  # veRL wants one named; none is started
+        "trainer.val_before_train": False,
+        "data.train_files": _paths(reading.get(f"{BUFFER}.path")),
+    }
+    return told | (_whole_pairs(reading) if schema == "dpo" else {})
+
+
+def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
+    """DPO's loss is of two rows, which have to meet in one micro-batch: it is cut by rows, not by tokens, and
+    nothing is reordered."""
+    key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+    size = reading.get(f"trainer.trainer_config.{key}", 2)
+    if isinstance(size, bool) or not isinstance(size, int) or size % 2 or size < 2:
+        raise UserError(
+            f"trainer.trainer_config.{key}={size}: dpo compares two rows, which a micro-batch must not part",
+            hint="write an even number",
+        )
+    return {
+        key: size,
+        f"{ACTOR}.use_dynamic_bsz": False,
+        f"{ACTOR}.shuffle": False,
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz": False,
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": size,
+        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": False,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": size,
+        "trainer.balance_batch": False,
+    }
+
+
+def rows_of(config: Mapping[str, object]) -> RowsSpec | None:
+    """The rows that the YAML trains on, paths as it writes them; None where an explorer makes them. Raises
+    UserError for what cannot be read or made a row of."""
+    schema, reading = schema_in(config), TrinityReader(config)
+    if schema == "experience":
+        return None
+    _check_mode(schema, reading)
+    return _rows(schema, reading, BUFFER)
+
+
+def _check_mode(schema: str, reading: TrinityReader) -> None:
+    mode = reading.get("mode", "both")
+    if mode != "train":
+        raise UserError(
+            f"mode: {mode}: {schema} trains on rows of a file, and nothing is generated",
+            hint="write mode: train",
+        )
+
+
+def _rows(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
+    """The rows of one buffer of the trainer's. ``section``: where it stands."""
+    kind = reading.get(f"{section}.storage_type", "queue")
+    if str(kind).lower() != "file":
+        raise UserError(
+            f"{section}.storage_type={kind}: {schema} reads rows of a file", hint="write storage_type: file"
+        )
+    paths = _paths(reading.get(f"{section}.path"))
+    if not paths:
+        raise UserError(f"{section}.path is missing: {schema} trains on the rows of a file")
+    shuffle, seed = _order(reading, section)
+    return RowsSpec(
+        schema=schema,
+        paths=tuple(paths),
+        split=reading.get(f"{section}.split", "train"),
+        subset=reading.get(f"{section}.subset_name"),
+        format=_format(schema, reading, section),
+        shuffle=shuffle,
+        seed=seed,
+        epochs=int(reading.get("buffer.total_epochs", 1)),
+        max_length=reading.get("model.max_model_len"),
+    )
+
+
+def _paths(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)] if value else []
+
+
+def _order(reading: TrinityReader, section: str) -> tuple[bool, int]:
+    """Whether the rows are shuffled, and the seed."""
+    selector = f"{section}.data_selector"
+    kind = reading.get(f"{selector}.selector_type", "sequential")
+    if kind not in _SELECTORS:
+        raise UserError(
+            f"{selector}.selector_type={kind}: rows of a file are read in order or shuffled",
+            hint="write sequential or shuffle",
+        )
+    return _SELECTORS[kind], int(reading.get(f"{selector}.seed", 42))
+
+
+def _format(schema: str, reading: TrinityReader, section: str) -> RowFormat:
+    given = {name: reading.get(f"{section}.format.{name}") for name in _MEDIA}
+    for name, value in given.items():
+        if value:
+            raise UserError(f"{section}.format.{name}={value}: rows of a file are trained on as text only")
+    known = {each.name: reading.get(f"{section}.format.{each.name}") for each in fields(RowFormat)}
+    known["chat_template"] = known["chat_template"] or reading.get("model.custom_chat_template")
+    if known["enable_thinking"] is None:
+        known["enable_thinking"] = reading.get("model.enable_thinking")
+    found = RowFormat(**{name: value for name, value in known.items() if value is not None})
+    kinds = ("plaintext",) if schema == "cpt" else _FORMAT_TYPES
+    if found.prompt_type not in kinds:
+        raise UserError(
+            f"{section}.format.prompt_type={found.prompt_type}: {schema} takes {' or '.join(kinds)}"
+        )
+    return found
