@@ -126,6 +126,7 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
         effective = effective_config(launch, root=folder)
         refuse_errors(effective)
         tree = as_tree(upgrade(effective).config)
+        _as_main_ppo(tree, launch.module)
         path = str(tree["actor_rollout_ref"]["model"].get("path"))
         if _PLACEHOLDER.search(path):
             return f"actor_rollout_ref.model.path={path}: to be filled in"
@@ -143,6 +144,16 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
     except Exception as error:
         return blame.words_of(error)
     return ""
+
+
+def _as_main_ppo(tree: dict[str, Any], module: str) -> None:
+    """veRL's asynchronous mains demand what main_ppo refuses: no hybrid engine, and a train batch of 0."""
+    from trinity_compat import mains
+
+    if mains.canonical(module) in (mains.ONE_STEP_OFF, mains.FULLY_ASYNC):
+        tree["actor_rollout_ref"]["hybrid_engine"] = True
+    if mains.canonical(module) == mains.FULLY_ASYNC:
+        tree["data"]["train_batch_size"] = tree["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
 
 
 def answered(name: str, argv: Sequence[str], device: str, folder: Path) -> str:

@@ -32,7 +32,18 @@ _NESTED = 8  # launchers in each other
 # Every command line that starts a training main has one of these in it, unless the user taught us the main.
 MARKS = ("main", "trainer", "actor_rollout_ref")
 
-PPO, DAPO = TRANSLATED = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+PPO, DAPO, ONE_STEP_OFF, FULLY_ASYNC = TRANSLATED = (
+    "verl.trainer.main_ppo",
+    "recipe.dapo.main_dapo",
+    "verl.experimental.one_step_off_policy.main_ppo",
+    "verl.experimental.fully_async_policy.fully_async_main",
+)
+# How veRL's own packages have spelled a main over its releases: with 0.8 the recipes became a repository of
+# their own, and these two a part of veRL.
+_SPELLED = {
+    ONE_STEP_OFF: re.compile(r"(.+\.)?one_step_off_policy\.(async_)?main_ppo"),
+    FULLY_ASYNC: re.compile(r"(.+\.)?fully_async_policy\.(fully_async_main|main_ppo)"),
+}
 # By these keys a main of somebody's own shows that its configuration is that of veRL's mains.
 _VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estimator=)")
 _DAPO_KEY = re.compile(
@@ -45,8 +56,6 @@ _READS_KEYS = re.compile(
 _OTHERS = {
     "sft_trainer": "supervised fine-tuning has no rollout to decouple",
     "main_sft": "supervised fine-tuning has no rollout to decouple",
-    "fully_async": "this recipe is decoupled already, by its own trainer",
-    "one_step_off": "this recipe is decoupled already, by its own trainer",
     "transfer_queue": "this recipe replaces veRL's trainer by one on TransferQueue",
     "main_ppo_sync": "it is veRL 0.8's trainer on TransferQueue, which 0.9 has in main_ppo",
     "main_prime": "this recipe trains its reward model as it goes",
@@ -176,6 +185,8 @@ def stand_in(module: str, arguments: Sequence[str]) -> str:
     """The translated main that another one is taken for because its arguments are veRL's keys, or empty."""
     if not may_stand_in(module) or not has_verl_keys(arguments):
         return ""
+    if main := _spelled(module):
+        return main
     dapo = module.rpartition(".")[2] == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
     return DAPO if dapo else PPO
 
@@ -195,7 +206,16 @@ def has_verl_keys(arguments: Sequence[str]) -> bool:
 
 def is_translated(module: str) -> bool:
     """Whether ``module`` is a training main that is translated."""
-    return module in TRANSLATED
+    return canonical(module) in TRANSLATED
+
+
+def canonical(module: str) -> str:
+    """A main of veRL's own under the one name that it has here, whatever its release calls it."""
+    return (_spelled(module) if module.startswith(_OF_VERL) else "") or module
+
+
+def _spelled(module: str) -> str:
+    return next((main for main, spelled in _SPELLED.items() if spelled.fullmatch(module)), "")
 
 
 def refusal(module: str, main: str = "") -> str:
@@ -214,7 +234,7 @@ def refusal(module: str, main: str = "") -> str:
 def refuse(module: str, where: Where | None = None, main: str = "") -> None:
     """Raise UserError unless ``module``, or the ``main`` that it is taken for, is one that is translated."""
     if why := refusal(module, main):
-        hint = f"translated are {' and '.join(TRANSLATED)}; audit lists this launch's keys"
+        hint = f"translated are {', '.join(TRANSLATED)}; audit lists this launch's keys"
         if module != _EASY_R1:  # none of its keys mean anything to veRL's
             hint += f"; --main {module}={PPO} takes it for that one"
         raise UserError(why, where=where, hint=hint)

@@ -7,7 +7,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv, read_text
 from trinity_compat.launch.sources import hydra_config
 
-PPO, DAPO = mains.TRANSLATED
+PPO, DAPO, ONE_STEP_OFF, FULLY_ASYNC = mains.TRANSLATED
 KEY = "actor_rollout_ref.actor.optim.lr=1e-6"
 
 
@@ -31,12 +31,41 @@ def taken(line, **taught):
         (f"python3 -m recipe.dapo.main_dapo {KEY}", DAPO, ""),
         (f"python3 -m recipe.prime.main_prime {KEY}", "recipe.prime.main_prime", ""),
         (f"python3 -m recipe.one_step_off_policy.main_ppo {KEY}", "recipe.one_step_off_policy.main_ppo", ""),
+        (
+            f"python3 -m mine.one_step_off_policy.main_ppo {KEY}",
+            "mine.one_step_off_policy.main_ppo",
+            ONE_STEP_OFF,
+        ),
+        (f"python3 -m a.fully_async_policy.main_ppo {KEY}", "a.fully_async_policy.main_ppo", FULLY_ASYNC),
         ("python3 -m agent.trainer.main_ppo optim.lr=1", "agent.trainer.main_ppo", ""),
         ("python3 -m verl.trainer.main config=x.yaml algorithm.adv_estimator=grpo", "verl.trainer.main", ""),
     ],
 )
 def test_a_main_is_taken_for_verl_s_by_the_keys_that_it_is_given(line, module, main):
     assert taken(line) == [(module, main)]
+
+
+@pytest.mark.parametrize(
+    ("module", "main"),
+    [
+        ("recipe.one_step_off_policy.main_ppo", ONE_STEP_OFF),
+        ("recipe.one_step_off_policy.async_main_ppo", ONE_STEP_OFF),
+        ("verl_recipe.one_step_off_policy.main_ppo", ONE_STEP_OFF),
+        ("verl.experimental.one_step_off_policy.async_main_ppo", ONE_STEP_OFF),
+        ("recipe.fully_async_policy.fully_async_main", FULLY_ASYNC),
+        ("verl.recipe.fully_async_policy.fully_async_main", FULLY_ASYNC),
+        ("verl.experimental.fully_async_policy.fully_async_main", FULLY_ASYNC),
+    ],
+)
+def test_verl_s_asynchronous_mains_are_known_by_the_name_of_any_release(module, main):
+    assert mains.canonical(module) == main
+    assert mains.refusal(module) == ""
+    assert taken(f"python3 -m {module}") == [(module, "")]
+
+
+def test_a_package_of_that_name_that_is_not_verl_s_is_no_main_of_verl_s():
+    assert mains.canonical("mine.one_step_off_policy.main_ppo") == "mine.one_step_off_policy.main_ppo"
+    assert mains.refusal("mine.one_step_off_policy.main_ppo")
 
 
 @pytest.mark.parametrize("name", ["main_generation", "merge_weights", "eval_math"])

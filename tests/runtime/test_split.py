@@ -1,5 +1,6 @@
 """The GPUs that a launch names are split between generation and training. No GPU is needed to say how."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,7 +148,37 @@ def test_a_cpu_splits_nothing_and_has_the_engines_that_it_is_told_to():
 def test_gpus_of_the_rollout_s_own_stay():
     verl = compose_pinned({f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 2})
     laid = VerlView.of(verl)
-    assert split_gpus(laid, {}, mode="both", explorers=1, device="cuda") == (laid, [])
+    shared, _ = split_gpus(laid, {}, mode="both", explorers=1, device="cuda")
+    assert shared.tree == verl
+
+
+OWN = ("trainer.n_gpus_per_node=4", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "trainer", "rollout"),
+    [
+        (OWN, {}, 4, 2),
+        ((*OWN, f"{TP}=4"), {}, 4, 2),  # an engine of 4 has no room: halved
+        (OWN, {"explorers": 2}, 4, 2),
+        (("trainer.n_gpus_per_node=4",), {"sets": OWN[1:]}, 4, 2),  # --set is a word more of the launch's
+        (OWN, {"sets": (f"{ENGINES}=4",)}, 2, 4),  # of all six
+        (OWN, {"sets": ("trainer.n_gpus_per_node=6",)}, 6, 2),
+        (OWN, {"mode": "colocate", "sets": ("synchronizer.sync_method=memory",)}, 4, 0),
+        (OWN, {"device": "cpu"}, 4, 1),
+    ],
+)
+def test_gpus_that_a_launch_gives_to_rollout_are_not_the_trainer_s(words, options, trainer, rollout):
+    spec = planned(*words, **{"device": "cuda", **options}).spec
+    found = shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
+    assert (found["trainer"], found.get("explorer", 0)) == (trainer, rollout)
+
+
+def test_the_yaml_s_cluster_wins_over_the_launch_s_gpus_once_it_was_edited():
+    config = json.loads(json.dumps(source(*OWN)[0].config))
+    config["cluster"]["gpu_per_node"] = 10
+    spec = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda").spec
+    assert shares(spec.verl, device="cuda", mode="both", explorers=1) == {"trainer": 8, "explorer": 2}
 
 
 def test_the_split_is_told_and_what_was_lowered_for_it():

@@ -17,8 +17,11 @@ from trinity_compat.translate import (
     translate_config,
     updates_per_step,
 )
+from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.pinned import same
+from trinity_compat.translate.sections.asynchronous import in_main_ppo_s_words
+from trinity_compat.translate.symbols import Symbols
 from trinity_compat.trinity_config import validate
 from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
 
@@ -32,11 +35,18 @@ def public_launches():
     return [(path, launch) for path, launch in found if is_translated(launch["module"])]
 
 
+def our_settings(effective):
+    """The settings that a run of ours is to have: of veRL's asynchronous mains as main_ppo has them."""
+    config = upgrade(effective).config
+    view = LaunchView(config, config.settings, Symbols(), Options(), effective)
+    return in_main_ppo_s_words(view)[0].config.settings
+
+
 def differences(effective, config):
     """Keys of the launch, carried to the pinned veRL, that the way back tells otherwise."""
     back = compose_pinned(to_verl(config), flavour_of(config))
     told = flat(back)
-    for key, setting in upgrade(effective).config.settings.items():
+    for key, setting in our_settings(effective).items():
         if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
             continue
         wanted = flat({key: setting.value}) if isinstance(setting.value, dict) else {key: setting.value}

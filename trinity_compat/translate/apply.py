@@ -190,6 +190,8 @@ def _note(view: LaunchView, keys: Iterable[str], join: str) -> str | None:
 
 
 def _told(view: LaunchView, key: str) -> str:
+    if made := view.reworded.get(key):
+        return made
     value = view.symbols.written(view.text(key))
     text = "null" if value is None else str(value)
     return f"{_short(key)}={text if len(text) <= 60 else text[:57] + '…'}"

@@ -16,6 +16,7 @@ from trinity_compat.translate.inverse import compat_path, to_verl
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.pinned import pinned_defaults, same
+from trinity_compat.translate.sections.asynchronous import PARTIAL, STALENESS
 from trinity_compat.translate.steps import MINI
 
 
@@ -23,6 +24,7 @@ def carry(view: LaunchView, draft: Draft) -> None:
     """Write updates_per_step, and what only veRL has, into ``draft``."""
     base = compat_path(view.options.trinity)
     draft.put(f"{base}.updates_per_step", view.r, "r: mini-batches in one veRL step")
+    _write_ahead(view, draft, base)
     if view.published:
         draft.put(f"{base}.steps", "verl", "counts of steps are veRL's, as in the published guide")
     if view.config.flavour != "ppo_trainer":
@@ -32,6 +34,19 @@ def carry(view: LaunchView, draft: Draft) -> None:
     for name, values in (("verl", lost), ("stands_for", approximated)):
         if values:
             _write(view, draft, f"{base}.{name}", values)
+
+
+def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
+    """What Trinity's synchronizer has no words for."""
+    if view.ahead is None:
+        return
+    for name, key, value in (
+        ("staleness_threshold", STALENESS, view.ahead.staleness),
+        ("partial_rollout", PARTIAL, view.ahead.partial),
+    ):
+        if value is not None:
+            where = view.origin.settings[key].where if key in view.origin.settings else None
+            draft.put(f"{base}.{name}", value, f"{key} ({where or view.origin.default_of(key)})", (key,))
 
 
 def _untold(view: LaunchView, told: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

@@ -146,8 +146,8 @@ class Judge:
         return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
 
     def _like_upstream(self, row: Row, key: str) -> bool:
-        # What today's veRL has dropped stands in the launch's own configuration only.
-        value = self.view.origin.get(key) if key in self.gone else self.view.value(key)
+        # What main_ppo of today's veRL doesn't have stands in the launch's own configuration only.
+        value = self.view.value(key) if self.view.has(key) else self.view.origin.get(key)
         if row.has_same:
             return same(row.same, value)
         return same(pinned_defaults(self.view.config.flavour).get(key), value) or value in (

@@ -19,7 +19,7 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 ARR = "actor_rollout_ref"
 NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
-_GPUS_OF_A_NODE = 8  # veRL's default
+GPUS_OF_A_NODE = 8  # veRL's default
 _MOST_GPUS = 2**16
 _LAST_UNEVEN = "0.7.0"  # the last release that takes a train batch which its mini-batches don't divide
 _LAST_WITHOUT_CHECK = "0.2.0"  # the last that takes a mini-batch larger than the train batch as it is
@@ -50,6 +50,21 @@ class Verdict:
     target: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far the explorer runs ahead of the trainer, where the launch's main says it.
+
+    ``interval`` and ``offset`` count steps: what the trainer takes at once. ``staleness`` and ``partial`` are
+    trinity_compat's staleness_threshold and partial_rollout, None where the style has no use for them.
+    """
+
+    style: str = "fixed"
+    interval: int = 1
+    offset: int = 0
+    staleness: float | None = None
+    partial: bool | None = None
+
+
 class KeyRefused(UserError):
     """The value of one key keeps a launch from being translated: without that argument the rest could be.
 
@@ -75,6 +90,8 @@ class LaunchView:
     options: Options
     origin: EffectiveConfig
     pinned: Mapping[str, Setting] = field(default_factory=dict)
+    ahead: Ahead | None = None  # None: as main_ppo, or as --sync-offset says
+    reworded: Mapping[str, str] = field(default_factory=dict)  # key → what its value was made of
 
     @property
     def launch(self) -> Launch:
@@ -210,6 +227,10 @@ class LaunchView:
         shown = plain[value] if value is None or isinstance(value, bool) else repr(value)
         return f"{self.spelling(key)}={shown}"
 
+    def told(self, key: str, value: object) -> str:
+        """``key=value`` for a note: of a value that was made of other keys these."""
+        return self.reworded.get(key) or f"{key}={value}"
+
     def below(self, prefix: str) -> dict[str, object]:
         """Everything below ``prefix``: relative key → text."""
         keys = [key for key in self.config.settings if key.startswith(prefix + ".")]
@@ -237,7 +258,7 @@ class LaunchView:
     @cached_property
     def cluster(self) -> tuple[int, int]:
         """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
-        nodes, per_node = self.size(NODES), _GPUS_OF_A_NODE
+        nodes, per_node = self.size(NODES), GPUS_OF_A_NODE
         if self.value(PER_NODE) is not None:
             per_node = self.size(PER_NODE)
         if nodes * per_node > _MOST_GPUS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,7 @@ from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.sections.asynchronous import in_main_ppo_s_words
 from trinity_compat.translate.symbols import Symbols, marked_launch
 from trinity_compat.trinity_config import validate
 from trinity_compat.verl_config import recompose, upgrade
@@ -28,7 +30,7 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     """Return the Trinity configuration that means what ``effective`` means, and a finding per key.
 
     Config files that the launch names are read inside ``root`` (its working directory if None).
-    Raises UserError for another main than main_ppo or main_dapo, a batch size that doesn't divide, a
+    Raises UserError for a main that isn't translated, a batch size that doesn't divide, a
     GPU split that was asked for and cannot run, an unknown value that feeds a number.
     """
     refuse_other_mains(effective)
@@ -41,11 +43,13 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
         options=options,
         origin=effective,
     )
+    view, moves = in_main_ppo_s_words(view)
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
     carry(view, draft)
     draft.cautions += launch_cautions(view)
-    findings = judge(view, rows, draft, upgraded).findings()
+    renamed = replace(upgraded, moves=(*upgraded.moves, *moves))
+    findings = judge(view, rows, draft, renamed).findings()
     config = symbols.written(draft.config)
     provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
     _assign(config, provenance, options)

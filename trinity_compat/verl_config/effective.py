@@ -10,12 +10,19 @@ from pathlib import Path
 from trinity_compat.dotted import copied, nested, nodes, paired_leaves
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic, Launch
-from trinity_compat.releases import VERL
+from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import Arguments, GivenOverride, read_arguments
 from trinity_compat.verl_config.checkout import Checkout, find_checkout
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
-from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
+from trinity_compat.verl_config.entry import (
+    SearchPath,
+    every_release_of,
+    known_main,
+    releases_of,
+    search_path,
+    user_keys,
+)
 from trinity_compat.verl_config.folders import ConfigFolder
 from trinity_compat.verl_config.fork import compared, sources_of, with_fields
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
@@ -126,16 +133,36 @@ def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -
 
 
 def fit_releases(read: ReadLaunch) -> Fit:
-    """How well each release takes the launch's overrides."""
-    candidates = releases_of(read.launch.taken_for)
-    flavour, content = user_keys(read.path(candidates[-1]))
+    """How well each release takes the launch's overrides; where none of those that have its main takes all,
+    also those that have it under another name."""
+    main = read.launch.taken_for
+    found = _fit_of(read, releases_of(main))
+    others = every_release_of(main)
+    return _fit_of(read, others) if others and all(found.misfits.values()) else found
+
+
+def _fit_of(read: ReadLaunch, candidates: tuple[str, ...]) -> Fit:
+    newest = read.path(candidates[-1])
+    flavour, content = user_keys(newest)
     overrides = [given.override for given in read.arguments.overrides]
-    known = nodes(content)
+    known: Mapping[str, int] = {}
     if flavour is None:
-        overrides += [Override(key, "", key, value) for key, value in known.items()]
-        known = {}
+        overrides += [Override(key, "", key, value) for key, value in nodes(content).items()]
+    elif newest.places:
+        known = _known(read, candidates)
     engine = _engine(overrides, flavour or "ppo_trainer")
     return fit(overrides, engine, known, candidates)
+
+
+def _known(read: ReadLaunch, candidates: tuple[str, ...]) -> dict[str, int]:
+    """Keys of the files above veRL's own, a recipe's or the user's: for each the releases whose files have
+    it, as bits. A release without the file has no say."""
+    bits: dict[str, int] = {}
+    for version in candidates:
+        flavour, content = user_keys(read.path(version))
+        for key in nodes(content) if flavour else ():
+            bits[key] = bits.get(key, 0) | 1 << VERL_RELEASES.index(version)
+    return bits
 
 
 def _engine(overrides: list[Override], flavour: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch
+from trinity_compat.mains import canonical
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.checkout import TREE as _TREE
@@ -70,7 +71,7 @@ class SearchPath:
 
 def known_main(module: str) -> bool:
     """Whether we know the config file that ``module`` starts from."""
-    return module in _MAINS or any(module in recipes(version)["mains"] for version in VERL_RELEASES)
+    return module in _MAINS or bool(every_release_of(module))
 
 
 def releases_of(module: str) -> tuple[str, ...]:
@@ -79,8 +80,25 @@ def releases_of(module: str) -> tuple[str, ...]:
         name = _MAINS[module]
         found = VERL_RELEASES if name in FLAVOURS else _having(name)
     else:
-        found = tuple(version for version in VERL_RELEASES if module in recipes(version)["mains"])
+        found = _releases(module)
     return found or VERL_RELEASES
+
+
+def _releases(module: str) -> tuple[str, ...]:
+    """Of a recipe's main: the releases that have it under its name, or at least in a package of that name."""
+    package = module.partition(".")[0]
+    named = tuple(version for version in VERL_RELEASES if module in recipes(version)["mains"])
+    return named or tuple(
+        version
+        for version in every_release_of(module)
+        if any(name.startswith(f"{package}.") for name in _same(module, version))
+    )
+
+
+def every_release_of(module: str) -> tuple[str, ...]:
+    """The releases that have ``module`` as a main under any name: scripts of the days between two releases
+    have the name of the one and the keys of the other."""
+    return tuple(version for version in VERL_RELEASES if _of_recipe(module, version))
 
 
 def _having(name: str) -> tuple[str, ...]:
@@ -128,10 +146,24 @@ def _main_config(module: str, version: str) -> tuple[str, str]:
     if module in _MAINS:
         return _TREE, _MAINS[module]
     for candidate in _nearest(version):
-        found = recipes(candidate)["mains"].get(module)
-        if found:
-            return found[0], found[1]
+        if found := _of_recipe(module, candidate):
+            return found
     return _TREE, "ppo_trainer"
+
+
+def _of_recipe(module: str, version: str) -> tuple[str, str] | None:
+    """(folder, config name) of a recipe's main in a release, whatever the release calls it."""
+    same = _same(module, version)
+    if not same:
+        return None
+    folder, name = recipes(version)["mains"][same[0]]
+    return folder, name
+
+
+def _same(module: str, version: str) -> list[str]:
+    """The names of a release's mains that are ``module``, its own name first."""
+    mains = [name for name in recipes(version)["mains"] if canonical(name) == canonical(module)]
+    return sorted(mains, key=lambda name: name != module)
 
 
 def _recipe(folder: str, version: str) -> Tree:

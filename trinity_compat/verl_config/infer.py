@@ -35,10 +35,11 @@ class Fit:
 def fit(
     overrides: Iterable[Override],
     flavour: str,
-    known: Mapping[str, object],
+    known: Mapping[str, int],
     candidates: tuple[str, ...] = VERL_RELEASES,
 ) -> Fit:
-    """Count what each release refuses. ``known`` are the keys of the user's own config files."""
+    """Count what each release refuses. ``known`` are the keys of the config files above veRL's own, a
+    recipe's or the user's, with the bits of the releases that have them there."""
     masks = [(override.key, _accepting(override, flavour, known)) for override in overrides]
     given = {key for key, _ in masks} | set(known)
     misfits, lacking = {}, {}
@@ -63,17 +64,17 @@ def choose(found: Fit) -> VersionChoice:
 _ALL = (1 << len(VERL_RELEASES)) - 1
 
 
-def _accepting(override: Override, flavour: str, known: Mapping[str, object]) -> int:
+def _accepting(override: Override, flavour: str, known: Mapping[str, int]) -> int:
     """Bit mask of the releases whose Hydra takes the override."""
     index = key_index()
     key = override.key
     group = index["groups"].get(key)
     if group is not None and isinstance(override.value, str):
         return int(group)
-    # What a config file of the user's has, its release takes whatever it is.
-    if key in known:
-        return _ALL
     has, filled = index[flavour].get(key, (0, 0))
+    # What the file has, its release takes whatever it is.
+    if key in known:
+        return known[key] | int(has)
     if override.op == SET:
         return int(has)
     if override.op == ADD:

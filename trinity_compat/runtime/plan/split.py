@@ -2,8 +2,8 @@
 
 veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
 ``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
-``cluster``, less the reward model's, the trainer's. Where ``--set`` gives the rollout of a YAML GPUs of its
-own (``rollout.nnodes``), they stay beside the trainer's; and a CPU has none to split.
+``cluster``, less the reward model's, the trainer's. Where the launch, or ``--set``, gives the rollout GPUs of
+its own (``rollout.nnodes``), they stay beside the trainer's; and a CPU has none to split.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
 from trinity_compat.runtime.plan.reward_model import Placed, asked_of
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
-from trinity_compat.translate.sections.gpus import SEQUENCE, Machine, halvings, sharing
+from trinity_compat.translate.sections.gpus import (
+    OWN_NODES,
+    OWN_PER_NODE,
+    SEQUENCE,
+    Machine,
+    halvings,
+    sharing,
+    together,
+)
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 UNPROVEN = "not run on several GPUs yet: docs/gpu.md"
@@ -55,9 +63,12 @@ def split_gpus(
     ``config``: the Trinity configuration; ``reward``: the reward model's share of the GPUs. Raises UserError
     where no split can run, or the YAML's own can't; `fits_no_share` tells before.
     """
-    # Given by --set in veRL's own spelling, beside the trainer's.
-    if verl.rollout.nodes:
+    if verl.rollout.nodes and OWN_NODES in {text.partition("=")[0] for text in sets}:
         return verl, []
+    if verl.rollout.nodes and mode != "colocate" and device != "cpu":
+        return _apart(verl, config, explorers, reward or Placed(verl, []))
+    # Devices of the rollout's own are no others here: one side has them at a time, or there are none.
+    verl = verl.changed({OWN_NODES: 0})
     if mode == "colocate" and device != "cpu" and verl.trainer.gpus > 1:
         return _in_turns(verl)
     on_one = device != "cpu" and verl.trainer.gpus == 1
@@ -71,6 +82,34 @@ def split_gpus(
         asked = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
         shared, more = _shared(fitted, asked, explorers, reward)
     return shared, lines + more
+
+
+def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step:
+    """GPUs that the launch gives to each side, unless the YAML was edited since: then as the YAML says."""
+    own = verl.rollout.nodes * verl.size(OWN_PER_NODE)
+    trainer = (verl.trainer.nodes, verl.trainer.gpus_per_node)
+    nodes, per_node = together(trainer, (verl.rollout.nodes, verl.size(OWN_PER_NODE)))
+    asked = asked_of(config, "explorer.rollout_model", nodes * per_node + reward.added)
+    alone = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
+    if alone is not None:  # the YAML's cluster is another, and all there is
+        return _shared(verl.changed({OWN_NODES: 0}), alone, explorers, reward)
+    if asked not in (None, own):
+        whole = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node, OWN_NODES: 0}
+        return _shared(verl.changed(whole), asked, explorers, reward)
+    width = next(tp for tp in halvings(verl.rollout.tensor_parallel) if own % tp == 0)
+    engines, left = own // width, verl.trainer.gpus - reward.taken
+    each = _of_each(engines, explorers, f"the explorers' {own} GPUs hold {engines} of {width}")
+    fitted, lines = _lowered(verl, width, verl.size(f"{ACTOR}.{SEQUENCE}"))
+    told = f"{own} GPUs of its own for generation ({engines} engine(s) of {width})"
+    told += f" + {reward.told}" if reward.told else ""
+    told += f" + {left} for training; --set {ENGINES}=N"
+    return fitted.changed({**_trainer(left, trainer), **engine_places(each, width)}), [*lines, told]
+
+
+def _trainer(gpus: int, given: tuple[int, int]) -> dict[str, int]:
+    """The trainer's GPUs: as ``given`` (nodes, GPUs of each) where it has all of them."""
+    nodes, per_node = given if gpus == given[0] * given[1] else _nodes(gpus, given[1])
+    return {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
 
 
 def _shared(verl: VerlView, asked: int | None, explorers: int, reward: Placed) -> Step:

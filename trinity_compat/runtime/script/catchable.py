@@ -69,7 +69,7 @@ def _refuse_untranslated(launch: Launch, taught: Mapping[str, str]) -> None:
         raise UserError(
             f"{why}; nothing of the script was executed",
             where=launch.where,
-            hint=f"a run trains {' and '.join(mains.TRANSLATED)}; start another one with bash, by itself",
+            hint=f"a run trains {', '.join(mains.TRANSLATED)}; start another one with bash, by itself",
         )
 
 

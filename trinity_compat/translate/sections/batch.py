@@ -8,6 +8,7 @@ from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.sections.synchronizer import synchronized, updates_per_version
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.steps import BATCH, MINI
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
@@ -29,21 +30,14 @@ FILES = "data.train_files"
 @derivation
 def batch(view: LaunchView) -> Said:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
-    mini, n, r = view.mini, view.size(N), view.r
+    mini, n = view.mini, view.size(N)
     yield REPEATS.put(n)
     yield Put(GROUPS, mini, (MINI, BATCH) if view.updates.why else (MINI,))
     yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
-    yield Put(
-        "synchronizer.sync_method", _sync_method(view), note="how weights travel; nccl, checkpoint or memory"
-    )
-    yield Put("synchronizer.sync_style", "fixed", note="veRL's order: every rollout waits for its weights")
-    yield Put("synchronizer.sync_interval", r, (BATCH, MINI), join=" ÷ ")
-    yield Put("synchronizer.sync_offset", *_offset(view))
-    if view.published:
-        yield Put("synchronizer.sync_timeout", 1200, note="as in the published guide")
+    yield from synchronized(view)
     if view.updates.why:
         yield from _uneven(view)
-    if r > 1:
+    if view.r > 1:
         yield from _step_cautions(view)
 
 
@@ -71,27 +65,13 @@ def batch_sizes(reading: TrinityReader) -> Told:
         yield TOTAL, total
 
 
-def _sync_method(view: LaunchView) -> str:
-    if view.value(f"{ARR}.model.lora_rank", 0):
-        return "checkpoint"
-    return "memory" if view.cluster == (1, 1) else "nccl"
-
-
-def _offset(view: LaunchView) -> tuple[int, tuple[str, ...], str]:
-    if view.published:
-        return 1, (), "as the published examples print it: the explorer is one mini-batch ahead"
-    ahead = view.options.sync_offset
-    if not ahead:
-        return 0, (), "on-policy, as veRL"
-    return ahead * view.r, (), f"{ahead} veRL step(s) ahead × r={view.r} (--sync-offset)"
-
-
 def _step_cautions(view: LaunchView) -> Iterator[Caution]:
-    r = view.r
+    r, updates = view.r, updates_per_version(view)
+    kept = updates * view.mini if view.ahead else "train_batch_size"
     yield Caution(
         "TW001",
         f"one veRL step is {r} Trinity steps: buffer.batch_size is veRL's ppo_mini_batch_size, and "
-        f"synchronizer.sync_interval={r} keeps train_batch_size prompts per set of weights",
+        f"synchronizer.sync_interval={updates} keeps {kept} prompts per set of weights",
         view.where(BATCH) or view.where(MINI),
     )
     if view.published:
@@ -153,7 +133,7 @@ def counted_in_steps(reading: TrinityReader) -> Told:
 def _times(view: LaunchView, key: str, value: int) -> str | None:
     if value <= 0 or view.step == 1:
         return None
-    return f"{key}={value} × r={view.step}"
+    return f"{view.told(key, value)} × r={view.step}"
 
 
 def _kept(view: LaunchView) -> Iterator[Put | Verdict]:
@@ -173,13 +153,13 @@ def total_steps(view: LaunchView) -> Said:
     """How long it runs: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.integer(TOTAL)
-        note = f"{TOTAL}={steps} × r={view.step}" if view.step > 1 else None
+        note = f"{view.told(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
         for path in TOTAL_STEPS:
             yield Put(path, steps * view.step, (TOTAL,), note)
         return
     if view.published:
         return
-    rows = _training_rows(view)
+    rows = training_rows(view)
     if rows is None:
         yield _unknown_length(view)
         return
@@ -213,7 +193,7 @@ def _unknown_length(view: LaunchView) -> Caution:
     return Caution("TW014", "the training files cannot be read here, so the number of steps stays open")
 
 
-def _training_rows(view: LaunchView) -> int | None:
+def training_rows(view: LaunchView) -> int | None:
     """Rows of all training files; None when one of them cannot be read here."""
     total = 0
     for file in view.symbols.plain(view.texts(FILES)):

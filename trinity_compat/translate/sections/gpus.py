@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
-from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView, Put, Verdict
+from trinity_compat.translate.launch_view import (
+    ARR,
+    GPUS_OF_A_NODE,
+    NODES,
+    PER_NODE,
+    LaunchView,
+    Put,
+    Verdict,
+)
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
@@ -18,6 +26,7 @@ from trinity_compat.translate.trinity_reader import TrinityReader
 
 ROLLOUT = f"{ARR}.rollout"
 TP, DP, PP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
+OWN_NODES, OWN_PER_NODE = f"{ROLLOUT}.nnodes", f"{ROLLOUT}.n_gpus_per_node"
 N = f"{ROLLOUT}.n"
 SEQUENCE = "ulysses_sequence_parallel_size"
 SP = f"{ARR}.actor.{SEQUENCE}"
@@ -81,14 +90,21 @@ class Machine:
 @derivation
 def gpus(view: LaunchView) -> Said:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
+    own = own_gpus(view)
     for pair, number in zip(CLUSTER, _cluster(view), strict=True):
-        yield pair.put(number)
-    if math.prod(view.cluster) <= 1:
+        yield Put(pair.path, number, (NODES, PER_NODE, OWN_NODES, OWN_PER_NODE)) if own else pair.put(number)
+    yield from _whose(own)
+    if math.prod(_cluster(view)) <= 1:
         yield from _colocated(view)
         return
     yield Put("mode", "both", note="explorer and trainer side by side")
     machine, rollout, tp = split(view)
-    yield Put(f"{ENGINE}.engine_num", rollout // machine.engine, note=_explained(machine, rollout))
+    yield Put(
+        f"{ENGINE}.engine_num",
+        rollout // machine.engine,
+        (OWN_NODES, OWN_PER_NODE) if own else (),
+        note=_explained(machine, rollout),
+    )
     yield ENGINE_TP.put(tp)
     for pair in ENGINE_DP_PP:
         if not view.old_trinity and view.value(pair.key, 1) != 1:
@@ -107,24 +123,61 @@ def split(view: LaunchView) -> tuple[Machine, int, int]:
     """(what is split, GPUs for rollout, the engine's tensor parallel size).
 
     Where no split can run, the engine's and then the sequence's parallel size are halved: neither
-    changes what is computed.
+    changes what is computed. GPUs that the launch gives to rollout are not split.
     """
     nodes, per_node = _cluster(view)
-    given = _fitting_tp(view, nodes * per_node - reward_model_gpus(view) - 1)
+    own = own_gpus(view)
+    room = own or nodes * per_node - reward_model_gpus(view) - 1
+    given = _fitting_tp(view, room)
     sequence = sharing(f"{ARR}.actor", view.size, megatron=view.megatron)
     for sp in [sequence] if view.megatron else halvings(sequence):
         for tp in halvings(given):
             machine = _machine(view, nodes, per_node, tp, sp)
-            if machine.choices() or view.published or view.options.rollout_gpus is not None:
+            able = not machine.fault(own) if own else bool(machine.choices() or view.published)
+            if able or view.options.rollout_gpus is not None:
                 return machine, _rollout(view, machine), tp
     machine = _machine(view, nodes, per_node, given, sequence)
     return machine, _rollout(view, machine), given
 
 
+def own_gpus(view: LaunchView) -> int:
+    """GPUs that the launch gives to rollout, beside the trainer's; 0 where both share.
+
+    Source: ``StandaloneResourcePool`` and ``main`` of one_step_off_policy and fully_async_policy (veRL 0.9.1,
+    verl/experimental/separation/utils.py): ``trainer.nnodes`` × ``n_gpus_per_node`` are the trainer's alone.
+    """
+    if not view.value(OWN_NODES):
+        return 0
+    return view.size(OWN_NODES) * view.size(OWN_PER_NODE)
+
+
 def _cluster(view: LaunchView) -> tuple[int, int]:
-    """(nodes, GPUs of each): the launch's, and as many nodes more as a reward model's own pool fills."""
+    """(nodes, GPUs of each): the launch's, rollout's own among them, and as many nodes more as a reward
+    model's own pool fills."""
     nodes, per_node = view.cluster
+    if own_gpus(view):
+        nodes, per_node = together(view.cluster, (view.size(OWN_NODES), view.size(OWN_PER_NODE)))
     return nodes + -(-pool_gpus(view) // per_node), per_node
+
+
+def together(trainer: tuple[int, int], rollout: tuple[int, int]) -> tuple[int, int]:
+    """(nodes, GPUs of each) that hold two pools, each given in the same way: beside each other on every node
+    where a node of eight has room for both, else each on nodes of its own."""
+    (nodes, each), (more, others) = trainer, rollout
+    if nodes == more and each + others <= GPUS_OF_A_NODE:
+        return nodes, each + others
+    size = math.gcd(each, others)
+    return (nodes * each + more * others) // size, size
+
+
+def _whose(own: int) -> Iterator[Verdict]:
+    """What the two pairs of numbers mean beside each other."""
+    if own:
+        for key in (NODES, PER_NODE):
+            yield Verdict(key, Status.DERIVED, "the trainer's own GPUs; cluster holds the rollout's as well")
+    else:
+        for key in (OWN_NODES, OWN_PER_NODE):
+            yield Verdict(key, Status.NO_EFFECT, f"{OWN_NODES} is 0: rollout shares the launch's GPUs")
 
 
 def ranks_of(view: LaunchView, role: str) -> int:
@@ -178,6 +231,8 @@ def _rollout(view: LaunchView, machine: Machine) -> int:
                 hint=f"numbers that can run here: {able}",
             )
         return asked
+    if own := own_gpus(view):
+        return own
     if view.published:
         return max(machine.engine, machine.total // 4 // machine.engine * machine.engine)
     choices = machine.choices() or machine.choices(ranks_only=True)
@@ -198,7 +253,7 @@ def _cautions(view: LaunchView, machine: Machine, rollout: int, tp: int) -> Iter
         able = ", ".join(map(str, machine.choices()))
         hint = f"--rollout-gpus may be {able}" if able else "change the batch size or the number of GPUs"
         yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
-    else:
+    elif not own_gpus(view):
         yield Caution(
             "TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N"
         )

@@ -1,0 +1,206 @@
+"""veRL's asynchronous mains: how far rollouts run ahead, on which GPUs, and in which units they count."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.mains import FULLY_ASYNC, ONE_STEP_OFF
+from trinity_compat.translate.inverse import compat_of, sync_of, to_verl, total_steps_of
+
+from .helpers import translated
+
+ARR = "actor_rollout_ref"
+MINI = f"{ARR}.actor.ppo_mini_batch_size"
+RECIPE = "recipe.fully_async_policy.fully_async_main"
+SAMPLES = "rollout.total_rollout_steps"
+ASYNC = (
+    "data.train_batch_size=0",
+    f"{MINI}=32",
+    f"{ARR}.rollout.n=16",
+    f"{ARR}.hybrid_engine=False",
+    f"{SAMPLES}=51200",
+    "async_training.require_batches=4",
+    "async_training.trigger_parameter_sync_step=3",
+)
+
+
+def fully_async(*arguments, module=FULLY_ASYNC, **options):
+    return translated(*ASYNC, *arguments, module=module, **options)
+
+
+def fates(translation):
+    return {finding.key: finding for finding in translation.findings}
+
+
+def test_one_step_off_is_one_step_ahead():
+    _, config = translated("data.train_batch_size=64", f"{MINI}=16", module=ONE_STEP_OFF)
+    sync = config["synchronizer"]
+    assert (sync["sync_style"], sync["sync_interval"], sync["sync_offset"]) == ("fixed", 4, 4)
+    told = sync_of(config)
+    assert (told.style, told.interval, told.offset) == ("fixed", 1, 1)
+
+
+def test_a_step_is_what_the_trainer_takes_at_once():
+    _, config = fully_async()
+    told, sync = to_verl(config), sync_of(config)
+    assert config["buffer"]["batch_size"] == 32
+    assert compat_of(config)["updates_per_step"] == 4
+    assert told["data.train_batch_size"] == 128  # and not the launch's 0
+    assert (sync.style, sync.interval, sync.offset) == ("fully_async", 3, 0)
+    assert config["synchronizer"]["sync_interval"] == 12
+
+
+def test_samples_of_the_whole_run_become_steps():
+    _, config = fully_async()
+    assert total_steps_of(config) == 51200 // 128
+    assert to_verl(config)["trainer.total_training_steps"] == 400
+
+
+def test_the_epochs_end_a_run_whose_samples_they_do_not_hold(tmp_path):
+    pq.write_table(pa.table({"x": list(range(1000))}), tmp_path / "train.parquet")
+    _, config = fully_async(f"data.train_files={tmp_path}/train.parquet", "trainer.total_epochs=2")
+    assert total_steps_of(config) == 2000 // 128  # no batch is dropped between two epochs
+
+
+def test_saving_and_testing_count_versions_of_the_weights():
+    _, config = fully_async("trainer.save_freq=20", "trainer.test_freq=5")
+    told = to_verl(config)
+    assert (told["trainer.save_freq"], told["trainer.test_freq"]) == (60, 15)
+    assert config["trainer"]["save_interval"] == 240
+
+
+def test_the_notes_say_what_a_value_was_made_of():
+    translation, _ = fully_async("trainer.save_freq=20")
+    assert translation.provenance["trainer.save_interval"] == (
+        "trainer.save_freq=20 × async_training.trigger_parameter_sync_step=3 × r=4"
+    )
+
+
+def test_staleness_and_partial_rollout_are_our_own_settings():
+    translation, config = fully_async(
+        "async_training.staleness_threshold=0.5", "async_training.partial_rollout=False"
+    )
+    assert compat_of(config)["staleness_threshold"] == 0.5
+    assert compat_of(config)["partial_rollout"] is False
+    found = fates(translation)["async_training.staleness_threshold"]
+    assert found.status.value == "unsupported_upstream"
+    assert found.target == "trainer.trainer_config.trinity_compat.staleness_threshold"
+
+
+def test_every_key_that_only_these_mains_have_is_accounted_for():
+    translation, _ = fully_async(
+        "rollout.nnodes=1",
+        "rollout.n_gpus_per_node=4",
+        "rollout.n=8",
+        "data.gen_batch_size=1",
+        "async_training.use_trainer_do_validate=True",
+        "async_training.use_dynamic_resource_scheduling=True",
+        "async_training.concurrent_samples_per_replica=8",
+    )
+    found = fates(translation)
+    status = {key: found[key].status.value for key in found}
+    assert (
+        status["data.train_batch_size"] == status["data.gen_batch_size"] == status["rollout.n"] == "no_effect"
+    )
+    assert status["async_training.use_dynamic_resource_scheduling"] == "unsupported"
+    assert "unknown" not in status.values()
+    assert "now actor_rollout_ref.rollout.nnodes" in found["rollout.nnodes"].reason
+
+
+def test_until_0_7_epochs_tests_and_old_log_probs_had_keys_of_their_own():
+    translation, config = fully_async(
+        "rollout.total_epochs=3",
+        "rollout.test_freq=2",
+        "trainer.test_freq=10",
+        "async_training.compute_prox_log_prob=True",
+        module=RECIPE,
+    )
+    told = to_verl(config)
+    assert (told["trainer.total_epochs"], told["trainer.test_freq"]) == (3, 6)
+    assert told["algorithm.rollout_correction.bypass_mode"] is False
+    found = fates(translation)
+    assert found["trainer.test_freq"].status.value == "no_effect"
+    assert found["async_training.compute_prox_log_prob"].status.value == "approximated"
+
+
+def test_the_rollout_s_log_probs_are_the_old_ones_unless_both_keys_say_otherwise():
+    _, config = fully_async(module=RECIPE)
+    assert to_verl(config)["algorithm.rollout_correction.bypass_mode"] is True
+
+
+def test_memory_of_engines_of_their_own_counts():
+    _, config = fully_async(f"{ARR}.rollout.standalone_gpu_memory_utilization=0.85")
+    assert config["explorer"]["rollout_model"]["gpu_memory_utilization"] == 0.85
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("async_training.staleness_threshold=-1", "should be 0 or more"),
+        ("async_training.trigger_parameter_sync_step=0", "should be 1 or more"),
+        ("async_training.require_batches=0", "should be 1 or more"),
+        (f"{MINI}=0", "should be 1 or more"),
+        (f"{SAMPLES}=100", "100 samples do not fill one batch of 128"),
+    ],
+)
+def test_what_verl_s_main_refuses_is_refused_at_its_line(argument, said):
+    with pytest.raises(UserError, match=said) as error:
+        fully_async(argument)
+    assert error.value.where is not None and error.value.where.file == "run.sh"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rollout", "cluster"),
+    [
+        ((1, 4), (1, 4), (1, 8)),  # beside each other on one node
+        ((2, 6), (2, 2), (2, 8)),
+        ((2, 8), (2, 8), (4, 8)),  # each on nodes of its own
+        ((1, 8), (1, 4), (3, 4)),
+    ],
+)
+def test_the_gpus_are_those_of_both_sides(trainer, rollout, cluster):
+    _, config = translated(
+        f"trainer.nnodes={trainer[0]}",
+        f"trainer.n_gpus_per_node={trainer[1]}",
+        f"rollout.nnodes={rollout[0]}",
+        f"rollout.n_gpus_per_node={rollout[1]}",
+        f"{ARR}.rollout.tensor_model_parallel_size=2",
+        "data.train_batch_size=96",
+        f"{MINI}=96",
+        module=ONE_STEP_OFF,
+    )
+    assert (config["cluster"]["node_num"], config["cluster"]["gpu_per_node"]) == cluster
+    assert config["explorer"]["rollout_model"]["engine_num"] == rollout[0] * rollout[1] // 2
+    told = to_verl(config)
+    assert (told["trainer.nnodes"], told["trainer.n_gpus_per_node"]) == trainer
+
+
+def test_main_ppo_s_rollout_may_have_gpus_of_its_own_too():
+    _, config = translated(
+        "trainer.n_gpus_per_node=2", f"{ARR}.rollout.nnodes=1", f"{ARR}.rollout.n_gpus_per_node=6",
+        f"{ARR}.rollout.tensor_model_parallel_size=2",
+    )  # fmt: skip
+    assert config["cluster"]["gpu_per_node"] == 8
+    assert config["explorer"]["rollout_model"]["engine_num"] == 3
+
+
+def test_without_nodes_the_rollout_s_gpus_mean_nothing():
+    translation, config = translated("trainer.n_gpus_per_node=8", f"{ARR}.rollout.n_gpus_per_node=4")
+    assert config["cluster"]["gpu_per_node"] == 8
+    assert fates(translation)[f"{ARR}.rollout.n_gpus_per_node"].status.value == "no_effect"
+
+
+def test_the_old_trinity_has_a_style_for_it():
+    _, config = fully_async(target="0.4.1")
+    assert config["synchronizer"]["sync_style"] == "dynamic_by_trainer"
+    assert compat_of(config)["staleness_threshold"] == 0.1
+
+
+def test_a_name_says_between_which_releases_a_launch_is():
+    translation, _ = fully_async(module=RECIPE)
+    assert translation.facts["verl_version"] == "0.7.0"
+    translation, _ = fully_async("rollout.test_freq=1")  # of the days between 0.7 and 0.8
+    assert translation.facts["verl_version"] == "0.7.0"
+    translation, _ = fully_async()
+    assert translation.facts["verl_version"] == "0.9.1"
