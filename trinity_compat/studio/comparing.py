@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from trinity_compat.compare import inference
-from trinity_compat.compare.axes import Axis
+from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
 from trinity_compat.compare.configs import of_runs
 from trinity_compat.compare.html import as_html, drawn
@@ -27,7 +26,6 @@ from trinity_compat.studio.experiences import index_of, read_group
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_named, page, studio_of
 
-AXES: tuple[Axis, ...] = get_args(Axis)
 _KEPT = 4
 _TASKS = 12
 Newest = tuple[int, float]  # step, mean reward
@@ -42,10 +40,14 @@ class Asked:
     axis: Axis
 
     @property
+    def sides(self) -> str:
+        """The query that names them."""
+        return urlencode([("a", job.name) for job in self.a] + [("b", job.name) for job in self.b])
+
+    @property
     def address(self) -> str:
         """The query that asks for it again."""
-        sides = [("a", job.name) for job in self.a] + [("b", job.name) for job in self.b]
-        return urlencode([*sides, ("axis", self.axis)])
+        return f"{self.sides}&axis={self.axis}"
 
 
 class Comparisons:
@@ -116,6 +118,7 @@ def _found(made: Comparison, asked: Asked) -> dict[str, object]:
         "configuration": _differences(made),
         "tasks": _tasks(asked.a[0], asked.b[0]),
         "address": asked.address,
+        "sides": asked.sides,
         "incomplete": inference.missing() or "",
     }
 
@@ -148,13 +151,7 @@ def curves(request: Request) -> JSONResponse:
         raise HTTPException(400, "The address names no two sides.")
     made = studio_of(request).comparisons.of(asked)
     wanted = set(request.query_params.getlist("name"))
-    return JSONResponse(
-        {
-            metric.name: drawn(metric)
-            for metric in made.metrics
-            if metric.name in wanted
-        }
-    )
+    return JSONResponse({metric.name: drawn(metric) for metric in made.metrics if metric.name in wanted})
 
 
 def report(request: Request) -> Response:

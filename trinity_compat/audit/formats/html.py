@@ -201,7 +201,7 @@ def _finding_table(findings: list[Finding], launch: LaunchAudit) -> Iterator[str
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     """Cells are HTML already."""
     titles = "".join(f"<th>{cell}</th>" for cell in head)
-    yield f"<div class=wide><table><thead><tr>{titles}</tr></thead><tbody>"
+    yield f"<div class=wide tabindex=0><table><thead><tr>{titles}</tr></thead><tbody>"
     for row in rows:
         yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
     yield "</tbody></table></div>"

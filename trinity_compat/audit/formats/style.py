@@ -20,7 +20,9 @@ td,th{vertical-align:top}
 .refused{color:var(--bad);font-weight:600}
 td:has(>.status){min-width:9.5rem}
 td:has(>code){min-width:12rem}
-td:last-child{overflow-wrap:anywhere;min-width:9rem}
+td:last-child{overflow-wrap:anywhere;min-width:15rem}
+td:nth-child(4):not(:last-child){overflow-wrap:anywhere;min-width:7rem}
+code,small{overflow-wrap:anywhere}
 footer{margin:3rem 0 0;padding:0}
 @media print{details{display:block}details>*{display:block}}
 """

@@ -153,7 +153,7 @@ const Charts = (() => {
       const parts = this.series.map((one, k) => {
         const value = figure(this.plot.data[this.at[k]][index]);
         const [low, high] = [one.low, one.high].map(points => points?.get(xs[index]));
-        const range = low === undefined || low === null ? "" : ` (${figure(low)} … ${figure(high)})`;
+        const range = low === undefined || figure(low) === figure(high) ? "" : ` (${figure(low)} … ${figure(high)})`;
         return this.series.length > 1 ? `${one.label} ${value}${range}` : `${value}${range}`;
       });
       this.value.textContent = `${parts.join(" · ")}${at === null || at === undefined ? "" : ` at ${figure(xs[index])}`}`;
