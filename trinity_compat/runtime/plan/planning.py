@@ -31,6 +31,7 @@ from trinity_compat.runtime.plan import (
     places,
     profiles,
     reward_model,
+    workflows,
 )
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
@@ -147,6 +148,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
+    verl, asking = workflows.placed(verl, asked.trinity)
     reward = reward_model.placed(
         verl,
         asked.trinity,
@@ -163,7 +165,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
         sets=asked.options.sets,
         reward=reward,
     )
-    return shared, [*notes, *more, *reward.lines, *told]
+    return shared, [*notes, *more, *asking, *reward.lines, *told]
 
 
 def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:
