@@ -26,6 +26,7 @@ from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
 
 SINGLE_TURN = "single_turn_agent"
 TELL_S = 0.05  # between two words on how many answers have ended
@@ -136,6 +137,8 @@ class RolloutWorker:
         _cancel(self._runs.pop(name, ()))
 
     def _is_single_turn(self, job: Job) -> bool:
+        if job.task.get("agent_name") == WORKFLOW:
+            return True
         agent = self._config.actor_rollout_ref.rollout.agent.default_agent_loop
         return job.task.get("agent_name", agent) == SINGLE_TURN and self._model.processor is None
 
@@ -144,7 +147,7 @@ class RolloutWorker:
         hopeless: list[Future] = []
         for job in jobs:
             try:
-                prompts[job.task_no] = self._prompt(job.task["raw_prompt"])
+                prompts[job.task_no] = self._prompt(job.task)
             except PromptTooLong as error:
                 self._ended += job.answers
                 hopeless.append(_now(Rollout(job.task_no, (), str(error), hopeless=True)))
@@ -211,16 +214,22 @@ class RolloutWorker:
         self._count += 1
         return replace(request, request_id=f"{request.request_id}-{self._count}")
 
-    def _prompt(self, messages: Any) -> list[int]:
+    def _prompt(self, task: Mapping[str, Any]) -> list[int]:
+        """A workflow's prompt stands as text in its task (``prompt_text``), a launch's as a chat."""
+        if task.get("agent_name") == WORKFLOW:
+            return self._truncated(self._tokenizer(task["prompt_text"]).input_ids)
         from verl.utils.tokenizer import normalize_token_ids
         from verl.utils.tokenizer.chat_template import apply_chat_template
 
         kwargs = self._config.data.get("apply_chat_template_kwargs", {}) or {}
         ids = apply_chat_template(
-            self._tokenizer, list(messages), tokenize=True, add_generation_prompt=True, **kwargs
+            self._tokenizer, list(task["raw_prompt"]), tokenize=True, add_generation_prompt=True, **kwargs
         )
+        return self._truncated(normalize_token_ids(ids))
+
+    def _truncated(self, ids: list[int]) -> list[int]:
         rollout = self._config.actor_rollout_ref.rollout
-        return truncate(normalize_token_ids(ids), rollout.prompt_length, self._config.data.truncation)
+        return truncate(ids, rollout.prompt_length, self._config.data.truncation)
 
     async def _by_agent(self, job: Job) -> Rollout:
         if self._agents is None:

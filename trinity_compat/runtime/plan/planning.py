@@ -32,6 +32,7 @@ from trinity_compat.runtime.plan import (
     profiles,
     reward_model,
     rows,
+    workflows,
 )
 from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
@@ -165,7 +166,8 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
-    return verl, [*notes, *more]
+    verl, asking = workflows.placed(verl, asked.trinity)
+    return verl, [*notes, *more, *asking]
 
 
 def _mode(verl: VerlView, asked: _Asked, *, splits: bool) -> tuple[Mode, list[str]]:

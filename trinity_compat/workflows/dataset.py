@@ -1,0 +1,150 @@
+"""A run's tasksets as veRL's dataset: ``data.custom_cls`` of a run whose YAML names a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from trinity_compat.errors import UserError
+from trinity_compat.workflows.asking import Asked, Row
+from trinity_compat.workflows.table import WANTS_NO_TRUTH, check_reward, check_workflow
+from trinity_compat.workflows.tasksets import AGENT, Taskset, referred
+
+_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+
+
+class TasksetRows(Dataset[dict[str, Any]]):
+    """The rows of tasksets, one after the other, as veRL's fields: raw_prompt, prompt_text, data_source,
+    reward_model, extra_info."""
+
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        tokenizer: Any,
+        config: Any,
+        processor: Any = None,
+        max_samples: int = -1,
+    ) -> None:
+        """As veRL's ``create_rl_dataset`` calls it. Raises UserError for files, columns and rows that cannot
+        be asked."""
+        names = [data_files] if isinstance(data_files, str) else list(data_files)
+        rows = [
+            row
+            for name in names
+            for row in _Rows(referred(name, _plain(config["tasksets"])), tokenizer).within(
+                config["max_prompt_length"]
+            )
+        ]
+        self._rows = rows if max_samples < 0 else rows[:max_samples]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return dict(self._rows[index])
+
+
+class _Rows:
+    """One taskset's."""
+
+    def __init__(self, taskset: Taskset, tokenizer: Any) -> None:
+        self._taskset, self._tokenizer = taskset, tokenizer
+
+    def within(self, limit: int) -> Iterator[dict[str, Any]]:
+        """Rows whose prompt has at most ``limit`` tokens; all, where the taskset keeps long ones."""
+        dropped = 0
+        for index, row in enumerate(opened(self._taskset)):
+            made = self._row(index, row)
+            if self._taskset.drop_overlong and len(self._tokenizer(made["prompt_text"]).input_ids) > limit:
+                dropped += 1
+                continue
+            yield made
+        if dropped:
+            name = self._taskset.name
+            print(f"{name}: {dropped} prompts of more than {limit} tokens are left out", flush=True)
+
+    def _row(self, index: int, row: Row) -> dict[str, Any]:
+        taskset = self._taskset
+        asked, truth = asked_of(taskset, row)
+        reward = {"name": asked.reward, "args": dict(taskset.reward_fn_args), "about": dict(asked.about)}
+        return {
+            "raw_prompt": asked.messages,
+            "prompt_text": asked.text if asked.text is not None else self._templated(asked),
+            "agent_name": AGENT,
+            "data_source": taskset.name,
+            "reward_model": {"style": "rule", "ground_truth": truth},
+            "extra_info": {"index": index, "reward_fn": reward},
+            "index": index,
+        }
+
+    def _templated(self, asked: Asked) -> str:
+        """As trinity-rft's inference models: an answer that is begun goes on, else a new one is asked for."""
+        begun = asked.messages[-1]["role"] == "assistant"
+        how: dict[str, Any] = (
+            {"continue_final_message": True}
+            if begun
+            else {"add_generation_prompt": True, "enable_thinking": self._taskset.enable_thinking}
+        )
+        template = self._taskset.chat_template
+        text = self._tokenizer.apply_chat_template(
+            asked.messages, tokenize=False, chat_template=template, **how
+        )
+        return str(text)
+
+
+def asked_of(taskset: Taskset, row: Row) -> tuple[Asked, str]:
+    """What the row's workflow asks, and the truth. Raises UserError naming the column that is at fault."""
+    ask = check_workflow(_named(taskset, row, "workflow_key") or taskset.workflow, taskset.place)
+    reward = _named(taskset, row, "reward_fn_key") or taskset.reward
+    asked = ask(taskset, _text(taskset, row, taskset.prompt_key, "prompt_key"), reward)
+    check_reward(asked.reward, taskset.place)
+    if asked.reward in WANTS_NO_TRUTH:
+        return asked, str(row.get(taskset.response_key) or "")
+    return asked, _text(taskset, row, taskset.response_key, "response_key")
+
+
+def _named(taskset: Taskset, row: Row, key: str) -> str | None:
+    """A row may name its own workflow or reward."""
+    column = taskset.text(key)
+    found = row.get(column) if column else None
+    return str(found) if found else None
+
+
+def _text(taskset: Taskset, row: Row, column: str, key: str) -> str:
+    found = row.get(column)
+    if isinstance(found, str):
+        return found
+    where = f"{taskset.place}: the column {column!r} (format.{key})"
+    if column not in row:
+        raise UserError(f"{where} is not in {taskset.path}; it has {', '.join(row)}")
+    hint = "name a column of texts" if key == "response_key" else None
+    if key == "prompt_key":
+        hint = "veRL's rows, whose prompt is a chat, are read with default_workflow_type: verl_workflow"
+    raise UserError(f"{where} of {taskset.path} holds a {type(found).__name__}, not a text", hint=hint)
+
+
+def opened(taskset: Taskset) -> Any:
+    """The rows as dicts, of a file, or of a folder or hub name as upstream hands it to datasets.
+
+    Raises UserError."""
+    import datasets
+
+    path = Path(taskset.path).expanduser()
+    try:
+        if kind := _FORMATS.get(path.suffix):
+            return datasets.load_dataset(kind, data_files=str(path), split="train")
+        name = str(path) if path.exists() else taskset.path
+        return datasets.load_dataset(name, name=taskset.subset, split=taskset.split)
+    except (OSError, ValueError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{taskset.place}.path={taskset.path} cannot be read: {text}") from error
+
+
+def _plain(section: Any) -> Mapping[str, Any]:
+    from omegaconf import OmegaConf
+
+    found = OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
+    return dict(found)

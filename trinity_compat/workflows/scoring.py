@@ -1,0 +1,26 @@
+"""veRL's ``custom_reward_function`` of a run whose YAML names a workflow."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.workflows.table import Reward, make_reward
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **more: object
+) -> dict[str, float]:
+    """The reward's parts by name, and their sum as ``score``. ``extra_info["reward_fn"]``: name, args and
+    about, as ``TasksetRows`` writes them."""
+    asked = extra_info["reward_fn"]
+    reward = _made(asked["name"], json.dumps(asked["args"], sort_keys=True))
+    parts = reward(solution_str, ground_truth, **asked["about"])
+    return {**parts, "score": float(sum(parts.values()))}
+
+
+@functools.cache
+def _made(name: str, arguments: str) -> Reward:
+    return make_reward(name, json.loads(arguments))

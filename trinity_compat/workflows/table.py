@@ -1,0 +1,72 @@
+"""The workflows and rewards that run here, by the names that Trinity registers them under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Protocol
+
+from trinity_compat.errors import UserError
+from trinity_compat.nearest import nearest, question
+from trinity_compat.workflows import asking
+from trinity_compat.workflows.asking import Ask
+
+VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
+
+# An async one asks the same: upstream differs in how it waits, and repeats the task run by run.
+WORKFLOWS: Mapping[str, Ask] = {
+    f"{prefix}{name}": ask
+    for name, ask in (
+        ("simple_workflow", asking.simple),
+        ("math_workflow", asking.math),
+        ("math_boxed_workflow", asking.math_boxed),
+    )
+    for prefix in ("", "async_")
+}
+
+_REWARDS = "trinity_compat.workflows.rewards"
+REWARDS: Mapping[str, str] = {
+    "math_reward": f"{_REWARDS}.accuracy:MathReward",
+    "math_boxed_reward": f"{_REWARDS}.boxed:MathBoxedReward",
+    "format_reward": f"{_REWARDS}.form:FormatReward",
+    "countdown_reward": f"{_REWARDS}.countdown:CountdownReward",
+    "accuracy_reward": f"{_REWARDS}.accuracy:AccuracyReward",
+}
+# What a workflow tells its reward beside the response and the truth, only these take.
+TAKES_ABOUT = ("math_boxed_reward",)
+WANTS_NO_TRUTH = ("format_reward",)
+
+
+class Reward(Protocol):
+    """What an answer is worth: its parts by name, whose sum is the reward."""
+
+    def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        """``about``: see ``Asked``."""
+
+
+def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
+    """The reward of that name, made with ``reward_fn_args``. Raises UserError for arguments that it lacks."""
+    module, _, attribute = REWARDS[name].partition(":")
+    made = getattr(import_module(module), attribute)
+    try:
+        reward: Reward = made(**arguments)
+    except TypeError as error:
+        raise UserError(f"reward_fn_args of {name}: {error}") from error
+    return reward
+
+
+def check_workflow(name: str, where: str) -> Ask:
+    """Raises UserError for a name that is not in the table, with the nearest that is."""
+    if name not in WORKFLOWS:
+        raise UserError(f"{where}={name}: no workflow of that name runs here", hint=_known(name, WORKFLOWS))
+    return WORKFLOWS[name]
+
+
+def check_reward(name: str, where: str) -> None:
+    """As ``check_workflow``."""
+    if name not in REWARDS:
+        raise UserError(f"{where}={name}: no reward of that name runs here", hint=_known(name, REWARDS))
+
+
+def _known(name: str, known: Mapping[str, object]) -> str:
+    return question(nearest(name, known)) or f"write one of {', '.join(known)}"

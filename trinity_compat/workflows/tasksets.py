@@ -1,0 +1,64 @@
+"""A taskset as the processes of a run know it: plain JSON in veRL's configuration (``data.tasksets``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trinity_compat.containers import Tree
+from trinity_compat.errors import UserError
+
+SECTION = "data.tasksets"
+AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
+_SCHEME = "taskset:"
+
+
+@dataclass(frozen=True, slots=True)
+class Taskset:
+    """Rows to ask, and how. ``place`` is where the YAML has it, for messages. ``format`` is Trinity's section
+    (prompt_key, response_key, system_prompt, reply_prefix, …)."""
+
+    place: str
+    name: str
+    path: str
+    workflow: str
+    reward: str | None = None
+    split: str = "train"
+    subset: str | None = None
+    format: Mapping[str, object] = field(default_factory=dict)
+    workflow_args: Mapping[str, object] = field(default_factory=dict)
+    reward_fn_args: Mapping[str, object] = field(default_factory=dict)
+    chat_template: str | None = None
+    enable_thinking: bool | None = None
+    drop_overlong: bool = True
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """A field of ``format``; ``default`` where it is not given. Raises UserError for what is not text."""
+        found = self.format.get(key)
+        if found is not None and not isinstance(found, str):
+            raise UserError(f"{self.place}.format.{key} is {found!r}: write a text")
+        return default if found is None else found
+
+    @property
+    def prompt_key(self) -> str:
+        """The column that is asked."""
+        return self.text("prompt_key") or "prompt"
+
+    @property
+    def response_key(self) -> str:
+        """The column with the truth."""
+        return self.text("response_key") or "response"
+
+
+def reference(kind: str, number: int) -> str:
+    """How ``data.train_files`` and ``data.val_files`` name a taskset: ``taskset:train/0``."""
+    return f"{_SCHEME}{kind}/{number}"
+
+
+def referred(name: str, section: Tree) -> Taskset:
+    """The taskset behind a reference. ``section``: veRL's ``data.tasksets``. Raises UserError."""
+    kind, _, number = name.removeprefix(_SCHEME).partition("/")
+    listed = section.get(kind)
+    if not name.startswith(_SCHEME) or not isinstance(listed, Sequence) or not number.isdigit():
+        raise UserError(f"{name!r} names no taskset", hint="let the YAML's tasksets name the data files")
+    return Taskset(**listed[int(number)])
