@@ -137,7 +137,9 @@ def test_the_train_batch_is_verls(both):
 def test_pixels_and_grids_are_verls(both):
     row, (theirs, _), (batch, _, _) = both
     pairs = zip(
-        batch.non_tensor_batch["multi_modal_inputs"], theirs.non_tensor_batch["multi_modal_inputs"], strict=True
+        batch.non_tensor_batch["multi_modal_inputs"],
+        theirs.non_tensor_batch["multi_modal_inputs"],
+        strict=True,
     )
     for mine, stock in pairs:
         assert mine.keys() == stock.keys()

@@ -8,6 +8,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry_run
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
+from trinity_compat.runtime.plan import refusals
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.vllm_arguments import CPU
 
@@ -128,16 +129,30 @@ def test_what_is_meant_for_the_other_engine_alone_is_left_out_by_name(tmp_path):
     assert line.endswith("left out: engine_kwargs.sglang.attention_backend=fa3")
 
 
-@pytest.mark.parametrize(("images", "refused"), [([["a.png"]], True), ([[]], False)])
-def test_images_have_no_place_in_the_buffer(tmp_path, images, refused):
-    file = tmp_path / "geo.parquet"
-    pq.write_table(pa.table({"prompt": ["a"], "images": pa.array(images, pa.list_(pa.string()))}), file)
-    if not refused:
-        assert planned(tmp_path, f"data.train_files={file}")
-        return
-    with pytest.raises(UserError, match=r"has images \(data.image_key\)") as caught:
-        planned(tmp_path, f"data.train_files={file}")
+def media(folder, column, rows):
+    file = folder / "geo.parquet"
+    pq.write_table(pa.table({"prompt": ["a"], column: pa.array(rows, pa.list_(pa.string()))}), file)
+    return f"data.train_files={file}"
+
+
+@pytest.mark.parametrize("column", ["videos", "audios"])
+def test_videos_and_audio_have_no_place_in_the_buffer(tmp_path, column):
+    assert planned(tmp_path, media(tmp_path, column, [[]]))
+    with pytest.raises(UserError, match=rf"has {column} .*: the buffer holds text and images only") as caught:
+        planned(tmp_path, media(tmp_path, column, [["a.mp4"]]))
     assert caught.value.where.line == 8
+
+
+def test_images_need_what_verl_opens_them_with(tmp_path, monkeypatch):
+    words = media(tmp_path, "images", [["a.png"]])
+    monkeypatch.setattr(refusals, "find_spec", lambda name: None if name == "torchvision" else object())
+    with pytest.raises(UserError, match="veRL opens images with torchvision, not installed here") as caught:
+        planned(tmp_path, words)
+    assert caught.value.hint == "pip install torchvision"
+    monkeypatch.setattr(refusals, "find_spec", lambda name: object())
+    assert planned(tmp_path, words)
+    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
+    assert planned(tmp_path, media(tmp_path, "images", [[]]))
 
 
 @pytest.mark.parametrize(

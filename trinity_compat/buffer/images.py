@@ -1,4 +1,4 @@
-"""Images of a task on their way: out of veRL's dataset row into ``Media``, and back for agent loops and rewards.
+"""Images of a task: out of veRL's dataset row into ``Media``, and back for agent loops, rewards and trainer.
 
 veRL 0.9.1's ``RLHFDataset._build_messages`` puts them into ``raw_prompt``: a PIL image, a dictionary with the
 file's bytes and the image opened from them, or a path. A path stays a path, so that both sides open it.

@@ -55,7 +55,7 @@ def is_reference(value: Any) -> bool:
 
 
 def filled(value: Any, data: Mapping[str, bytes]) -> Any:
-    """A copy of a task with ``Media`` where it names one. Raises KeyError for a digest that ``data`` lacks."""
+    """A copy of a task with ``Media`` where it names one. Raises KeyError for what ``data`` lacks."""
     if is_reference(value):
         return Media(data[value[NAME]], value["kind"])
     return replaced(value, lambda part: filled(part, data))

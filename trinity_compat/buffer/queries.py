@@ -64,7 +64,8 @@ CLAIMED_GROUPS = f"SELECT {_GROUP} FROM task_groups g WHERE g.claim_token = :tok
 CLAIMED_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM task_groups g JOIN experiences e ON e.group_id = g.id
 WHERE g.claim_token = :token ORDER BY e.group_id, e.run"""
 CLAIMED_MEDIA = """SELECT digest, data FROM media WHERE digest IN (
-    SELECT h.digest FROM group_media h JOIN task_groups g ON g.id = h.group_id WHERE g.claim_token = :token)"""
+    SELECT h.digest FROM group_media h JOIN task_groups g ON g.id = h.group_id
+    WHERE g.claim_token = :token)"""
 KIND_GROUPS = f"""SELECT {_GROUP} FROM task_groups g
 WHERE g.kind = :kind AND g.state NOT IN ('void', 'stale') ORDER BY g.task_no, g.id LIMIT :limit"""
 KIND_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id IN (
@@ -243,9 +244,10 @@ PRUNE_EXPERIENCES = """UPDATE experiences SET prompt_text = NULL, response_text 
     response_ids = NULL, response_mask = NULL, logprobs = NULL
 WHERE response_ids IS NOT NULL AND group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"""
 
-DROP_HELD = "DELETE FROM group_media WHERE group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"
+DROP_HELD = (
+    "DELETE FROM group_media WHERE group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"
+)
 DROP_MEDIA = "DELETE FROM media WHERE digest NOT IN (SELECT digest FROM group_media)"
-COUNT_MEDIA = "SELECT count(*), coalesce(sum(length(data)), 0) FROM media"
 
 
 def size_of(dialect: str) -> str:

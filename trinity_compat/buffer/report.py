@@ -105,8 +105,9 @@ class BufferReport:
 
     def prune(self, *, keep_steps: int) -> int:
         """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
-        evaluations as old, and of void and stale groups; images that no other task names go. Rewards, versions and the ledger stay. Returns
-        how many experiences. A later resume from before the pruned steps has their tasks made again."""
+        evaluations as old, and of void and stale groups; images that no other task names go. Rewards,
+        versions and the ledger stay. Returns how many experiences. A later resume from before the pruned
+        steps has their tasks made again."""
 
         def work(conn: sa.Connection) -> int:
             # Writers hold it shared: none of them counts on an image that goes now.

@@ -119,7 +119,9 @@ class GroupMaker:
     def _shown(self, ids: Sequence[int]) -> list[int]:
         before = [None, *ids]
         return [
-            own for own, last in zip(ids, before, strict=False) if own != last or own not in self._placeholders
+            own
+            for own, last in zip(ids, before, strict=False)
+            if own != last or own not in self._placeholders
         ]
 
 

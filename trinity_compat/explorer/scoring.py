@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trinity_compat.errors import RunError
 from trinity_compat.buffer.images import opened
+from trinity_compat.errors import RunError
 from trinity_compat.explorer.tasks import to_json
 from trinity_compat.explorer.trajectory import Trajectory
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from trinity_compat.buffer.images import kept
 from trinity_compat.buffer.media import Media
 from trinity_compat.errors import UserError, Where
-from trinity_compat.buffer.images import kept
 
 
 @dataclass(slots=True)
@@ -67,8 +67,17 @@ class TaskStream:
         return self.row(self.order.row(task_no))
 
     def row(self, index: int) -> dict[str, Any]:
-        """A row by its place in the dataset."""
-        row = {k: v for k, v in self._dataset[index].items() if not isinstance(v, torch.Tensor)}
+        """A row by its place in the dataset. Raises UserError for images without a processor."""
+        try:
+            found = self._dataset[index]
+        except AssertionError as error:  # veRL's own words (RLHFDataset._build_messages, 0.9.1)
+            if "processor is needed" not in str(error):
+                raise
+            raise UserError(
+                f"row {index} of the data has images, and veRL knows no processor of the model",
+                hint="its log has the reason (hf_processor); train a model of Qwen2-VL's or GLM-4V's kind",
+            ) from error
+        row = {k: v for k, v in found.items() if not isinstance(v, torch.Tensor)}
         return {key: to_json(kept(value), key) for key, value in row.items()}
 
     def __len__(self) -> int:

@@ -72,7 +72,8 @@ class _Worker(AgentLoopWorker):
 
     def positions(self, ids: torch.Tensor, attention: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         """Takes what serves positions alone out of ``inputs``, as veRL does."""
-        made: torch.Tensor = self._compute_position_ids(ids, attention, inputs, self._get_mm_processor_kwargs())
+        kwargs = self._get_mm_processor_kwargs()
+        made: torch.Tensor = self._compute_position_ids(ids, attention, inputs, kwargs)
         return made
 
 
