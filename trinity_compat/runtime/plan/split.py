@@ -100,7 +100,7 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
     fitted, lines = _lowered(verl, width, _fitting_sequence(verl, own, width, reward.taken))
     engines, left = own // width, verl.trainer.gpus - reward.taken
     each = _of_each(engines, explorers, f"the explorers' {own} GPUs hold {engines} of {width}")
-    told = f"{own} GPUs for generation ({engines} engine(s) of {width}), as {OWN_NODES} gives them"
+    told = f"{own} GPUs for generation ({engines} engine(s) of {width}), as {OWN_NODES} says"
     told += f" + {reward.told}" if reward.told else ""
     told += f" + {left} for training; --set {ENGINES}=N"
     return fitted.changed({**_trainer(left, trainer), **engine_places(each, width)}), [*lines, told]
