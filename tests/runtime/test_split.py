@@ -163,7 +163,7 @@ OWN = ("trainer.n_gpus_per_node=4", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_pe
         (OWN, {"explorers": 2}, 4, 2),
         (("trainer.n_gpus_per_node=4",), {"sets": OWN[1:]}, 4, 2),  # --set is a word more of the launch's
         (OWN, {"sets": (f"{ENGINES}=4",)}, 2, 4),  # of all six
-        (OWN, {"sets": ("trainer.n_gpus_per_node=6",)}, 6, 2),
+        (OWN, {"sets": ("trainer.n_gpus_per_node=8",)}, 8, 2),
         (OWN, {"mode": "colocate", "sets": ("synchronizer.sync_method=memory",)}, 4, 0),
         (OWN, {"device": "cpu"}, 4, 1),
     ],
@@ -172,6 +172,12 @@ def test_gpus_that_a_launch_gives_to_rollout_are_not_the_trainer_s(words, option
     spec = planned(*words, **{"device": "cuda", **options}).spec
     found = shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
     assert (found["trainer"], found.get("explorer", 0)) == (trainer, rollout)
+
+
+def test_a_trainer_s_gpus_that_do_not_divide_a_mini_batch_are_refused_before_the_start():
+    with pytest.raises(UserError, match="does not divide by 3 trainer ranks") as error:
+        planned("trainer.n_gpus_per_node=3", *OWN[1:], device="cuda")
+    assert "N may be 1, 3, 4" in str(error.value)
 
 
 def test_the_yaml_s_cluster_wins_over_the_launch_s_gpus_once_it_was_edited():

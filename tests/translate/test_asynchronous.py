@@ -204,3 +204,46 @@ def test_a_name_says_between_which_releases_a_launch_is():
     assert translation.facts["verl_version"] == "0.7.0"
     translation, _ = fully_async()
     assert translation.facts["verl_version"] == "0.9.1"
+
+
+V1 = "trainer.v1"
+SEPARATE = (
+    f"{V1}.trainer_mode=separate_async",
+    f"{V1}.separate_async.parameter_sync_step=4",
+    f"{V1}.separate_async.num_warmup_batches=1.5",
+    "data.train_batch_size=64",
+    f"{MINI}=16",
+    f"{ARR}.rollout.nnodes=1",
+    f"{ARR}.rollout.n_gpus_per_node=4",
+    "trainer.n_gpus_per_node=4",
+    "trainer.save_freq=5",
+)
+
+
+def test_main_ppo_s_separate_mode_trains_a_batch_in_parts():
+    _, config = translated(*SEPARATE)
+    told, sync = to_verl(config), sync_of(config)
+    assert (sync.style, sync.interval, sync.offset) == ("fully_async", 4, 0)
+    assert (told["data.train_batch_size"], told["trainer.save_freq"]) == (16, 20)
+    assert compat_of(config)["staleness_threshold"] == 1.5
+    assert config["cluster"]["gpu_per_node"] == 8
+
+
+def test_main_ppo_s_colocated_mode_runs_ahead_by_its_warm_up():
+    _, config = translated(
+        f"{V1}.trainer_mode=colocate_async",
+        "data.train_batch_size=64",
+        f"{MINI}=16",
+        "trainer.n_gpus_per_node=8",
+    )
+    sync = sync_of(config)
+    assert (sync.style, sync.interval, compat_of(config)["staleness_threshold"]) == ("fully_async", 1, 1)
+    assert to_verl(config)["data.train_batch_size"] == 64
+
+
+@pytest.mark.parametrize("argument", [f"{V1}.trainer_mode=sync", "trainer.use_v1=False"])
+def test_a_mode_that_verl_does_not_run_in_means_nothing(argument):
+    translation, config = translated(*SEPARATE[1:5], f"{V1}.trainer_mode=separate_async", argument)
+    assert config["synchronizer"]["sync_style"] == "fixed"
+    found = fates(translation)[f"{V1}.separate_async.parameter_sync_step"]
+    assert found.status.value == "no_effect"

@@ -16,7 +16,6 @@ from trinity_compat.translate.inverse import compat_path, to_verl
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.pinned import pinned_defaults, same
-from trinity_compat.translate.sections.asynchronous import PARTIAL, STALENESS
 from trinity_compat.translate.steps import MINI
 
 
@@ -40,9 +39,10 @@ def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
     """What Trinity's synchronizer has no words for."""
     if view.ahead is None:
         return
+    _, staleness, partial = view.ahead.sources
     for name, key, value in (
-        ("staleness_threshold", STALENESS, view.ahead.staleness),
-        ("partial_rollout", PARTIAL, view.ahead.partial),
+        ("staleness_threshold", staleness, view.ahead.staleness),
+        ("partial_rollout", partial, view.ahead.partial),
     ):
         if value is not None:
             where = view.origin.settings[key].where if key in view.origin.settings else None

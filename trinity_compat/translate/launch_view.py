@@ -56,6 +56,7 @@ class Ahead:
 
     ``interval`` and ``offset`` count steps: what the trainer takes at once. ``staleness`` and ``partial`` are
     trinity_compat's staleness_threshold and partial_rollout, None where the style has no use for them.
+    ``sources``: the launch's keys for the interval, for ``staleness`` and for ``partial``.
     """
 
     style: str = "fixed"
@@ -63,6 +64,7 @@ class Ahead:
     offset: int = 0
     staleness: float | None = None
     partial: bool | None = None
+    sources: tuple[str, str, str] = ("", "", "")
 
 
 class KeyRefused(UserError):
@@ -92,6 +94,7 @@ class LaunchView:
     pinned: Mapping[str, Setting] = field(default_factory=dict)
     ahead: Ahead | None = None  # None: as main_ppo, or as --sync-offset says
     reworded: Mapping[str, str] = field(default_factory=dict)  # key → what its value was made of
+    verdicts: tuple[Verdict, ...] = ()  # of keys that the launch's main reads otherwise than main_ppo
 
     @property
     def launch(self) -> Launch:

@@ -97,13 +97,27 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
         whole = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node, OWN_NODES: 0}
         return _shared(verl.changed(whole), asked, explorers, reward)
     width = next(tp for tp in halvings(verl.rollout.tensor_parallel) if own % tp == 0)
+    fitted, lines = _lowered(verl, width, _fitting_sequence(verl, own, width, reward.taken))
     engines, left = own // width, verl.trainer.gpus - reward.taken
     each = _of_each(engines, explorers, f"the explorers' {own} GPUs hold {engines} of {width}")
-    fitted, lines = _lowered(verl, width, verl.size(f"{ACTOR}.{SEQUENCE}"))
-    told = f"{own} GPUs of its own for generation ({engines} engine(s) of {width})"
+    told = f"{own} GPUs for generation ({engines} engine(s) of {width}), as {OWN_NODES} says"
     told += f" + {reward.told}" if reward.told else ""
     told += f" + {left} for training; --set {ENGINES}=N"
     return fitted.changed({**_trainer(left, trainer), **engine_places(each, width)}), [*lines, told]
+
+
+def _fitting_sequence(verl: VerlView, own: int, width: int, taken: int) -> int:
+    """GPUs that share a sequence in the trainer, halved until its ranks divide a mini-batch.
+
+    veRL's workers demand it (``train_mini_batch``, verl 0.9.1, workers/engine_workers.py). Raises UserError
+    where they never do.
+    """
+    sequence = sharing(ACTOR, verl.size, megatron=verl.megatron)
+    whole = verl.changed({"trainer.nnodes": 1, "trainer.n_gpus_per_node": verl.trainer.gpus + own})
+    for size in [sequence] if verl.megatron else halvings(sequence):
+        if not _machine(whole, width, size, taken).fault(own):
+            return size
+    raise _impossible(_machine(whole, width, sequence, taken), own)
 
 
 def _trainer(gpus: int, given: tuple[int, int]) -> dict[str, int]:

@@ -35,7 +35,7 @@ def _of_interval(view: LaunchView) -> tuple[tuple[str, ...], str | None, str]:
     """Sources, note and what stands between the sources."""
     if view.ahead is None or view.ahead.interval == 1:
         return (BATCH, MINI), None, " ÷ "
-    note = f"async_training.trigger_parameter_sync_step={view.ahead.interval} × r={view.r}"
+    note = f"{view.ahead.sources[0]}={view.ahead.interval} × r={view.r}"
     return (BATCH, MINI), note, " ÷ "
 
 
@@ -50,7 +50,7 @@ def _offset(view: LaunchView) -> tuple[int, tuple[str, ...], str]:
     if ahead:
         return ahead * view.r, (), f"{ahead} veRL step(s) ahead × r={view.r} (--sync-offset)"
     if view.ahead is not None and view.ahead.style != "fixed":
-        return 0, (), "async_training.staleness_threshold says how far rollouts run ahead"
+        return 0, (), f"{view.ahead.sources[1]} says how far rollouts run ahead"
     if view.ahead is not None:
         note = f"one_step_off: a step's rollouts are made while the one before is trained; × r={view.r}"
         return view.ahead.offset * view.r, (), note
