@@ -26,6 +26,8 @@ def make_job(
     sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")}
     sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
     sampling["ignore_eos"] = rollout.get("ignore_eos", False)
+    if least := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
+        sampling["min_tokens"] = int(least)
     if seeded and sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
         seed = verl["data"].get("seed")
         base = int(rollout.get("seed", 42) if seed is None else seed)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,10 +55,27 @@ class TaskOrder:
         return self._epochs[epoch]
 
 
+class Order(Protocol):
+    """Which row of the dataset a task number means."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def tasks_per_epoch(self) -> int:
+        """Tasks of one epoch's whole batches."""
+
+    def row(self, task_no: int) -> int:
+        """The row of a task number (from 0)."""
+
+
 class TaskStream:
     """Tasks by number: rows of ``dataset``, as JSON with ``Media`` for images and bytes."""
 
-    def __init__(self, dataset: Any, order: TaskOrder) -> None:
+    def __init__(self, dataset: Any, order: Order) -> None:
         self._dataset = dataset
         self.order = order
 
@@ -94,6 +111,10 @@ def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
             f"data.train_batch_size={batch}, but only {len(dataset)} prompts are left in data.train_files",
             hint="lower data.train_batch_size, or raise data.max_prompt_length (longer prompts are dropped)",
         )
+    if data.get("tasksets"):
+        from trinity_compat.explorer.tasksets import order_of
+
+        return TaskStream(dataset, order_of(dataset, data))
     return TaskStream(dataset, TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed")))
 
 

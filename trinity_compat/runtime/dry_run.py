@@ -18,7 +18,6 @@ from trinity_compat.runtime.job.jobdir import locked
 from trinity_compat.runtime.plan import micro_batches, refusals, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
-from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.runtime.plan.source import Source, from_yaml
 from trinity_compat.runtime.script import catchable, launch_source
 from trinity_compat.runtime.script.handover import ScriptCall
@@ -39,7 +38,7 @@ def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[
 
 
 def _one(source: Source, options: RunOptions) -> Iterator[str]:
-    made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
+    made = unread.planned(source, options, cwd=Path.cwd())
     refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     # A run asks its Ray; here the command says what the cluster will have.
     if options.gpus is not None:

@@ -24,7 +24,6 @@ from trinity_compat.runtime.job.progress import Progress, say
 from trinity_compat.runtime.plan import micro_batches, refusals, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
-from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.runtime.plan.source import Source
 from trinity_compat.runtime.processes import bench
 from trinity_compat.runtime.processes.children import survivors, sweep
@@ -39,7 +38,7 @@ _SURVIVE_S = 20.0  # what SIGTERM ends has so long, where its supervisor was kil
 
 def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
-    made = unread.named(make_plan(source.config, options, cwd=Path.cwd()), source, options.sets)
+    made = unread.planned(source, options, cwd=Path.cwd())
     refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)

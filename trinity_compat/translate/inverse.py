@@ -16,6 +16,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
 from trinity_compat.translate import supervised
+from trinity_compat.translate.by_hand import told_by_hand
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.trainer_config import trainer_defaults
@@ -72,7 +73,8 @@ def told_by(full: Completed) -> dict[str, Any]:
     told = to_verl(full.config)
     if from_launch(full.config):
         return told
-    return {**trainer_defaults(full.target, flavour_of(full.config)), **told}
+    defaults = trainer_defaults(full.target, flavour_of(full.config))
+    return {**defaults, **told, **dict(told_by_hand(full.config))}
 
 
 def flavour_of(config: Mapping[str, object]) -> str:

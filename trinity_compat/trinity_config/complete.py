@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from trinity_compat.dotted import copied, holds, leaves, put, value_at
+from trinity_compat.dotted import copied, leaves, put, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.trinity_config.defaults import algorithm_defaults, with_defaults
@@ -22,6 +22,11 @@ _INPUT = "buffer.explorer_input"
 _SINGLE = f"{_INPUT}.taskset"
 _SAMPLING = ("temperature", "top_p", "top_k", "logprobs")
 _ENGINE = "explorer.rollout_model"
+# Where the engine's own section says them, they are the model's.
+_OF_THE_MODEL = (
+    *("max_prompt_tokens", "max_response_tokens", "min_response_tokens"),
+    *("enable_prompt_truncation", "enable_thinking"),
+)
 
 
 @dataclass(slots=True)
@@ -75,6 +80,7 @@ def completed(config: Mapping[str, object], target: str) -> Completed:
         _batches,
         _tasksets,
         _trainer,
+        _group,
         _old_log_probs,
     ):
         step(one, said)
@@ -210,10 +216,14 @@ def _cluster(one: Completed, said: Mapping[str, object]) -> None:
 
 def _engine(one: Completed, said: Mapping[str, object]) -> None:
     """What the engine takes from the model's section (ExplorerConfigValidator)."""
-    for name in ("max_model_len", "min_response_tokens", "enable_prompt_truncation", "repetition_penalty"):
-        if not holds(said, f"{_ENGINE}.{name}"):
-            one.put_if_none(f"{_ENGINE}.{name}", f"model.{name}")
-    for name in ("max_prompt_tokens", "max_response_tokens"):
+    engine = str(one.at(f"{_ENGINE}.engine_type"))
+    if engine.startswith("vllm"):  # vllm_async is an older name
+        one.put(f"{_ENGINE}.engine_type", "vllm", f"{_ENGINE}.engine_type")
+    one.put_if_none(f"{_ENGINE}.repetition_penalty", "model.repetition_penalty")
+    # A length that follows from prompt and answer is the run's to fit to the model.
+    if value_at(said, "model.max_model_len") is not None:
+        one.put_if_none(f"{_ENGINE}.max_model_len", "model.max_model_len")
+    for name in _OF_THE_MODEL:
         if (own := value_at(said, f"{_ENGINE}.{name}")) is not None:
             one.put(f"model.{name}", own, f"{_ENGINE}.{name}")
 
@@ -326,6 +336,12 @@ def _trainer(one: Completed, said: Mapping[str, object]) -> None:
     size = one.at(f"trainer.{name}")
     split = size if isinstance(size, int) and size > 0 else 1
     one.put("trainer.max_token_len_per_gpu", ceil(2 * one.number("model.max_model_len") / split))
+
+
+def _group(one: Completed, said: Mapping[str, object]) -> None:
+    """A part of the job's folder in 0.6.0, a label of the monitor in 0.4.1."""
+    if one.target == TRINITY_OLD:
+        one.put("group", "")
 
 
 def _old_log_probs(one: Completed, said: Mapping[str, object]) -> None:

@@ -27,6 +27,7 @@ from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.secret import without_passwords
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
 
+_ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
 _MIN_FREE = 256 * 2**20  # bytes
 
 
@@ -124,8 +125,10 @@ def _local(text: str, cwd: Path) -> Path:
 
 
 def check_data(verl: Tree, *, cwd: Path) -> None:
-    """Parquet files exist and hold the columns that veRL's dataset and reward read."""
+    """Parquet files exist and hold the columns that veRL's dataset and reward read; tasksets exist."""
     data = section_at(verl, "data")
+    for taskset in section_at(data, "tasksets").values():
+        _check_taskset(taskset, cwd)
     if value_at(verl, "data.custom_cls.path"):
         return
     for key in ("train_files", "val_files"):
@@ -133,6 +136,17 @@ def check_data(verl: Tree, *, cwd: Path) -> None:
             if "://" not in text:
                 _check_file(f"data.{key}", _local(text, cwd), data)
     _check_rows([_local(text, cwd) for text in _listed(data.get("train_files"))], data)
+
+
+def _check_taskset(taskset: object, cwd: Path) -> None:
+    """A path is a file or a folder with something in it; another name is the hub's."""
+    named, place = str(value_at(taskset, "path")), value_at(taskset, "place")
+    path = _local(named, cwd)
+    if path.is_dir():
+        if not any(file.suffix in _ROWS for file in path.rglob("*")):
+            raise UserError(f"{place}.path={named}: the folder holds no {', '.join(_ROWS)} file")
+    elif not path.is_file() and (_is_path(named) or path.suffix in _ROWS):
+        raise UserError(f"{place}.path={named}: no such file or folder")
 
 
 def _check_rows(files: Sequence[Path], data: Tree) -> None:

@@ -17,11 +17,12 @@ _DATABASE = "buffer.trainer_input.experience_buffer.path"
 
 
 def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
-    """``--job``, else Trinity's own place: checkpoint_root_dir/project/name."""
+    """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name."""
     if options.job:
         return (cwd / Path(options.job).expanduser()).absolute()
     root = Path(str(config.get("checkpoint_root_dir") or "checkpoints")).expanduser()
-    return (cwd / root / str(config["project"]) / str(config["name"])).absolute()
+    group = str(config.get("group") or "")
+    return (cwd / root / str(config["project"]) / group / str(config["name"])).absolute()
 
 
 def weights_folder(job: JobDir, sync: SyncSpec) -> Path:

@@ -47,7 +47,7 @@ from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, 
 from trinity_compat.translate import inverse
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.translate.steps import mini_batches
-from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
 from trinity_compat.trinity_config.complete import Completed
 from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
@@ -257,18 +257,24 @@ def _updates(verl: VerlView, r: int) -> int:
     return mini_batches(batch, mini)
 
 
+def _ours_or(config: Tree, name: str, path: str) -> tuple[str, object]:
+    """(what it is called, its value) of a setting of ours, else of Trinity's field in a file by hand."""
+    own = inverse.compat_of(config).get(name)
+    if own is not None or inverse.from_launch(config):
+        return f"trinity_compat.{name}", own
+    return path, TrinityReader(config).get(path)
+
+
 def _over_sample_rate(config: Tree, verl: VerlView, sync: SyncSpec) -> float:
     """Raises UserError where a step takes all of its groups."""
-    rate = inverse.compat_of(config).get("over_sample_rate") or 0.0
+    name, said = _ours_or(config, "over_sample_rate", "explorer.over_rollout.ratio")
+    rate = said or 0.0
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise UserError(
-            f"trinity_compat.over_sample_rate is {rate!r}: write a part of a step, from 0 to below 1"
-        )
+        raise UserError(f"{name} is {rate!r}: write a part of a step, from 0 to below 1")
     if rate and (sync.style == "fixed" or value_at(verl.tree, "algorithm.filter_groups.enable")):
         why = "under sync_style fixed" if sync.style == "fixed" else "with algorithm.filter_groups"
         raise UserError(
-            f"trinity_compat.over_sample_rate: {rate}: {why} a step trains all of its own groups, so none can"
-            " be made later",
+            f"{name}: {rate}: {why} a step trains all of its own groups, so none can be made later",
             hint="leave it out, or write synchronizer.sync_style: fully_async and no filter_groups",
         )
     return float(rate)
@@ -292,11 +298,11 @@ def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
 
 def _group_timeout(config: Tree) -> float | None:
     """Seconds; None for no limit. Raises UserError."""
-    limit = inverse.compat_of(config).get("group_timeout")
+    name, limit = _ours_or(config, "group_timeout", "explorer.max_timeout")
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-        raise UserError(f"trinity_compat.group_timeout is {limit!r}: write a number of seconds")
+        raise UserError(f"{name} is {limit!r}: write a number of seconds")
     return float(limit)
 
 
@@ -379,13 +385,15 @@ def _idle_note(spec: RunSpec) -> list[str]:
 
 
 def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
-    """veRL saves nothing by default; then a crash costs the whole run."""
-    if verl.trainer.save_freq > 0:
+    """veRL saves nothing by default, Trinity at the end alone; then a crash costs the whole run."""
+    if 0 < verl.trainer.save_freq < NEVER:
         return []
     # At least ten checkpoints in a run, and one every 50 steps in a long one.
     offer = max(1, min(50, (spec.total_steps or 200) // 10))
+    saves = "no checkpoint" if verl.trainer.save_freq < NEVER else "one checkpoint, at the end"
+    said = "trainer.save_freq=-1" if verl.trainer.save_freq < NEVER else "trainer.save_interval=0"
     return [
-        "warning: trainer.save_freq=-1 saves no checkpoint: a crash rolls back to the start;"
+        f"warning: {said} saves {saves}: a crash rolls back to the start;"
         f" `--set trainer.save_freq={offer}` would keep one every {offer} veRL steps"
     ]
 

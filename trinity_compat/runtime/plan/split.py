@@ -16,6 +16,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
 from trinity_compat.runtime.plan.reward_model import Placed, asked_of
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
+from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.sections.gpus import (
     OWN_NODES,
     OWN_PER_NODE,
@@ -80,7 +81,8 @@ def split_gpus(
     else:
         reward = reward or Placed(fitted, [])
         asked = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
-        shared, more = _shared(fitted, asked, explorers, reward)
+        by_hand = not from_launch(config) and not _is_set(sets)
+        shared, more = _shared(fitted, asked, explorers, reward, nearest=by_hand)
     return shared, lines + more
 
 
@@ -126,9 +128,16 @@ def _trainer(gpus: int, given: tuple[int, int]) -> dict[str, int]:
     return {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
 
 
-def _shared(verl: VerlView, asked: int | None, explorers: int, reward: Placed) -> Step:
-    """Both shares written. ``asked``: the explorer's as the YAML says."""
-    share = _split(verl, asked, reward.taken)
+def _is_set(sets: Sequence[str]) -> bool:
+    return any(text.partition("=")[0] == ENGINES for text in sets)
+
+
+def _shared(
+    verl: VerlView, asked: int | None, explorers: int, reward: Placed, *, nearest: bool = False
+) -> Step:
+    """Both shares written. ``asked``: the explorer's as the YAML says; ``nearest``: or as near as can run,
+    where the trainer's batch does not divide by what it leaves."""
+    share = _split(verl, asked, reward.taken, nearest=nearest)
     width, engines = share.tensor_parallel, share.engines
     each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
     fitted, lines = _lowered(verl, width, share.machine.sequence)
@@ -136,6 +145,8 @@ def _shared(verl: VerlView, asked: int | None, explorers: int, reward: Placed) -
     told = f"{share.machine.total} GPUs = {share.gpus} for generation ({engines} engine(s) of {width})"
     told += f" + {reward.told}" if reward.told else ""
     told += f" + {share.left} for training; --set {ENGINES}=N"
+    if asked not in (None, share.gpus):
+        lines.append(f"{ENGINES}: {engines}, not {asked // width}: {share.machine.fault(asked)}")
     trainer = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
     return fitted.changed({**trainer, **engine_places(each, width)}), [*lines, told]
 
@@ -169,7 +180,7 @@ def _of_each(engines: int, explorers: int, why: str) -> int:
 
 def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
     """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
-    if not any(text.partition("=")[0] == ENGINES for text in sets):
+    if not _is_set(sets):
         return verl, []
     engines = TrinityReader(config).get(ENGINES)
     if type(engines) is not int or engines < explorers:
@@ -179,7 +190,7 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
     return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
 
 
-def _split(verl: VerlView, asked: int | None, auxiliary: int) -> _Share:
+def _split(verl: VerlView, asked: int | None, auxiliary: int, *, nearest: bool = False) -> _Share:
     """``auxiliary``: GPUs that are neither side's. The first sizes that fit, the sequence's and the engine's
     being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
     its weights lie, in checkpoints too."""
@@ -190,6 +201,8 @@ def _split(verl: VerlView, asked: int | None, auxiliary: int) -> _Share:
             return _Share(machine, tp, asked)
         if choices and asked is None:
             return _Share(machine, tp, machine.nearest_half(choices))
+        if choices and nearest and asked is not None and tp == verl.rollout.tensor_parallel:
+            return _Share(machine, tp, min(choices, key=lambda count: (abs(count - asked), count)))
     raise _impossible(machines[0][1], asked)
 
 

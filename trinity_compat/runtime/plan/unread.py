@@ -8,22 +8,70 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from trinity_compat.containers import Tree
 from trinity_compat.data import data_path
+from trinity_compat.dotted import sections_above, value_at
 from trinity_compat.errors import UserError, Where
+from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.runtime.plan.source import Source
+from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.retranslated import as_translated
+from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity_config import TARGETS, schema
+from trinity_compat.trinity_config.defaults import algorithm_defaults
 from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.trinity_config.watch import values_of
 from trinity_compat.verl_config.interpolate import resolved_alone
 
+_PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
+_SINGLE = "buffer.explorer_input.taskset"
+_AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
+
+
+def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
+    """The plan of a source, with what it does not read. Raises UserError, of a YAML at the line of the field
+    that it is about."""
+    try:
+        return named(make_plan(source.config, options, cwd=cwd), source, options.sets)
+    except UserError as error:
+        if error.where is None and (line := _line_of(error.message, source)):
+            error.where = Where(str(source.record["yaml"]), line)
+        raise
+
+
+def _line_of(message: str, source: Source) -> int:
+    """Of the first field that a message names; 0 where it names none of the file's."""
+    lines = lines_of(source.yaml_text) if "yaml" in source.record else {}
+    for path in _PATH.findall(message):
+        for known in (path, *sections_above(path)):
+            for place in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
+                if "." in place and place in lines:
+                    return lines[place]
+    return 0
+
+
+def _refuse(given: Tree, source: Source) -> None:
+    """Raises UserError for the first field that a run here cannot follow."""
+    for path, value in given.items():
+        fate = fate_of(path)
+        if fate and fate.kind == "refused" and not _auxiliary_of_algorithm(path, source):
+            raise UserError(f"{path}={_shown(value)}: {fate.why}", hint=fate.hint)
+
+
+def _auxiliary_of_algorithm(path: str, source: Source) -> bool:
+    """Whether the algorithm reads a further buffer; one that cannot be trained is refused by its name."""
+    name = str(value_at(source.config, "algorithm.algorithm_type"))
+    known = algorithm_defaults(TARGETS[0]).algorithms.get(name, {})
+    return path.startswith(_AUXILIARY) and known.get("sample_strategy") == "mix"
 
 
 def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
@@ -31,6 +79,8 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     given = {path: value for path, value in made.unread.items() if not _is_known(path, value)}
     if not given:
         return made
+    if "yaml" in source.record and not from_launch(source.config):
+        return _without_effect(made, given, source, sets)
     written = _written(source)
     lines = lines_of(source.yaml_text) if "yaml" in source.record else {}
     set_here = {text.partition("=")[0]: text for text in sets}
@@ -51,6 +101,23 @@ def _is_known(path: str, value: object) -> bool:
         return True
     field = schema(TARGETS[0]).find(path)
     return field is not None and field.default == value
+
+
+def _without_effect(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
+    """Of a YAML by hand: what nothing reads is refused, or has no effect for a reason that is said."""
+    _refuse(given, source)
+    lines = lines_of(source.yaml_text)
+    set_here = {text.partition("=")[0]: text for text in sets}
+    notes = [
+        f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"
+        for path, value in given.items()
+    ]
+    return replace(made, notes=(*made.notes, "note: without effect here:", *notes))
+
+
+def _why(path: str) -> str:
+    fate = fate_of(path)
+    return fate.why if fate and fate.why else "nothing of this run takes it"
 
 
 @functools.cache

@@ -1,0 +1,130 @@
+"""Trinity's tasksets: what is read of a folder, in veRL's columns, in Trinity's order."""
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, load_rows
+
+FORMAT = {
+    "prompt_key": "question",
+    "response_key": "answer",
+    "messages_key": "message",
+    "system_prompt_key": None,
+    "system_prompt": None,
+}
+
+
+def taskset(path, **change):
+    found = {"place": "tasksets.0", "name": "sums", "path": str(path), "split": "train", "subset_name": None}
+    return {**found, "format": FORMAT, **change}
+
+
+def rows_of(path, **change):
+    asked = taskset(path, **change)
+    return list(as_verl_rows(load_rows(asked), asked))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, number in (("train", 3), ("test", 1)):
+        rows = [{"question": f"{split} {n} + 1", "answer": n + 1} for n in range(number)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_a_folder_s_split_is_read_and_told_in_verl_s_columns(folder):
+    assert [row["prompt"][0]["content"] for row in rows_of(folder, split="test")] == ["test 0 + 1"]
+    first = rows_of(folder)[1]
+    assert first["prompt"] == [{"role": "user", "content": "train 1 + 1"}]
+    assert first["data_source"] == "sums"
+    assert first["reward_model"] == {"style": "rule", "ground_truth": "2"}
+    assert first["extra_info"] == {"split": "train", "index": 1}
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])
+def test_a_file_is_read_by_its_suffix(tmp_path, suffix):
+    file, rows = tmp_path / f"rows.{suffix}", [{"question": "1 + 1", "answer": "2"}]
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    else:
+        file.write_text(json.dumps(rows) if suffix == "json" else json.dumps(rows[0]))
+    assert rows_of(file)[0]["reward_model"]["ground_truth"] == "2"
+
+
+def test_a_subset_is_one_of_the_folder_s_configurations(tmp_path):
+    for subset in ("easy", "hard"):
+        (tmp_path / subset).mkdir()
+        (tmp_path / subset / "train.jsonl").write_text(json.dumps({"question": subset, "answer": "1"}))
+    card = (
+        "---\nconfigs:\n- config_name: easy\n  data_dir: easy\n- config_name: hard\n  data_dir: hard\n---\n"
+    )
+    (tmp_path / "README.md").write_text(card)
+    assert rows_of(tmp_path, subset_name="hard")[0]["prompt"][0]["content"] == "hard"
+
+
+def test_rows_of_verl_stay_as_they_are(tmp_path):
+    row = {
+        "prompt": [{"role": "user", "content": "1 + 1"}],
+        "data_source": "openai/gsm8k",
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+        "extra_info": {"index": 7},
+        "agent_name": "tool_agent",
+    }
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    assert rows_of(tmp_path, format={**FORMAT, "prompt_key": "prompt"}) == [row]
+
+
+def test_a_system_prompt_comes_before_the_user_s(tmp_path):
+    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "q", "answer": "a", "rules": "of the row"}))
+    for form, said in (
+        ({"system_prompt": "of all"}, "of all"),
+        ({"system_prompt_key": "rules"}, "of the row"),
+    ):
+        system = rows_of(tmp_path, format={**FORMAT, **form})[0]["prompt"][0]
+        assert system == {"role": "system", "content": said}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"split": "nowhere"}, "cannot be read"),
+        ({"format": {**FORMAT, "prompt_key": "text"}}, r"format\.prompt_key=text: .* has no such column"),
+        ({"format": {**FORMAT, "response_key": "text"}}, r"format\.response_key=text: .* has no such column"),
+    ],
+)
+def test_what_is_not_there_is_said_with_its_field(folder, change, said):
+    with pytest.raises(UserError, match=said):
+        rows_of(folder, **change)
+
+
+def drawn(order, count):
+    return [order.row(number) for number in range(count)]
+
+
+def test_one_taskset_in_its_own_order_begins_again_within_a_batch():
+    assert drawn(TasksetOrder([5], 2, [None]), 12) == [0, 1, 2, 3, 4] * 2 + [0, 1]
+
+
+def test_each_epoch_has_each_row_once_whatever_the_order():
+    order = TasksetOrder([4, 7], 3, [None, 42])
+    first, second = drawn(order, 22)[:11], drawn(order, 22)[11:]
+    assert sorted(first) == sorted(second) == list(range(11))
+    assert first != second
+    assert [row for row in first if row < 4] == [0, 1, 2, 3]  # in its own order among the others'
+
+
+def test_a_shuffled_taskset_has_numpy_s_permutation_of_seed_and_epoch():
+    import numpy
+
+    order = TasksetOrder([6], 2, [42])
+    expected = [numpy.random.default_rng(42 + epoch).permutation(6).tolist() for epoch in (0, 1)]
+    assert drawn(order, 12) == expected[0] + expected[1]
+
+
+def test_a_row_does_not_depend_on_what_was_asked_before():
+    walked, jumped = TasksetOrder([4, 7], 3, [1, 2]), TasksetOrder([4, 7], 3, [1, 2])
+    assert drawn(walked, 30)[29] == jumped.row(29)

@@ -1,0 +1,302 @@
+"""Every field of a Trinity YAML by hand changes something, has no effect for a reason, or is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from trinity_files import LEAST, TASKSET, merged
+
+from trinity_compat.dotted import put, value_at
+from trinity_compat.errors import UserError
+from trinity_compat.releases import TARGETS, TRINITY
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.source import from_yaml
+from trinity_compat.runtime.plan.unread import planned
+from trinity_compat.translate.trinity_fields import fate_of, fields, table
+from trinity_compat.trinity_config.schema import schema
+
+BASE = merged(
+    LEAST,
+    {
+        "project": "p",
+        "name": "n",
+        "algorithm": {"algorithm_type": "grpo", "repeat_times": 8},
+        "cluster": {"node_num": 1, "gpu_per_node": 3},
+        "buffer": {"explorer_input": {"eval_tasksets": [{"path": "/d/v.parquet"}]}},
+        "synchronizer": {"sync_style": "trainer_driven"},
+    },
+)
+PPO = {"algorithm": {"algorithm_type": "ppo", "repeat_times": 1}}
+MEGATRON = {"trainer": {"trainer_strategy": "megatron"}}
+LORA = {"model": {"lora_configs": [{"name": "a"}]}}
+SHUFFLED = {
+    "buffer": {"explorer_input": {"taskset": {**TASKSET, "data_selector": {"selector_type": "shuffle"}}}}
+}
+ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
+MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
+
+# path → (another value, what the file needs beside it)
+READ = {
+    "mode": ("explore", {}),
+    "project": ("q", {}),
+    "group": ("g", {}),
+    "name": ("m", {}),
+    "checkpoint_root_dir": ("/elsewhere", {}),
+    "continue_from_checkpoint": (False, {}),
+    "algorithm.algorithm_type": ("rloo", {}),
+    "algorithm.repeat_times": (2, {}),
+    f"{OPTIMIZER}.lr": (1e-4, {}),
+    f"{OPTIMIZER}.lr_warmup_steps": (7, {}),
+    f"{OPTIMIZER}.lr_warmup_steps_ratio": (0.5, {}),
+    f"{OPTIMIZER}.min_lr_ratio": (0.5, {}),
+    f"{OPTIMIZER}.warmup_style": ("cosine", {}),
+    f"{OPTIMIZER}.lr_scheduler_type": ("cosine", {}),
+    f"{OPTIMIZER}.optimizer_type": ("sgd", {}),
+    f"{OPTIMIZER}.betas": ([0.8, 0.9], {}),
+    f"{OPTIMIZER}.weight_decay": (0.3, {}),
+    "algorithm.sample_strategy_args.max_staleness": (
+        4,
+        {"algorithm": {"sample_strategy": "staleness_control"}},
+    ),
+    "algorithm.advantage_fn": ("rloo", {}),
+    "algorithm.advantage_fn_args.std_cal_level": ("batch", {}),
+    "algorithm.kl_penalty_fn": ("k1", {}),
+    "algorithm.kl_penalty_fn_args.kl_coef": (0.5, {"algorithm": {"kl_penalty_fn": "k1"}}),
+    "algorithm.policy_loss_fn": ("gspo", {}),
+    "algorithm.policy_loss_fn_args.clip_range": (0.1, {}),
+    "algorithm.kl_loss_fn": ("none", {}),
+    "algorithm.kl_loss_fn_args.kl_coef": (0.5, {}),
+    "algorithm.entropy_loss_fn": ("none", {"algorithm": {"entropy_loss_fn_args": {"entropy_coef": 0.1}}}),
+    "algorithm.entropy_loss_fn_args.entropy_coef": (0.5, {}),
+    "algorithm.loss_agg_mode": ("seq-mean-token-sum", {}),
+    "algorithm.bypass_old_logprobs": (False, {}),
+    "algorithm.rollout_correction.rollout_is": ("token", {}),
+    f"{MODEL}.model_path": ("/other", {}),
+    f"{MODEL}.trust_remote_code": (True, {}),
+    f"{MODEL}.critic_model_path": ("/other", PPO),
+    f"{MODEL}.custom_chat_template": ("x", {}),
+    f"{MODEL}.temperature": (0.5, {}),
+    f"{MODEL}.top_p": (0.5, {}),
+    f"{MODEL}.max_model_len": (64, {}),
+    f"{MODEL}.max_prompt_tokens": (9, {}),
+    f"{MODEL}.max_response_tokens": (9, {}),
+    f"{MODEL}.min_response_tokens": (3, {}),
+    f"{MODEL}.enable_prompt_truncation": (False, {}),
+    f"{MODEL}.repetition_penalty": (1.5, {}),
+    f"{MODEL}.enable_thinking": (False, {}),
+    f"{MODEL}.lora_configs.0.path": ("/adapter", LORA),
+    f"{MODEL}.lora_configs.0.lora_rank": (8, LORA),
+    f"{MODEL}.lora_configs.0.lora_alpha": (8, LORA),
+    f"{MODEL}.lora_configs.0.target_modules": ("q_proj", LORA),
+    f"{MODEL}.lora_configs.0.exclude_modules": ("lm_head", LORA),
+    "cluster.node_num": (2, {}),
+    "cluster.gpu_per_node": (2, {}),
+    "buffer.batch_size": (12, {}),
+    "buffer.train_batch_size": (24, {"explorer": {"eval_interval": 4}}),
+    "buffer.total_epochs": (3, {}),
+    "buffer.total_steps": (30, {}),
+    f"{ROW}.path": ("/d/b", {}),
+    f"{ROW}.split": ("other", {}),
+    f"{ROW}.subset_name": ("main", {}),
+    f"{ROW}.workflow_args.truncation": ("left", {}),
+    f"{ROW}.reward_fn_args.reward_manager": ("dapo", {}),
+    f"{ROW}.reward_fn_args.custom_reward_function.path": ("/r.py", {}),
+    f"{ROW}.reward_fn_args.overlong_buffer_cfg.len": (4, {}),
+    f"{ROW}.format.prompt_key": ("question", {}),
+    f"{ROW}.format.response_key": ("answer", {}),
+    f"{ROW}.format.messages_key": ("chat", {}),
+    f"{ROW}.format.system_prompt": ("Be brief.", {}),
+    f"{ROW}.format.system_prompt_key": ("rules", {}),
+    f"{ROW}.rollout_args.temperature": (0.5, {}),
+    f"{ROW}.rollout_args.top_p": (0.5, {}),
+    f"{ROW}.rollout_args.top_k": (5, {}),
+    f"{ROW}.data_selector.selector_type": ("shuffle", {}),
+    f"{ROW}.data_selector.seed": (7, SHUFFLED),
+    f"{EVAL}.path": ("/d/w", {}),
+    f"{EVAL}.split": ("test", {}),
+    f"{EVAL}.repeat_times": (4, {}),
+    f"{EVAL}.rollout_args.temperature": (0.0, {}),
+    "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
+    "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
+    "explorer.max_timeout": (60, {}),
+    "explorer.env_vars.NAME": ("value", {}),
+    "explorer.eval_interval": (7, {}),
+    "explorer.eval_on_startup": (False, {}),
+    "explorer.over_rollout.ratio": (0.25, {}),
+    f"{ENGINE}.engine_type": ("sglang", {}),
+    f"{ENGINE}.engine_num": (2, {}),
+    f"{ENGINE}.tensor_parallel_size": (2, {}),
+    f"{ENGINE}.enforce_eager": (True, {}),
+    f"{ENGINE}.enable_prefix_caching": (False, {}),
+    f"{ENGINE}.enable_chunked_prefill": (False, {}),
+    f"{ENGINE}.gpu_memory_utilization": (0.3, {}),
+    f"{ENGINE}.dtype": ("float16", {}),
+    f"{ENGINE}.seed": (7, {}),
+    f"{ENGINE}.ignore_eos": (True, {}),
+    f"{ENGINE}.extra_engine_args.max_num_seqs": (4, {}),
+    f"{ENGINE}.extra_engine_args.swap_space": (4, {}),
+    f"{ENGINE}.max_model_len": (48, {}),
+    f"{ENGINE}.max_response_tokens": (9, {}),
+    f"{ENGINE}.repetition_penalty": (1.5, {}),
+    "trainer.trainer_strategy": ("fsdp", {}),
+    "trainer.save_interval": (7, {}),
+    "trainer.total_steps": (7, {}),
+    "trainer.save_hf_checkpoint": ("never", {}),
+    "trainer.grad_clip": (0.3, {}),
+    "trainer.use_dynamic_bsz": (False, {}),
+    "trainer.use_remove_padding": (False, {}),
+    "trainer.balance_batch": (False, {}),
+    "trainer.critic_warmup": (7, PPO),
+    "trainer.max_token_len_per_gpu": (99, {}),
+    "trainer.ulysses_sequence_parallel_size": (2, {}),
+    "trainer.param_offload": (True, {}),
+    "trainer.optimizer_offload": (True, {}),
+    "trainer.offload_policy": (True, {}),
+    "trainer.max_checkpoints_to_keep": (2, {}),
+    "trainer.megatron.tensor_model_parallel_size": (2, MEGATRON),
+    "trainer.trainer_config.actor_rollout_ref.actor.use_torch_compile": (False, {}),
+    "monitor.monitor_type": ("wandb", {}),
+    "synchronizer.sync_method": ("checkpoint", {}),
+    "synchronizer.sync_style": ("explorer_driven", {}),
+    "synchronizer.sync_interval": (2, {}),
+    "synchronizer.explorer_sync_interval": (2, {}),
+    "synchronizer.trainer_sync_interval": (2, {}),
+    "synchronizer.sync_offset": (2, {}),
+    "synchronizer.sync_timeout": (7, {}),
+    "log.level": ("DEBUG", {}),
+}
+
+
+def plan_of(tmp_path, config, **options):
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(config))
+    source = from_yaml(file, options.get("target"))
+    return planned(source, RunOptions(device="cuda", **options), cwd=Path("/work"))
+
+
+def downstream(made):
+    """Everything that the processes of the run are given, what is told of it aside."""
+    spec = json.loads(json.dumps(made.spec.as_saved(), default=str))
+    return {"spec": spec, "job": str(made.job.root), "env": dict(made.env)}
+
+
+def changed(path, value, needs):
+    config = json.loads(json.dumps(merged(BASE, needs)))
+    put(config, path, value)
+    return config
+
+
+@pytest.mark.parametrize("path", READ)
+def test_a_field_that_is_read_changes_what_the_processes_are_given(path, tmp_path):
+    value, needs = READ[path]
+    before = downstream(plan_of(tmp_path, merged(BASE, needs)))
+    made = plan_of(tmp_path, changed(path, value, needs))
+    assert downstream(made) != before
+    assert path not in made.unread
+
+
+def test_every_field_of_both_schemas_has_a_fate():
+    unknown = {path for target in TARGETS for path in fields(schema(target)) if fate_of(path) is None}
+    assert not unknown
+
+
+def test_every_row_of_the_table_is_about_a_field():
+    paths = [path for target in TARGETS for path in fields(schema(target))]
+    seen = {fate_of(path) for path in paths}
+    assert {fate for fate in table().values() if fate.kind == "refused"} <= seen
+
+
+# A taskset's own are below; the older way to the trainer's configuration is refused where the file is read.
+REFUSED = [
+    path
+    for path, fate in table().items()
+    if fate.kind == "refused" and "tasksets.*" not in path and path != "trainer.trainer_config_path"
+]
+
+
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(pattern, tmp_path):
+    path, value = sample_of(pattern)
+    needs = LORA if "lora_configs" in path else {}
+    with pytest.raises(UserError) as error:
+        plan_of(tmp_path, changed(path, value, needs))
+    assert error.value.where and error.value.where.line > 0
+    assert error.value.message.startswith(path)
+    assert error.value.hint
+
+
+def sample_of(pattern):
+    """(path, a value that is not the default) of a refused pattern."""
+    special = {
+        "stages.*": ("stages", [{"stage_name": "a"}]),
+        "data_processor.task_pipeline.*": ("data_processor.task_pipeline", {"num_process": 2}),
+        "data_processor.experience_pipeline.operators.*": (
+            "data_processor.experience_pipeline.operators",
+            [{"name": "data_juicer"}],
+        ),
+        "buffer.trainer_input.auxiliary_buffers.*": (
+            "buffer.trainer_input.auxiliary_buffers",
+            {"a": {"path": "/d/a.jsonl"}},
+        ),
+        "model.lora_configs.*.lora_dtype": ("model.lora_configs.0.lora_dtype", "float16"),
+        "trainer.trainer_type": ("trainer.trainer_type", "tinker"),
+    }
+    if pattern in special:
+        return special[pattern]
+    if pattern.endswith(".*"):
+        return pattern.removesuffix(".*"), {"rope_type": "linear"}
+    kind = schema(TRINITY).find(pattern).type.kind
+    samples = {"bool": True, "str": "other", "float": 0.5, "int": 3}
+    return pattern, samples[kind]
+
+
+ELSEWHERE = {
+    "another workflow": ({"default_workflow_type": "math_workflow"}, "default_workflow_type=math_workflow"),
+    "another reward": ({"default_reward_fn_type": "math_reward"}, "default_reward_fn_type=math_reward"),
+    "an argument of another workflow": ({"workflow_args": {"max_env_steps": 3}}, "max_env_steps"),
+    "a selector that learns": ({"data_selector": {"selector_type": "difficulty_based"}}, "difficulty_based"),
+    "a length of its own": ({"rollout_args": {"max_tokens": 5}}, r"rollout_args\.max_tokens=5"),
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(case, tmp_path):
+    change, said = ELSEWHERE[case]
+    config = merged(BASE, {"buffer": {"explorer_input": {"taskset": {**TASKSET, **change}}}})
+    with pytest.raises(UserError, match=said) as error:
+        plan_of(tmp_path, config)
+    assert error.value.where.line > 0
+
+
+def test_evaluations_that_are_not_alike_are_refused(tmp_path):
+    two = [{"path": "/d/v"}, {"path": "/d/w", "repeat_times": 4}]
+    config = json.loads(json.dumps(BASE))
+    config["buffer"]["explorer_input"]["eval_tasksets"] = two
+    with pytest.raises(UserError, match=r"eval_tasksets\.1\.repeat_times=4"):
+        plan_of(tmp_path, config)
+
+
+def test_what_has_no_effect_is_said_with_its_reason(tmp_path):
+    made = plan_of(tmp_path, changed("explorer.runner_per_model", 99, {}))
+    (line,) = [note for note in made.notes if "runner_per_model" in note]
+    assert "x.yaml:" in line and "workflow runners" in line
+
+
+def test_an_older_spelling_means_the_same(tmp_path):
+    config = changed("synchronizer.sync_method", "online", {})
+    put(config, "synchronizer.sync_style", "dynamic_by_explorer")
+    put(config, f"{ENGINE}.engine_type", "vllm_async")
+    spec = plan_of(tmp_path, config, target=TRINITY).spec
+    assert (spec.sync.method, spec.sync.style) == ("nccl", "explorer_driven")
+    assert value_at(spec.verl, "actor_rollout_ref.rollout.name") == "vllm"
+
+
+def test_a_variable_of_the_environment_is_its_value(tmp_path, monkeypatch):
+    monkeypatch.setenv("BATCH", "12")
+    config = json.loads(json.dumps(BASE))
+    config["buffer"]["batch_size"] = "${oc.env:BATCH}"
+    config["model"]["model_path"] = "${oc.env:NOWHERE,/fallback}"
+    verl = plan_of(tmp_path, config).spec.verl
+    assert verl["data"]["train_batch_size"] == 12
+    assert verl["actor_rollout_ref"]["model"]["path"] == "/fallback"

@@ -1,0 +1,171 @@
+"""Trinity's tasksets as veRL's dataset: which rows, in whose order.
+
+Rows come from a file or through HF ``datasets`` (a folder, a name on the hub) with ``split`` and
+``subset_name``, as trinity-rft's ``buffer/reader/file_reader.py`` reads them. The order is that of its
+``buffer/task_scheduler.py`` and ``buffer/selector/selector.py``: a pure function of the task's number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from verl.utils.dataset.rl_dataset import RLHFDataset
+
+from trinity_compat.errors import UserError
+
+_BY_SUFFIX = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
+
+
+class Tasksets(RLHFDataset):
+    """The rows of ``data.train_files`` or ``data.val_files``, which name entries of ``data.tasksets``.
+
+    ``sizes``: rows of each, after prompts that are too long were dropped.
+    """
+
+    sizes: list[int]
+
+    def _download(self, use_origin_parquet: bool = False) -> None:
+        """HF ``datasets`` fetches what is not here."""
+
+    def _read_files_and_tokenize(self) -> None:
+        self.prompt_key = "prompt"
+        parts = [self._part(self.config.tasksets[name]) for name in self.data_files]
+        self.sizes = [len(part) for part in parts]
+        self.dataframe = datasets.concatenate_datasets(parts)
+
+    def _part(self, taskset: Mapping[str, Any]) -> Any:
+        rows = as_verl_rows(load_rows(taskset), taskset)
+        return self.maybe_filter_out_long_prompts(rows)
+
+
+def load_rows(taskset: Mapping[str, Any]) -> datasets.Dataset:
+    """The rows as they lie there. Raises UserError where HF ``datasets`` cannot read them."""
+    if files := taskset.get("files"):
+        return datasets.concatenate_datasets([_load({**taskset, "path": file}) for file in files])
+    return _load(taskset)
+
+
+def _load(taskset: Mapping[str, Any]) -> datasets.Dataset:
+    path, split = str(taskset["path"]), str(taskset["split"])
+    local = Path(path).expanduser()
+    kind = _BY_SUFFIX.get(local.suffix)
+    try:
+        if kind and local.is_file():
+            return datasets.load_dataset(kind, data_files=str(local), split="train")
+        name = str(local) if local.exists() else path
+        return datasets.load_dataset(name, name=taskset.get("subset_name"), split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(
+            f"{taskset['place']}: {path} cannot be read ({str(error).splitlines()[0]})",
+            hint="it may be a file, a folder of json, jsonl or parquet files, or a dataset's name on the hub;"
+            " split and subset_name choose among what it holds",
+        ) from error
+
+
+def as_verl_rows(rows: datasets.Dataset, taskset: Mapping[str, Any]) -> datasets.Dataset:
+    """``rows`` with veRL's columns: prompt (a chat), data_source, reward_model.ground_truth, extra_info. What
+    a row has of them stays. Raises UserError for rows without a prompt or an answer."""
+    columns, form = set(rows.column_names), taskset["format"]
+    _check_columns(columns, taskset)
+
+    def converted(row: Mapping[str, Any], number: int) -> dict[str, Any]:
+        made: dict[str, Any] = {"prompt": _chat(row, form)}
+        if "data_source" not in columns:
+            made["data_source"] = taskset["name"]
+        if "reward_model" not in columns:
+            made["reward_model"] = {"style": "rule", "ground_truth": str(row[form["response_key"]])}
+        if "extra_info" not in columns:
+            made["extra_info"] = {"split": taskset["split"], "index": number}
+        return made
+
+    others = [name for name in (form["prompt_key"], form["messages_key"]) if name in columns - {"prompt"}]
+    return rows.map(converted, with_indices=True, remove_columns=others, load_from_cache_file=False)
+
+
+def _check_columns(columns: set[str], taskset: Mapping[str, Any]) -> None:
+    form, place, has = taskset["format"], taskset["place"], ", ".join(sorted(columns))
+    if not {form["prompt_key"], form["messages_key"]} & columns:
+        raise UserError(
+            f"{place}.format.prompt_key={form['prompt_key']}: {taskset['path']} has no such column",
+            hint=f"it has {has}",
+        )
+    if "reward_model" not in columns and form["response_key"] not in columns:
+        raise UserError(
+            f"{place}.format.response_key={form['response_key']}: {taskset['path']} has no such column, and"
+            " none of veRL's own (reward_model)",
+            hint=f"it has {has}",
+        )
+
+
+def _chat(row: Mapping[str, Any], form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The prompt as messages: a chat stays one, a text becomes the user's."""
+    said = row[form["prompt_key"]] if form["prompt_key"] in row else row[form["messages_key"]]
+    if not isinstance(said, str):
+        return [dict(message) for message in said]
+    system_key = form.get("system_prompt_key")
+    system = row.get(system_key) if system_key else form.get("system_prompt")
+    first = [{"role": "system", "content": str(system)}] if system else []
+    return [*first, {"role": "user", "content": said}]
+
+
+@dataclass(slots=True)
+class TasksetOrder:
+    """The rows that Trinity's scheduler draws, of tasksets that lie one behind the other.
+
+    ``shuffled``: the seed of each taskset that is shuffled, None for one in its own order. Epochs follow each
+    other without a gap: a batch may lie in two of them.
+    """
+
+    sizes: Sequence[int]
+    batch_size: int
+    shuffled: Sequence[int | None]
+    _epochs: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def tasks_per_epoch(self) -> int:
+        """Of whole batches: so many of them veRL's trainer counts in an epoch."""
+        return self.rows // self.batch_size * self.batch_size
+
+    def row(self, task_no: int) -> int:
+        """The dataset row of a task number (from 0)."""
+        epoch, place = divmod(task_no, self.rows)
+        if epoch not in self._epochs:
+            self._epochs[epoch] = self._drawn(epoch)
+        return self._epochs[epoch][place]
+
+    def _drawn(self, epoch: int) -> list[int]:
+        each = np.repeat(np.arange(len(self.sizes)), self.sizes).tolist()
+        if len(self.sizes) > 1:
+            np.random.default_rng(epoch).shuffle(each)
+        starts = np.cumsum([0, *self.sizes]).tolist()
+        orders = [self._order(taskset, epoch) for taskset in range(len(self.sizes))]
+        drawn: Counter[int] = Counter()
+        rows = []
+        for taskset in each:
+            rows.append(starts[taskset] + orders[taskset][drawn[taskset]])
+            drawn[taskset] += 1
+        return rows
+
+    def _order(self, taskset: int, epoch: int) -> Sequence[int]:
+        size, seed = self.sizes[taskset], self.shuffled[taskset]
+        if seed is None:
+            return range(size)
+        permutation: list[int] = np.random.default_rng(seed + epoch).permutation(size).tolist()
+        return permutation
+
+
+def order_of(dataset: Tasksets, data: Any) -> TasksetOrder:
+    """Of the training tasksets of veRL's ``data`` section."""
+    selectors = [data.tasksets[name]["selector"] for name in data.train_files]
+    seeds = [int(each["seed"]) if each["type"] == "shuffle" else None for each in selectors]
+    return TasksetOrder(dataset.sizes, int(data.train_batch_size), seeds)

@@ -1,0 +1,174 @@
+"""What only a YAML by hand says: fields of Trinity's that translate never writes, or for veRL alone.
+
+``complete`` has filled in what the file leaves out, so each field is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trinity_compat.errors import UserError
+from trinity_compat.translate.launch_view import ARR
+from trinity_compat.translate.registry import Told
+from trinity_compat.translate.sections.data import REWARD, SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
+from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
+from trinity_compat.trinity_config.complete import EVAL_TASKSETS, TASKSETS
+
+READER = "pkg://trinity_compat.explorer.tasksets"
+TASKSETS_KEY = "data.tasksets"
+MIN_RESPONSE = "data.min_response_length"  # ours: veRL has no such key
+_ENGINE = "explorer.rollout_model"
+_ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has them itself
+_SELECTORS = ("sequential", "shuffle")
+_WORKFLOW_ARGUMENTS = (
+    *("files", "filter_overlong_prompts", "truncation", "apply_chat_template_kwargs"),
+    *("max_prompt_length", "tokenizer", "trust_remote_code"),
+)
+_FORMAT = ("prompt_key", "response_key", "messages_key", "system_prompt_key", "system_prompt")
+
+
+def told_by_hand(config: Mapping[str, object]) -> Told:
+    """(veRL key, value) of a completed file that translate did not write. Raises UserError for what would be
+    trained otherwise than the file says."""
+    reading = TrinityReader(config)
+    check(reading)
+    yield from _tasksets(reading)
+    yield from _sampling(reading)
+    yield from _checkpoints(reading)
+    for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
+        if name not in _ENGINE_KEYS:
+            yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value
+
+
+def check(reading: TrinityReader) -> None:
+    """Raises UserError for tasksets and models that no run here can serve as they ask."""
+    for kind in (TASKSETS, EVAL_TASKSETS):
+        tasksets = reading.get(kind) or []
+        for number, taskset in enumerate(tasksets):
+            place, section = f"{kind}.{number}", TrinityReader(taskset)
+            _check_names(place, section)
+            _check_selector(place, section)
+            _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]))
+            _check_length(place, section, reading)
+    for field in ("model.lora_configs", "explorer.auxiliary_models"):
+        if len(reading.get(field) or []) > 1:
+            raise UserError(f"{field}: a run has one at most", hint="leave one of them")
+
+
+def _check_names(place: str, section: TrinityReader) -> None:
+    for field, ours in (("default_workflow_type", WORKFLOW), ("default_reward_fn_type", REWARD)):
+        if section.get(field, ours) != ours:
+            raise UserError(
+                f"{place}.{field}={section.get(field)}: no such {field.split('_')[1]} runs here",
+                hint=f"write {ours}, which reads veRL's rows and scores them by reward_fn_args, or run the"
+                " file on trinity-rft",
+            )
+    for name in section.get("workflow_args") or {}:
+        if name not in _WORKFLOW_ARGUMENTS:
+            raise UserError(
+                f"{place}.workflow_args.{name}: {WORKFLOW} takes none of that name",
+                hint=f"it takes {', '.join(_WORKFLOW_ARGUMENTS)}",
+            )
+
+
+def _check_selector(place: str, section: TrinityReader) -> None:
+    selector = section.get("data_selector.selector_type", "sequential")
+    if selector not in _SELECTORS:
+        raise UserError(
+            f"{place}.data_selector.selector_type={selector}: rows are drawn in their own order or shuffled",
+            hint=f"write {' or '.join(_SELECTORS)}",
+        )
+
+
+def _check_as_the_first(kind: str, place: str, section: TrinityReader, first: TrinityReader) -> None:
+    """All of a kind are sampled and scored alike here."""
+    alike = ("rollout_args.temperature", "rollout_args.top_p", "rollout_args.top_k", "reward_fn_args")
+    for field in (*alike, *(("repeat_times",) if kind == EVAL_TASKSETS else ())):
+        if section.get(field) != first.get(field):
+            raise UserError(
+                f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and all are sampled"
+                " and scored alike here",
+                hint="write the same, or one taskset alone",
+            )
+
+
+def _check_length(place: str, section: TrinityReader, reading: TrinityReader) -> None:
+    longest, given = reading.get("model.max_response_tokens"), section.get("rollout_args.max_tokens")
+    if given not in (None, longest):
+        raise UserError(
+            f"{place}.rollout_args.max_tokens={given}: an answer has model.max_response_tokens={longest}",
+            hint="write the same",
+        )
+
+
+def _tasksets(reading: TrinityReader) -> Told:
+    """Each taskset by a name of ours, with what the reader needs of it."""
+    known = {}
+    for kind, path, key in (("train", TASKSETS, TRAIN), ("eval", EVAL_TASKSETS, VAL)):
+        found = reading.get(path) or []
+        names = [f"{kind}/{number}" for number in range(len(found))]
+        for number, (name, taskset) in enumerate(zip(names, found, strict=True)):
+            known[name] = _taskset(taskset, f"{path}.{number}", f"{kind}_taskset_{number}")
+        yield key, names
+    yield TASKSETS_KEY, known
+    yield "data.custom_cls.path", READER
+    yield "data.custom_cls.name", "Tasksets"
+    # The first taskset's, where veRL asks; the order is the reader's own.
+    selector = TrinityReader(known.get("train/0", {}))
+    yield SHUFFLE, selector.get("selector.type") == "shuffle"
+    yield SEED, None
+    # Upstream keeps a prompt that is too long as a masked answer with reward 0: nothing is trained on it.
+    arguments = f"{TASKSETS}.0.workflow_args"
+    drops = reading.get(f"{arguments}.filter_overlong_prompts", reading.get("model.enable_prompt_truncation"))
+    yield "data.filter_overlong_prompts", bool(drops)
+    for name, value in (reading.get(f"{arguments}.apply_chat_template_kwargs") or {}).items():
+        yield f"data.apply_chat_template_kwargs.{name}", value
+    yield from _scoring(reading)
+
+
+def _scoring(reading: TrinityReader) -> Told:
+    """Arguments of the reward manager beyond those that the way back of a translated file reads."""
+    for name, value in (reading.get(f"{TASKSETS}.0.reward_fn_args") or {}).items():
+        if name == "custom_reward_function":
+            for argument, given in (value.get("reward_kwargs") or {}).items():
+                yield f"reward.custom_reward_function.reward_kwargs.{argument}", given
+        elif name == "sandbox_fusion":
+            yield from ((f"reward.sandbox_fusion.{argument}", given) for argument, given in value.items())
+        elif name not in ("reward_fn_key", "reward_manager"):
+            yield f"reward.reward_kwargs.{name}", value
+
+
+def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, object]:
+    section = TrinityReader(taskset)
+    selector = "data_selector" if section.get("data_selector") else "task_selector"
+    return {
+        "place": place,
+        "name": section.get("name") or name,
+        "path": section.get("path"),
+        "files": section.get("workflow_args.files"),
+        "split": section.get("split", "train"),
+        "subset_name": section.get("subset_name"),
+        "format": {key: section.get(f"format.{key}") for key in _FORMAT},
+        "selector": {
+            "type": section.get(f"{selector}.selector_type", "sequential"),
+            "seed": section.get(f"{selector}.seed", 42),
+        },
+    }
+
+
+def _sampling(reading: TrinityReader) -> Told:
+    yield f"{ARR}.rollout.repetition_penalty", reading.get(f"{_ENGINE}.repetition_penalty", 1.0)
+    if least := reading.get("model.min_response_tokens"):
+        yield MIN_RESPONSE, least
+    thinking = reading.get("model.enable_thinking")
+    if thinking is not None:
+        yield "data.apply_chat_template_kwargs.enable_thinking", thinking
+
+
+def _checkpoints(reading: TrinityReader) -> Told:
+    """Trinity always saves at the end; a model in Hugging Face's form too, unless it is told not to."""
+    interval = reading.get("trainer.save_interval")
+    yield "trainer.save_freq", interval or NEVER
+    wanted = reading.get("trainer.save_hf_checkpoint")
+    if wanted == "always" or (wanted == "last" and not interval):
+        yield f"{ARR}.actor.checkpoint.save_contents", ["model", "optimizer", "extra", "hf_model"]
