@@ -33,6 +33,12 @@ _NESTED = 8  # launchers in each other
 MARKS = ("main", "trainer", "actor_rollout_ref")
 
 PPO, DAPO = TRANSLATED = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+# Trainers on rows of files, whose keys are others (translate/sft.py).
+SUPERVISED = (
+    "verl.trainer.fsdp_sft_trainer",
+    "verl.trainer.sft_trainer",
+    "verl.trainer.sft_trainer_ray",
+)
 # By these keys a main of somebody's own shows that its configuration is that of veRL's mains.
 _VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estimator=)")
 _DAPO_KEY = re.compile(
@@ -192,7 +198,7 @@ def has_verl_keys(arguments: Sequence[str]) -> bool:
 
 def is_translated(module: str) -> bool:
     """Whether ``module`` is a training main that is translated."""
-    return module in TRANSLATED
+    return module in TRANSLATED or module in SUPERVISED
 
 
 def refusal(module: str, main: str = "") -> str:
@@ -262,7 +268,7 @@ def module_of(path: str, cwd: str) -> str:
     """A file as a module: verl/trainer/main_ppo.py is verl.trainer.main_ppo, in its own folder too."""
     path = path.removesuffix(".py")
     whole = os.path.normpath(f"{cwd}/{path}" if not path.startswith("/") else path)
-    known = (main for main in TRANSLATED if whole.endswith("/" + main.replace(".", "/")))
+    known = (main for main in (*TRANSLATED, *SUPERVISED) if whole.endswith("/" + main.replace(".", "/")))
     if main := next(known, ""):
         return main
     if path.startswith(cwd.rstrip("/") + "/"):

@@ -15,7 +15,14 @@ from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import Arguments, GivenOverride, read_arguments
 from trinity_compat.verl_config.checkout import Checkout, find_checkout
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
-from trinity_compat.verl_config.entry import SearchPath, known_main, releases_of, search_path, user_keys
+from trinity_compat.verl_config.entry import (
+    SUPERVISED,
+    SearchPath,
+    known_main,
+    releases_of,
+    search_path,
+    user_keys,
+)
 from trinity_compat.verl_config.folders import ConfigFolder
 from trinity_compat.verl_config.fork import compared, sources_of, with_fields
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
@@ -127,8 +134,11 @@ def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -
 def fit_releases(read: ReadLaunch) -> Fit:
     """How well each release takes the launch's overrides."""
     candidates = releases_of(read.launch.taken_for)
-    flavour, content = user_keys(read.path(candidates[-1]))
+    path = read.path(candidates[-1])
     overrides = [given.override for given in read.arguments.overrides]
+    if path.primary in SUPERVISED:
+        return fit(overrides, path.primary, {}, candidates)
+    flavour, content = user_keys(path)
     known = nodes(content)
     if flavour is None:
         overrides += [Override(key, "", key, value) for key, value in known.items()]
@@ -204,7 +214,7 @@ def _unread(applied: Applied, flavour: str) -> list[GivenOverride]:
     """Added keys that neither this release's sections nor the pinned one's have a use for."""
     if not applied.added:
         return []
-    pinned = pinned_release(flavour)
+    pinned = pinned_release(SUPERVISED[1] if flavour in SUPERVISED else flavour)
     return [given for given in applied.added if not pinned.takes(given.override.key)]
 
 
@@ -302,6 +312,8 @@ def _defaults(
 
 
 def _flavour(path: SearchPath, choices: Choices) -> str:
+    if path.primary in SUPERVISED:
+        return path.primary
     megatron = choices.known.get("model_engine") == "megatron" or user_keys(path)[0] == "ppo_megatron_trainer"
     return "ppo_megatron_trainer" if megatron else "ppo_trainer"
 
