@@ -44,6 +44,12 @@ _SPELLED = {
     ONE_STEP_OFF: re.compile(r"(.+\.)?one_step_off_policy\.(async_)?main_ppo"),
     FULLY_ASYNC: re.compile(r"(.+\.)?fully_async_policy\.(fully_async_main|main_ppo)"),
 }
+# Trainers on rows of files, whose keys are others (translate/sft.py).
+SUPERVISED = (
+    "verl.trainer.fsdp_sft_trainer",
+    "verl.trainer.sft_trainer",
+    "verl.trainer.sft_trainer_ray",
+)
 # By these keys a main of somebody's own shows that its configuration is that of veRL's mains.
 _VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estimator=)")
 _DAPO_KEY = re.compile(
@@ -206,7 +212,7 @@ def has_verl_keys(arguments: Sequence[str]) -> bool:
 
 def is_translated(module: str) -> bool:
     """Whether ``module`` is a training main that is translated."""
-    return canonical(module) in TRANSLATED
+    return canonical(module) in TRANSLATED or module in SUPERVISED
 
 
 def canonical(module: str) -> str:
@@ -285,7 +291,7 @@ def module_of(path: str, cwd: str) -> str:
     """A file as a module: verl/trainer/main_ppo.py is verl.trainer.main_ppo, in its own folder too."""
     path = path.removesuffix(".py")
     whole = os.path.normpath(f"{cwd}/{path}" if not path.startswith("/") else path)
-    known = (main for main in TRANSLATED if whole.endswith("/" + main.replace(".", "/")))
+    known = (main for main in (*TRANSLATED, *SUPERVISED) if whole.endswith("/" + main.replace(".", "/")))
     if main := next(known, ""):
         return main
     if path.startswith(cwd.rstrip("/") + "/"):

@@ -71,6 +71,11 @@ class RowFormat:
     enable_concatenated_multi_turn: bool = False
     chat_template: str | None = None
     enable_thinking: bool | None = None
+    # Of veRL's SFTDataset: keys inside a column, and an answer that ends with the end of sequence instead of
+    # the template's words.
+    prompt_dict_keys: tuple[str, ...] = ()
+    response_dict_keys: tuple[str, ...] = ()
+    response_then_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,8 @@ def _rows(data: Mapping[str, Any] | None) -> RowsSpec | None:
     if data is None:
         return None
     lists = {name: tuple(data[name]) for name in ("paths", "val_paths")}
-    return RowsSpec(**{**data, **lists, "format": RowFormat(**data["format"])})
+    inner = {name: tuple(data["format"][name]) for name in ("prompt_dict_keys", "response_dict_keys")}
+    return RowsSpec(**{**data, **lists, "format": RowFormat(**{**data["format"], **inner})})
 
 
 def has_baseline(verl: Mapping[str, Any]) -> bool:

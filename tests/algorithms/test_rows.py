@@ -51,6 +51,22 @@ def test_messages_and_tools_may_be_json_texts(tokenizer):
     assert text.response_ids.tolist() == plain.response_ids.tolist()
 
 
+def test_questions_and_answers_of_a_verl_launch_have_the_tokens_of_its_dataset(tokenizer):
+    told = {
+        "prompt_type": "plaintext",
+        "prompt_key": "extra_info",
+        "response_key": "extra_info",
+        "prompt_dict_keys": ("question",),
+        "response_dict_keys": ("answer",),
+        "response_then_eos": True,
+    }
+    row = {"extra_info": {"question": "sort 21", "answer": "12"}}
+    (one,) = Formatter(spec("sft", told), tokenizer).experiences(row, 0)
+    # As SFTDataset of veRL 0.7 (utils/dataset/sft_dataset.py): the template's words, the answer, its end.
+    assert tokenizer.decode(one.prompt_ids) == "<|im_start|>user\nsort 21<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(one.response_ids) == "12<|im_end|>" and one.response_mask.all()
+
+
 @pytest.mark.parametrize(("truncation", "kept"), [("left", slice(-12, None)), ("right", slice(0, 12))])
 def test_a_row_that_is_too_long_is_cut_where_that_is_asked_for(truncation, kept, tokenizer):
     told = {"prompt_type": "plaintext", "prompt_key": "prompt"}

@@ -59,7 +59,8 @@ class ToySpec:
 
 def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
     """Write ``model/`` and ``data/`` below ``directory``: train.parquet and val.parquet are veRL's tasks,
-    sft.parquet holds conversations with the right answer, dpo.parquet a right and a wrong one.
+    sft.parquet and sft_val.parquet hold conversations with the right answer, dpo.parquet a right and a wrong
+    one.
 
     The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. Returns
     ``directory``.
@@ -74,6 +75,7 @@ def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
     _write_rows(train, directory / "data" / "train.parquet")
     _write_rows(val, directory / "data" / "val.parquet")
     _write_rows([_conversation(row) for row in train], directory / "data" / "sft.parquet")
+    _write_rows([_conversation(row) for row in val], directory / "data" / "sft_val.parquet")
     _write_rows([_preference(row) for row in train], directory / "data" / "dpo.parquet")
     _write_model(spec, directory / "model")
     write_text(marker, wanted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from trinity_compat.algorithms.chosen import schema_of
 from trinity_compat.algorithms.model import Schema
@@ -19,6 +20,8 @@ from trinity_compat.translate.trinity_reader import TrinityReader
 BUFFER = "buffer.trainer_input.experience_buffer"
 BATCH = "buffer.train_batch_size"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_COMPAT = "trainer.trainer_config.trinity_compat"
+_OF_VERL = ("prompt_dict_keys", "response_dict_keys", "response_then_eos")  # of a translated launch
 _FORMAT_TYPES = ("messages", "plaintext")
 _MEDIA = ("image_key", "video_key")
 _SELECTORS = {"sequential": False, "shuffle": True}
@@ -50,7 +53,15 @@ def verl_keys(reading: TrinityReader) -> dict[str, object]:
         "trainer.val_before_train": False,
         "data.train_files": _paths(reading.get(f"{BUFFER}.path")),
     }
-    return told | (_whole_pairs(reading) if schema == "dpo" else {})
+    return told | (_whole_pairs(reading) if schema == "dpo" else _forward_pass(reading))
+
+
+def _forward_pass(reading: TrinityReader) -> dict[str, object]:
+    """veRL asks for the size of a pass that it makes for answers, and here for validation rows."""
+    key = f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"
+    given = reading.get(f"trainer.trainer_config.{key}")
+    size = given or reading.get(f"trainer.trainer_config.{ACTOR}.ppo_micro_batch_size_per_gpu")
+    return {key: size} if size else {}
 
 
 def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
@@ -105,6 +116,7 @@ def _rows(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
     if not paths:
         raise UserError(f"{section}.path is missing: {schema} trains on the rows of a file")
     shuffle, seed = _order(reading, section)
+    said = reading.get(f"{_COMPAT}.rows", {})
     return RowsSpec(
         schema=schema,
         paths=tuple(paths),
@@ -115,6 +127,8 @@ def _rows(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
         seed=seed,
         epochs=int(reading.get("buffer.total_epochs", 1)),
         max_length=reading.get("model.max_model_len"),
+        **{name: said[name] for name in ("sampler", "whole_epochs", "truncation") if name in said},
+        val_paths=tuple(_paths(said.get("val_paths"))),
     )
 
 
@@ -140,10 +154,14 @@ def _format(schema: str, reading: TrinityReader, section: str) -> RowFormat:
         if value:
             raise UserError(f"{section}.format.{name}={value}: rows of a file are trained on as text only")
     known = {each.name: reading.get(f"{section}.format.{each.name}") for each in fields(RowFormat)}
+    known |= {name: reading.get(f"{_COMPAT}.rows.{name}") for name in _OF_VERL}
     known["chat_template"] = known["chat_template"] or reading.get("model.custom_chat_template")
     if known["enable_thinking"] is None:
         known["enable_thinking"] = reading.get("model.enable_thinking")
-    found = RowFormat(**{name: value for name, value in known.items() if value is not None})
+    told: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in known.items()
+    }
+    found = RowFormat(**{name: value for name, value in told.items() if value is not None})
     kinds = ("plaintext",) if schema == "cpt" else _FORMAT_TYPES
     if found.prompt_type not in kinds:
         raise UserError(

@@ -20,6 +20,7 @@ from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections.asynchronous import in_main_ppo_s_words
+from trinity_compat.translate.sft import translate_sft
 from trinity_compat.translate.symbols import Symbols, marked_launch
 from trinity_compat.trinity_config import validate
 from trinity_compat.verl_config import recompose, upgrade
@@ -34,6 +35,11 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     GPU split that was asked for and cannot run, an unknown value that feeds a number.
     """
     refuse_other_mains(effective)
+    if effective.launch.taken_for in mains.SUPERVISED:
+        made = translate_sft(effective, options)
+        config, provenance = dict(made.config), dict(made.provenance)
+        _assign(config, provenance, options)
+        return replace(made, config=config, provenance=provenance)
     upgraded = upgrade(effective)
     symbols = Symbols()
     view = LaunchView(

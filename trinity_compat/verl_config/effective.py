@@ -16,6 +16,7 @@ from trinity_compat.verl_config.arguments import Arguments, GivenOverride, read_
 from trinity_compat.verl_config.checkout import Checkout, find_checkout
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import (
+    SUPERVISED,
     SearchPath,
     every_release_of,
     known_main,
@@ -145,6 +146,8 @@ def _fit_of(read: ReadLaunch, candidates: tuple[str, ...]) -> Fit:
     newest = read.path(candidates[-1])
     flavour, content = user_keys(newest)
     overrides = [given.override for given in read.arguments.overrides]
+    if newest.primary in SUPERVISED:
+        return fit(overrides, newest.primary, {}, candidates)
     known: Mapping[str, int] = {}
     if flavour is None:
         overrides += [Override(key, "", key, value) for key, value in nodes(content).items()]
@@ -236,7 +239,7 @@ def _unread(applied: Applied, flavour: str) -> list[GivenOverride]:
     """Added keys that neither this release's sections nor the pinned one's have a use for."""
     if not applied.added:
         return []
-    pinned = pinned_release(flavour)
+    pinned = pinned_release(SUPERVISED[1] if flavour in SUPERVISED else flavour)
     return [given for given in applied.added if not pinned.takes(given.override.key)]
 
 
@@ -334,6 +337,8 @@ def _defaults(
 
 
 def _flavour(path: SearchPath, choices: Choices) -> str:
+    if path.primary in SUPERVISED:
+        return path.primary
     megatron = choices.known.get("model_engine") == "megatron" or user_keys(path)[0] == "ppo_megatron_trainer"
     return "ppo_megatron_trainer" if megatron else "ppo_trainer"
 

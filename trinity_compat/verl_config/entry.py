@@ -31,9 +31,14 @@ _MAINS = {
     "verl.trainer.main_ppo_sync": "ppo_trainer",
     "verl.trainer.fsdp_sft_trainer": "sft_trainer",
     "verl.trainer.sft_trainer": "sft_trainer_engine",
+    "verl.trainer.sft_trainer_ray": "sft_trainer_engine",
     "verl.trainer.main_generation": "generation",
     "verl.trainer.main_eval": "evaluation",
 }
+
+
+# Of them those without a rollout, whose keys are others.
+SUPERVISED = ("sft_trainer", "sft_trainer_engine")
 
 
 @dataclass

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
+from trinity_compat.dotted import nodes
 from trinity_compat.releases import VERL_RELEASES
+from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
 from trinity_compat.verl_config.model import VersionChoice
-from trinity_compat.verl_config.releases import key_index
+from trinity_compat.verl_config.releases import FLAVOURS, key_index, release_tree
 
 # The release since which a key has no default ("???") but has to be given (translators/verl/releases).
 MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
@@ -46,7 +49,7 @@ def fit(
     for version in candidates:
         bit = 1 << VERL_RELEASES.index(version)
         misfits[version] = tuple(dict.fromkeys(key for key, mask in masks if not mask & bit))
-        lacking[version] = tuple(_demanded(version) - given)
+        lacking[version] = tuple(_demanded(version) - given) if flavour in FLAVOURS else ()
     return Fit(misfits, lacking)
 
 
@@ -61,6 +64,22 @@ def choose(found: Fit) -> VersionChoice:
     return VersionChoice(version, _why(version, found), found.best)
 
 
+@cache
+def keys_of(flavour: str) -> Mapping[str, tuple[int, int]]:
+    """Of each key the releases that have it, and those where it isn't null, as bit masks (``key_index``);
+    of a main of supervised training composed here."""
+    if flavour in FLAVOURS:
+        found: Mapping[str, tuple[int, int]] = key_index()[flavour]
+        return found
+    masks: dict[str, tuple[int, int]] = {}
+    for bit, version in enumerate(VERL_RELEASES):
+        tree = release_tree(version)
+        for key, value in nodes(compose(tree.find, flavour, Choices())).items() if tree.find(flavour) else ():
+            has, filled = masks.get(key, (0, 0))
+            masks[key] = has | 1 << bit, filled | (value is not None) << bit
+    return masks
+
+
 _ALL = (1 << len(VERL_RELEASES)) - 1
 
 
@@ -71,7 +90,7 @@ def _accepting(override: Override, flavour: str, known: Mapping[str, int]) -> in
     group = index["groups"].get(key)
     if group is not None and isinstance(override.value, str):
         return int(group)
-    has, filled = index[flavour].get(key, (0, 0))
+    has, filled = keys_of(flavour).get(key, (0, 0))
     # What the file has, its release takes whatever it is.
     if key in known:
         return known[key] | int(has)

@@ -3,12 +3,12 @@ and nothing but metrics lies in the database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.buffer.model import Group
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.position import Position
 from trinity_compat.containers import Tree
 from trinity_compat.trainer.adapter import Claimed, Scores, Send
@@ -33,9 +33,17 @@ _OF_ANSWERS = (
 class RowsExchange:
     """One run on rows. ``rows`` and ``formatter`` give the groups that ``order`` names."""
 
-    def __init__(self, buffer: Buffer, heart: Heart, rows: Rows, formatter: Formatter, order: Order) -> None:
+    def __init__(
+        self,
+        buffer: Buffer,
+        heart: Heart,
+        rows: Rows,
+        formatter: Formatter,
+        order: Order,
+        validation: Rows = (),
+    ) -> None:
         self._buffer, self._heart = buffer, heart
-        self._rows, self._formatter, self._order = rows, formatter, order
+        self._rows, self._formatter, self._order, self._validation = rows, formatter, order, validation
 
     def started(self, total_steps: int) -> None:
         self._buffer.set_state("total_steps", total_steps)
@@ -66,6 +74,18 @@ class RowsExchange:
         """The row with that number. Raises UserError."""
         made = self._formatter.experiences(self._rows[number], number)
         return Group(f"row-{number}", number, {}, 0, made, kind="rows")
+
+    def validation(self, ranks: int) -> Iterator[list[Experience]]:
+        """The validation rows, as many at a time as a step trains on; the last ones that the ranks cannot
+        share evenly are left out."""
+        made = [
+            experience
+            for number in range(len(self._validation))
+            for experience in self._formatter.experiences(self._validation[number], number)
+        ]
+        whole = len(made) // ranks * ranks
+        size = max(self._order.batch // ranks, 1) * ranks
+        yield from (made[first : min(first + size, whole)] for first in range(0, whole, size))
 
     def commit(self, step: int) -> None:
         """There is no ledger: the checkpoint's step says which rows were trained."""

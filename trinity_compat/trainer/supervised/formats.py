@@ -81,6 +81,11 @@ class Formatter:
     def _sft(self, row: Row) -> list[tuple[Tokens, Tokens, Sequence[int]]]:
         """The last answer, or all of the assistant's with ``enable_concatenated_multi_turn``."""
         messages, tools = self._messages(row), _loaded(row.get(self._format.tools_key))
+        if self._format.response_then_eos:
+            asked = self._templated(messages[:-1], tools=tools, answers=True)
+            text = f"{messages[-1]['content']}{self._tokenizer.eos_token}"
+            told = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+            return [(asked, told, [1] * len(told))]
         if self._format.enable_concatenated_multi_turn:
             ids, mask = self._masked(messages, tools)
             first = mask.index(1) if 1 in mask else len(mask)
@@ -107,8 +112,9 @@ class Formatter:
         form = self._format
         if form.prompt_type == "messages":
             return list(_loaded(row[form.messages_key]))
-        answer = {"role": "assistant", "content": row[form.response_key]}
-        return [*self._system(row), {"role": "user", "content": row[form.prompt_key]}, answer]
+        question = _inside(row[form.prompt_key], form.prompt_dict_keys)
+        answer = {"role": "assistant", "content": _inside(row[form.response_key], form.response_dict_keys)}
+        return [*self._system(row), {"role": "user", "content": question}, answer]
 
     def _system(self, row: Row) -> list[Message]:
         form = self._format
@@ -153,6 +159,13 @@ class Formatter:
         thinks = "<think>" in str(self._format.chat_template or self._tokenizer.chat_template)
         asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
         return asked[-1] if thinks and asked else 0
+
+
+def _inside(value: Any, keys: Sequence[str]) -> Any:
+    """What lies under ``keys``, one below the other."""
+    for key in keys:
+        value = value[key]
+    return value
 
 
 def _pair(form: RowFormat) -> tuple[str, str]:

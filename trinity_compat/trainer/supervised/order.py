@@ -14,19 +14,19 @@ class Order:
     """The rows of each step, of ``count`` in all, ``batch`` at a time."""
 
     def __init__(self, spec: RowsSpec, count: int, batch: int) -> None:
-        self._spec, self._batch = spec, batch
+        self._spec, self.batch = spec, batch
         self._epoch_rows = count // batch * batch if spec.whole_epochs else count
         self._permuted = lru_cache(maxsize=2)(lambda epoch: permutation(spec, count, epoch))
 
     @property
     def steps(self) -> int:
         """Whole steps of all epochs."""
-        return self._epoch_rows * self._spec.epochs // self._batch
+        return self._epoch_rows * self._spec.epochs // self.batch
 
     def rows_of(self, step: int) -> list[int]:
         """Numbers of the rows of ``step``, counted from 1."""
-        first = (step - 1) * self._batch
-        return [self._row_at(place) for place in range(first, first + self._batch)]
+        first = (step - 1) * self.batch
+        return [self._row_at(place) for place in range(first, first + self.batch)]
 
     def _row_at(self, place: int) -> int:
         epoch, within = divmod(place, self._epoch_rows)

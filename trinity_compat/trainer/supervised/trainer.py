@@ -14,7 +14,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience
 from trinity_compat.errors import UserError
 from trinity_compat.spec import RowsSpec
-from trinity_compat.trainer.batch import Shape
+from trinity_compat.trainer.batch import Shape, to_dataproto
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.supervised.exchange import RowsExchange
 from trinity_compat.trainer.supervised.files import open_rows
@@ -51,11 +51,12 @@ class RowsData:
             )
         self.order = Order(spec, len(self.rows), batch)
         self.formatter = Formatter(spec, self.tokenizer)
+        self.validation = open_rows(spec, spec.val_paths) if spec.val_paths else ()
         self.train, self.val = Places(len(self.rows)), Places(1)
         _set_length(config, self.order.steps, len(self.rows) // batch)
 
     def exchange(self, buffer: Buffer, heart: Heart) -> RowsExchange:
-        return RowsExchange(buffer, heart, self.rows, self.formatter, self.order)
+        return RowsExchange(buffer, heart, self.rows, self.formatter, self.order, self.validation)
 
 
 def _set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
@@ -69,11 +70,26 @@ def _set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
 class SupervisedTrainer(TrinityRayPPOTrainer):
     """``TrinityRayPPOTrainer`` on rows."""
 
+    exchange: RowsExchange
+
     def widths(self, experiences: Sequence[Experience]) -> Shape:
         """As wide as the longest of them."""
         prompt = max(len(each.prompt_ids) for each in experiences)
         response = max(len(each.response_ids) for each in experiences)
         return Shape(max(prompt, 1), response, self.tokenizer.pad_token_id)
+
+    def _validate(self, *args: object, **kwargs: object) -> dict[str, float]:
+        """The loss of the validation rows: −log π, the mean over their tokens that count."""
+        lost = tokens = 0.0
+        for experiences in self.exchange.validation(self.actor_rollout_wg.world_size):
+            batch = to_dataproto(experiences, self.widths(experiences))
+            batch.meta_info |= {"temperature": 1.0, "images_seqlens": []}
+            batch.meta_info["global_token_num"] = batch.batch["attention_mask"].sum(-1).tolist()
+            answered, _ = super()._compute_old_log_prob(batch)
+            mask = batch.batch["response_mask"]
+            lost -= float((answered.batch["old_log_probs"] * mask).sum())
+            tokens += float(mask.sum())
+        return {"val/loss": lost / tokens} if tokens else {}
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
         """Zeros, which no loss of rows reads: a forward pass less."""

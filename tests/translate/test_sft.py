@@ -1,0 +1,120 @@
+"""Launches of veRL's supervised trainers: their own keys under each release, and a YAML that trains."""
+
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_argv
+from trinity_compat.translate.model import Status
+from trinity_compat.translate.options import Options
+from trinity_compat.translate.pipeline import translate_launch
+from trinity_compat.translate.sft import rows
+from trinity_compat.translate.supervised import rows_of
+from trinity_compat.trinity_config import validate
+from trinity_compat.verl_config import effective_config
+
+OLD = [
+    "data.train_files=a.parquet",
+    "data.val_files=b.parquet",
+    "data.prompt_key=extra_info",
+    "data.response_key=extra_info",
+    "+data.prompt_dict_keys=[question]",
+    "+data.response_dict_keys=[answer]",
+    "data.micro_batch_size_per_gpu=4",
+    "model.partial_pretrain=m",
+    "trainer.default_local_dir=/tmp/ckpt",
+]
+TALKS = ["data.multiturn.enable=true", "data.multiturn.messages_key=talk"]
+ENGINE = ["data.train_files=[a.parquet,b.parquet]", "data.messages_key=talk", "model.path=m", "engine=fsdp"]
+
+
+def launch(main, *arguments):
+    (found,) = read_argv(["torchrun", "-m", f"verl.trainer.{main}", *arguments]).launches
+    return found
+
+
+def translated(main, *arguments, **options):
+    return translate_launch(launch(main, *arguments), Options(**options))[0]
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "releases"),
+    [
+        ("fsdp_sft_trainer", OLD, ("0.2.0", "0.7.0")),
+        ("sft_trainer", ENGINE, ("0.6.1", "0.9.1")),
+        ("sft_trainer_ray", ENGINE, ("0.6.1", "0.9.1")),
+    ],
+)
+def test_a_launch_is_composed_from_its_mains_own_configuration(main, arguments, releases):
+    config = effective_config(launch(main, *arguments))
+    assert (config.version.candidates[0], config.version.candidates[-1]) == releases
+    assert not config.unknown and "actor_rollout_ref.rollout.n" not in config.settings
+
+
+def test_a_key_that_one_release_has_tells_the_release():
+    assert (
+        effective_config(launch("fsdp_sft_trainer", *OLD, "trainer.device=npu")).version.candidates[0] > "0.3"
+    )
+
+
+def test_questions_and_answers_in_columns_are_read_as_verl_reads_them():
+    made = translated("fsdp_sft_trainer", *OLD)
+    assert not validate(made.config, "0.6.0")
+    found = rows_of(made.config)
+    form = found.format
+    assert (form.prompt_type, form.prompt_key, form.prompt_dict_keys) == (
+        "plaintext",
+        "extra_info",
+        ("question",),
+    )
+    assert form.response_then_eos and found.val_paths == ("b.parquet",)
+    assert (found.sampler, found.seed, found.whole_epochs, found.shuffle) == ("verl", 0, True, True)
+    assert (found.max_length, found.epochs) == (1024, 4)  # veRL's defaults
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments"),
+    [
+        ("sft_trainer", ENGINE),
+        (
+            "fsdp_sft_trainer",
+            [*OLD[:2], *OLD[6:], *TALKS],
+        ),
+    ],
+)
+def test_of_conversations_every_answer_counts(main, arguments):
+    form = rows_of(translated(main, *arguments).config).format
+    assert (form.prompt_type, form.messages_key) == ("messages", "talk")
+    assert form.enable_concatenated_multi_turn and not form.response_then_eos
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "target"),
+    [
+        ("optim.lr=0.5", Status.MAPPED, "algorithm.optimizer.lr"),
+        ("trainer.save_freq=5", Status.DERIVED, "trainer.save_interval"),
+        ("use_remove_padding=true", Status.PASSED_THROUGH, None),
+        ("data.multiturn.messages_key=talk", Status.NO_EFFECT, None),  # the rows are columns
+        ("data.custom_cls.path=a.py", Status.UNSUPPORTED, None),
+        ("optim.lr_scheduler=wsd", Status.APPROXIMATED, None),
+        ("trainer.test_freq=3", Status.UNSUPPORTED_UPSTREAM, None),
+    ],
+)
+def test_each_key_has_a_fate(key, status, target):
+    name = key.partition("=")[0]
+    found = next(each for each in translated("fsdp_sft_trainer", *OLD, key).findings if each.key == name)
+    assert found.status is status and found.reason
+    assert target is None or found.target == target
+
+
+def test_a_key_that_no_release_has_is_unknown():
+    made = translated("sft_trainer", *ENGINE, "+data.max_lenght=3")
+    assert [each.status for each in made.findings if each.key == "data.max_lenght"] == [Status.UNKNOWN]
+
+
+def test_every_row_has_a_status_and_a_reason():
+    assert all(Status(status) and why for status, _, why in rows().values())
+
+
+def test_an_older_trinity_is_refused():
+    with pytest.raises(UserError, match="translated for trinity-rft 0.6.0 only"):
+        translated("sft_trainer", *ENGINE, target="0.4.1")

@@ -1,0 +1,262 @@
+"""Launches of veRL's supervised trainers: fsdp_sft_trainer, sft_trainer, sft_trainer_ray.
+
+Their keys are a tree of their own, in every release (``sft_trainer.yaml``, ``sft_trainer_engine.yaml``).
+What becomes of each is a row of ``translators/sft.json``: status, path in the YAML ("" for none), why. What
+the YAML of trinity-rft has no place for lies under ``trinity_compat.rows``, for our runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from trinity_compat.data import data_path
+from trinity_compat.dotted import put, sections_above
+from trinity_compat.errors import UserError
+from trinity_compat.releases import TRINITY, TRINITY_OLD
+from trinity_compat.translate.model import Caution, Finding, Status, Translation
+from trinity_compat.translate.options import Options
+from trinity_compat.translate.supervised import BUFFER
+from trinity_compat.translate.symbols import Symbols, marked_launch
+from trinity_compat.translate.unknown import UNKNOWN, reason_of
+from trinity_compat.verl_config import recompose
+from trinity_compat.verl_config.model import EffectiveConfig, Setting
+
+CODE = "TC100"
+COMPAT = "trainer.trainer_config.trinity_compat"
+_FORMAT = f"{BUFFER}.format"
+_SCHEDULES = {"cosine": "cosine", "constant": "constant"}
+_OPTIMIZERS = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd"}
+_MONITORS = ("wandb", "tensorboard", "mlflow", "swanlab")
+
+
+@cache
+def rows() -> Mapping[str, tuple[str, str, str]]:
+    """Key, or section of keys → status, path, why."""
+    stored: dict[str, list[str]] = json.loads(data_path("translators/sft.json").read_text(encoding="utf-8"))
+    return {key: (status, path, why) for key, (status, path, why) in stored.items()}
+
+
+def translate_sft(effective: EffectiveConfig, options: Options) -> Translation:
+    """The Trinity configuration of a supervised launch, and a finding per key. Raises UserError for a target
+    that lacks what it needs."""
+    if options.trinity != TRINITY:
+        raise UserError(
+            f"{effective.launch.module} is translated for trinity-rft {TRINITY} only",
+            where=effective.launch.where,
+            hint=f"leave out --trinity {TRINITY_OLD}",
+        )
+    symbols = Symbols()
+    draft = _Draft(effective, _settings(effective, symbols))
+    draft.write()
+    config: dict[str, object] = symbols.written(draft.config)
+    facts = {
+        "updates_per_step": 1,
+        "verl_version": effective.version.value,
+        "verl_version_why": effective.version.why,
+        "target": options.trinity,
+        "engines": 0,
+        "compat": COMPAT,
+    }
+    provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
+    return Translation(config, provenance, tuple(draft.findings()), tuple(_cautions(effective)), facts)
+
+
+def _settings(effective: EffectiveConfig, symbols: Symbols) -> Mapping[str, Setting]:
+    """With marks for what only the environment knows."""
+    marked = marked_launch(effective.launch, symbols)
+    if marked is None:
+        return effective.settings
+    try:
+        return recompose(effective, marked, None).settings
+    except UserError:
+        return effective.settings
+
+
+def _cautions(effective: EffectiveConfig) -> Iterator[Caution]:
+    if "torchrun" in effective.launch.wrapper:
+        yield Caution(
+            "TW004",
+            "torchrun's --nproc_per_node is how many GPUs veRL takes; the YAML says trainer.n_gpus_per_node"
+            f"={effective.get('trainer.n_gpus_per_node')}",
+            effective.launch.where,
+            "--set cluster.gpu_per_node=N",
+        )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A configuration in the making. ``settings``: the launch's, with marks."""
+
+    effective: EffectiveConfig
+    settings: Mapping[str, Setting]
+    config: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
+
+    def value(self, key: str, default: object = None) -> Any:
+        setting = self.settings.get(key)
+        return default if setting is None or setting.value is None else setting.value
+
+    def put(self, path: str, value: object, note: str = "") -> None:
+        put(self.config, path, value)
+        if note:
+            self.provenance[path] = note
+
+    @property
+    def conversations(self) -> bool:
+        """Whether rows are lists of messages: always with sft_trainer, asked for with fsdp_sft_trainer."""
+        return bool(self.value("data.multiturn.enable", "data.messages_key" in self.settings))
+
+    def write(self) -> None:
+        self.put("mode", "train", "nothing is generated")
+        for key, setting in self.settings.items():
+            status, path, _ = _row(key)
+            if path and status in ("mapped", "passed_through") and self._is_written(key, setting):
+                value = setting.value if path != f"{BUFFER}.path" else _files(setting.value)
+                self.put(path, value, self._said(key))
+        self._algorithm()
+        self._rows()
+        self._places()
+        self._training()
+
+    def _is_written(self, key: str, setting: Setting) -> bool:
+        """A value that is a default of veRL's and goes through by name is its default there too."""
+        if setting.value in (None, "none") or key in self._idle():
+            return False
+        return (
+            setting.where is not None or _row(key)[0] == "mapped" or key.endswith("micro_batch_size_per_gpu")
+        )
+
+    def _idle(self) -> set[str]:
+        """Keys of the kind of rows that these are not."""
+        of_columns = ("data.prompt_key", "data.response_key")
+        of_messages = ("data.multiturn.messages_key", "data.multiturn.tools_key", "data.multiturn.enable")
+        return set(of_columns if self.conversations else of_messages)
+
+    def _said(self, key: str) -> str:
+        where = self.settings[key].where
+        return f"{key} ({where or self.effective.default_of(key)})"
+
+    def _algorithm(self) -> None:
+        self.put("algorithm.algorithm_type", "sft", self.effective.launch.module)
+        schedule = next(filter(None, map(self.value, _SCHEDULE_KEYS)), "constant")
+        self.put("algorithm.optimizer.lr_scheduler_type", _SCHEDULES.get(str(schedule), "cosine"))
+        self.put("algorithm.optimizer.min_lr_ratio", self.value("optim.min_lr_ratio", 0.0))
+        name = str(self.value("optim.optimizer", "AdamW"))
+        self.put("algorithm.optimizer.optimizer_type", _OPTIMIZERS.get(name, "adamw"))
+        if rank := self.value("model.lora_rank", 0):
+            adapter = {
+                "name": "lora",
+                "lora_rank": rank,
+                "lora_alpha": self.value("model.lora_alpha", 16),
+                "target_modules": _joined(self.value("model.target_modules", "all-linear")),
+            }
+            self.put("model.lora_configs", [adapter])
+
+    def _rows(self) -> None:
+        self.put(f"{BUFFER}.name", "rows")
+        self.put(f"{BUFFER}.storage_type", "file")
+        self.put(f"{_FORMAT}.prompt_type", "messages" if self.conversations else "plaintext")
+        if self.conversations:
+            self.put(f"{_FORMAT}.enable_concatenated_multi_turn", True, "veRL: every answer counts")
+        self.put(f"{BUFFER}.data_selector", {"selector_type": "shuffle", "seed": 0}, "veRL's sampler")
+        said: dict[str, object] = {
+            "sampler": "verl",
+            "whole_epochs": True,
+            "truncation": self.value("data.truncation", "error"),
+        }
+        if not self.conversations:
+            said["response_then_eos"] = True
+            for name in ("prompt_dict_keys", "response_dict_keys"):
+                if keys := self.value(f"data.{name}"):
+                    said[name] = list(keys)
+        if files := self.value("data.val_files"):
+            said["val_paths"] = _listed(files)
+        self.put(f"{COMPAT}.rows", said, "what Trinity's fields have no place for")
+
+    def _places(self) -> None:
+        directory = str(self.value("trainer.default_local_dir", "checkpoints"))
+        job = posixpath.join(
+            str(self.value("trainer.project_name")), str(self.value("trainer.experiment_name"))
+        )
+        root = directory.removesuffix(f"/{job}") if directory.endswith(f"/{job}") else directory
+        self.put("checkpoint_root_dir", root or "/", self._said("trainer.default_local_dir"))
+        self.put(f"{COMPAT}.verl", self._verl(directory))
+        self.put("continue_from_checkpoint", self.value("trainer.resume_mode", "auto") != "disable")
+
+    def _verl(self, directory: str) -> dict[str, object]:
+        """Keys of veRL's PPO trainer that no field of Trinity's stands for."""
+        loggers = _listed(self.value("trainer.logger", ["console"]))
+        told: dict[str, object] = {"trainer.default_local_dir": directory, "trainer.logger": loggers}
+        if self.value("data.val_files") and (every := self.value("trainer.test_freq", -1)):
+            told["trainer.test_freq"] = every
+        return told
+
+    def _training(self) -> None:
+        self.put("synchronizer.sync_method", "checkpoint", "nobody takes weights")
+        save = self.value("trainer.save_freq", -1)
+        self.put("trainer.save_interval", max(save, 0) if isinstance(save, int) else save)
+        known = [name for name in _listed(self.value("trainer.logger", [])) if name in _MONITORS]
+        self.put("monitor.monitor_type", known[0] if known else "tensorboard")
+
+    # -- what became of each key ------------------------------------------------------------------
+
+    def findings(self) -> Iterator[Finding]:
+        for key, setting in self.effective.settings.items():
+            yield self._finding(key, setting)
+        for other in self.effective.others:
+            status, _, why = _row(other.key)
+            if other.key not in rows():
+                status, why = "no_effect", "about Hydra itself"
+            yield Finding(CODE, Status(status), other.key, other.value, other.where, reason=why)
+
+    def _finding(self, key: str, setting: Setting) -> Finding:
+        status, path, why = _row(key)
+        if key in self.effective.unknown:
+            reason = reason_of(key, self.effective)
+            return Finding(UNKNOWN, Status.UNKNOWN, key, setting.value, setting.where, reason=reason)
+        found, why = self._fate(key, setting, Status(status), why)
+        target = path if path and found in _WITH_TARGET else None
+        return Finding(CODE, found, key, setting.value, setting.where, target, reason=why)
+
+    def _fate(self, key: str, setting: Setting, status: Status, why: str) -> tuple[Status, str]:
+        """What holds for the value that the key has here."""
+        if key in self._idle():
+            rows_are = "conversations" if self.conversations else "columns of a question and an answer"
+            return Status.NO_EFFECT, f"the rows are {rows_are}"
+        nothing = setting.value in (None, -1, "none", {}, [], False, 0) or setting.where is None
+        if status in (Status.UNSUPPORTED, Status.UNSUPPORTED_UPSTREAM) and nothing:
+            return Status.NO_EFFECT, "asks for nothing"
+        if key in _SCHEDULE_KEYS and setting.value is not None and setting.value not in _SCHEDULES:
+            return Status.APPROXIMATED, f"veRL's PPO trainer has no schedule {setting.value!r}: cosine"
+        if key == "optim.optimizer" and setting.value not in _OPTIMIZERS:
+            return Status.APPROXIMATED, f"no optimizer of that name: {setting.value!r}; adamw"
+        return status, why
+
+
+_SCHEDULE_KEYS = ("optim.warmup_style", "optim.lr_scheduler", "optim.lr_scheduler_type")
+_WITH_TARGET = (Status.MAPPED, Status.DERIVED, Status.PASSED_THROUGH)
+
+
+def _row(key: str) -> tuple[str, str, str]:
+    for name in (key, *sections_above(key)):
+        if name in rows():
+            return rows()[name]
+    return "unsupported", "", "our runtime does not read it"
+
+
+def _files(value: object) -> object:
+    listed = _listed(value)
+    return listed[0] if len(listed) == 1 else listed
+
+
+def _listed(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def _joined(value: object) -> str:
+    return ",".join(_listed(value))
