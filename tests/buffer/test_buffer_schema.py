@@ -185,4 +185,4 @@ def test_hot_queries_use_their_index_at_size(full, name):
 
 def test_each_migration_is_entered_by_its_name(buffer, sql):
     entered = sql("SELECT number, name FROM schema_migrations ORDER BY number")
-    assert entered == [(1, "first schema"), (2, "pruned groups"), (3, "leases of tasks")]
+    assert entered == [(1, "first schema"), (2, "pruned groups"), (3, "leases of tasks"), (4, "retention")]

@@ -25,6 +25,7 @@ from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec, has_baseline
 from trinity_compat.trainer.adapter import Adapter
 from trinity_compat.trainer.config import trainer_config
+from trinity_compat.trainer.dropping import Dropper
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.verl_v0 import Datasets, build
@@ -67,7 +68,8 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
             exchange.wait_for_device()
             with placement.told_when_pending(placement.TRAINER, heart.note):
                 trainer: Adapter = build(config, exchange, datasets, spec.device)
-            trainer.fit()
+            with Dropper(spec):
+                trainer.fit()
         finally:
             exchange.release()
     buffer.set_state("finished", True)
