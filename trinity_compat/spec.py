@@ -126,6 +126,7 @@ class RunSpec:
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
     scoring: ScoringSpec = ScoringSpec()
+    keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
     rows: RowsSpec | None = None  # trained on in place of an explorer's answers

@@ -190,4 +190,5 @@ def test_each_migration_is_entered_by_its_name(buffer, sql):
         (2, "pruned groups"),
         (3, "leases of tasks"),
         (4, "images of tasks"),
+        (5, "retention"),
     ]

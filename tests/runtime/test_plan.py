@@ -104,6 +104,13 @@ def test_scoring_follows_what_the_launch_scores_with(words, scoring):
     assert scoring_of(config, verl) == scoring
 
 
+def test_how_many_steps_keep_their_texts_is_asked_for():
+    assert asking("fixed").keep_steps is None
+    assert asking("fixed", keep_steps=20).keep_steps == 20
+    with pytest.raises(UserError, match="keep_steps is 'all': write a number of trainer steps"):
+        asking("fixed", keep_steps="all")
+
+
 def test_an_unknown_setting_of_the_run_names_the_nearest():
     with pytest.raises(UserError, match=r"--set trinity_compat.reward_timeot: there is no such") as caught:
         Overlay.of_sets(("trinity_compat.reward_timeot=3",))

@@ -231,6 +231,7 @@ def _prepare_sqlite(raw: sqlite3.Connection, _: object) -> None:
     if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         if not raw.execute("PRAGMA page_count").fetchone()[0]:
             raw.execute("PRAGMA page_size=8192")
+            raw.execute("PRAGMA auto_vacuum=INCREMENTAL")
         raw.execute("PRAGMA journal_mode=WAL")
     raw.execute("PRAGMA synchronous=FULL")
     raw.execute("PRAGMA cache_size=-65536")

@@ -226,6 +226,7 @@ SCHEMA = "SELECT max(number) FROM schema_migrations"
 STATES = "SELECT kind, state, count(*) FROM task_groups GROUP BY kind, state ORDER BY kind, state"
 COUNT_EXPERIENCES = "SELECT count(*) FROM experiences"
 LEDGER_TOTALS = "SELECT count(*), count(DISTINCT trainer_step), max(trainer_step) FROM ledger"
+LAST_TRAINED = "SELECT max(trainer_step) FROM ledger_entries WHERE voided_in IS NULL"
 USED_TWICE = """SELECT count(*) FROM (
     SELECT 1 FROM ledger GROUP BY experience_id, use_no HAVING count(*) > 1) t"""
 MEAN_REWARD = """SELECT avg(e.reward) FROM experiences e JOIN task_groups g ON g.id = e.group_id
@@ -235,19 +236,32 @@ RECENT = """SELECT id, key, task_no, state, explorer_step, min_model_version, ma
     CAST(task AS TEXT) FROM task_groups
 WHERE kind = :kind AND (:state = '' OR state = :state) ORDER BY id DESC LIMIT :limit"""
 ONE_GROUP = f"SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id = :group_id ORDER BY e.run"
-PRUNE_GROUPS = """UPDATE task_groups SET pruned_at = :now WHERE pruned_at IS NULL AND (
-    state IN ('void', 'stale')
-    OR (state = 'trained' AND id IN (SELECT group_id FROM ledger_entries WHERE voided_in IS NULL
-        GROUP BY group_id HAVING max(trainer_step) <= :upto))
-    OR kind IN (SELECT 'eval:' || id FROM eval_requests WHERE done_at IS NOT NULL AND step <= :upto))"""
-PRUNE_EXPERIENCES = """UPDATE experiences SET prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
+# What nothing needs any more (retention.py). The condition on ``dead`` is that of its index.
+DROPPABLE_USED = """SELECT g.id FROM task_groups g WHERE g.id IN (
+    SELECT l.group_id FROM ledger_entries l
+    WHERE l.voided_in IS NULL AND l.trainer_step > :above AND l.trainer_step <= :upto)
+AND g.pruned_at IS NULL AND g.state = 'trained' AND (g.use_count >= :uses OR g.min_model_version < :min)
+AND NOT EXISTS (SELECT 1 FROM ledger_entries n
+    WHERE n.group_id = g.id AND n.voided_in IS NULL AND n.trainer_step > :upto)
+LIMIT :count"""
+DROPPABLE_EVALS = """SELECT g.id FROM task_groups g WHERE g.pruned_at IS NULL
+AND g.state NOT IN ('void', 'stale') AND g.kind IN (SELECT 'eval:' || id FROM eval_requests
+    WHERE done_at IS NOT NULL AND step > :above AND step <= :upto)
+LIMIT :count"""
+DROPPABLE_DEAD = """SELECT g.id FROM task_groups g
+WHERE g.pruned_at IS NULL AND g.state IN ('void', 'stale') LIMIT :count"""
+NOTE_DROPPED = "UPDATE task_groups SET pruned_at = :now WHERE id IN :ids"
+DROP_CONTENT = """UPDATE experiences SET prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
     response_ids = NULL, response_mask = NULL, logprobs = NULL
-WHERE response_ids IS NOT NULL AND group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"""
+WHERE response_ids IS NOT NULL AND group_id IN :ids"""
 
-DROP_HELD = (
-    "DELETE FROM group_media WHERE group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"
+HOLDS_MEDIA = "SELECT EXISTS (SELECT 1 FROM group_media)"
+HELD_BY = "SELECT DISTINCT digest FROM group_media WHERE group_id IN :ids"
+DROP_HELD = "DELETE FROM group_media WHERE group_id IN :ids"
+DROP_MEDIA = (
+    "DELETE FROM media WHERE digest IN :ids"
+    " AND NOT EXISTS (SELECT 1 FROM group_media WHERE group_media.digest = media.digest)"
 )
-DROP_MEDIA = "DELETE FROM media WHERE digest NOT IN (SELECT digest FROM group_media)"
 
 
 def size_of(dialect: str) -> str:

@@ -13,6 +13,7 @@ from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.retention import Retention, Unneeded, last_trained
 
 _SHOWN = (
     "group_id",
@@ -45,6 +46,14 @@ class Stats:
     last_step: int | None
     lag: Mapping[int, int]
     used_twice: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many experiences lost texts and tokens, and by how many bytes the file shrank."""
+
+    experiences: int
+    nbytes: int
 
 
 class BufferReport:
@@ -103,23 +112,15 @@ class BufferReport:
         bind = {"after_id": after_id, "limit": limit}
         return self._db.run(lambda conn: _rows(conn, queries.EXPERIENCES, bind), write=False)
 
-    def prune(self, *, keep_steps: int) -> int:
+    def prune(self, *, keep_steps: int) -> Pruned:
         """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
-        evaluations as old, and of void and stale groups; images that no other task names go. Rewards,
-        versions and the ledger stay. Returns how many experiences. A later resume from before the pruned
-        steps has their tasks made again."""
-
-        def work(conn: sa.Connection) -> int:
-            # Writers hold it shared: none of them counts on an image that goes now.
-            conn.execute(query(queries.HISTORY + queries.for_update(self._db.dialect)))
-            last = _rows(conn, queries.LEDGER_TOTALS)[0][2] or 0
-            bind = {"upto": last - keep_steps, "now": self._db.now(conn)}
-            conn.execute(query(queries.PRUNE_GROUPS), bind)
-            conn.execute(query(queries.DROP_HELD))
-            conn.execute(query(queries.DROP_MEDIA))
-            return conn.execute(query(queries.PRUNE_EXPERIENCES)).rowcount
-
-        return self._db.run(work)
+        evaluations as old, and of void and stale groups, in small transactions: a run may go on meanwhile.
+        Images that no other task names go too. Rewards, versions and the ledger stay. A later resume from
+        before the pruned steps has their tasks made again."""
+        last = self._db.run(last_trained, write=False)
+        retention = Retention(self._db)
+        dropped = retention.drop(Unneeded(last - keep_steps))
+        return Pruned(dropped, retention.give_back())
 
     def close(self) -> None:
         """Give the connections back."""

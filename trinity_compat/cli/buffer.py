@@ -119,4 +119,6 @@ def prune(source: str, keep_steps: int) -> None:
     Take at least the distance to the oldest checkpoint that you may resume from.
     """
     with _opened(source) as report:
-        click.echo(f"pruned {report.prune(keep_steps=keep_steps)} experiences")
+        pruned = report.prune(keep_steps=keep_steps)
+    freed = f", {pruned.nbytes / 1e6:.1f} MB given back" if pruned.nbytes else ""
+    click.echo(f"pruned {pruned.experiences} experiences{freed}")

@@ -14,7 +14,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
 from trinity_compat.runtime import config_files
-from trinity_compat.runtime.checks import preflight, start
+from trinity_compat.runtime.checks import preflight, space, start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.job import agreement, jobdir
 from trinity_compat.runtime.job.checkpoint_links import CheckpointLinks
@@ -44,6 +44,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
     micro_batches.check(made.spec.verl, source.record)
     for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
+        say(line)
+    for line in space.remarks(made.spec, made.job.root):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)

@@ -54,6 +54,13 @@ def release_marker(directory: Path, step: int) -> None:
         _name_youngest(marker)
 
 
+def marked_step(directory: Path) -> int:
+    """The step of the checkpoint that a resume would start from, 0 for none."""
+    marker = directory / MARKER
+    text = marker.read_text().strip() if marker.exists() else ""
+    return int(text) if text.isdigit() else 0
+
+
 def _name_youngest(marker: Path) -> None:
     ages = {
         step: (folder / _LAST).stat().st_mtime_ns

@@ -25,6 +25,7 @@ from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec, has_baseline
 from trinity_compat.trainer.adapter import Adapter, Exchange
 from trinity_compat.trainer.config import trainer_config
+from trinity_compat.trainer.dropping import Dropper
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
@@ -77,7 +78,9 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
     with _ray(spec, config):
         try:
             exchange.wait_for_device()
-            _build(config, exchange, datasets, spec, heart).fit()
+            trainer = _build(config, exchange, datasets, spec, heart)
+            with Dropper(spec):
+                trainer.fit()
         finally:
             exchange.release()
 

@@ -244,6 +244,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         over_sample_rate=_over_sample_rate(config, verl, sync),
         group_timeout_s=_group_timeout(config),
         scoring=scoring_of(config, verl.tree),
+        keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
@@ -304,6 +305,14 @@ def _group_timeout(config: Tree) -> float | None:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
         raise UserError(f"{name} is {limit!r}: write a number of seconds")
     return float(limit)
+
+
+def _keep_steps(config: Tree) -> int | None:
+    """None for all. Raises UserError."""
+    kept = inverse.compat_of(config).get("keep_steps")
+    if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int) or kept < 0):
+        raise UserError(f"trinity_compat.keep_steps is {kept!r}: write a number of trainer steps, 0 or more")
+    return kept
 
 
 def _max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:

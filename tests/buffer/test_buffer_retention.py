@@ -1,0 +1,173 @@
+"""Dropping texts and tokens beside a live run: what goes, what stays, and who waits for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from buffer_samples import group
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.database import Database
+from trinity_compat.buffer.report import BufferReport
+from trinity_compat.buffer.retention import Retention, Unneeded
+
+
+@pytest.fixture
+def db(buffer, url):
+    opened = Database(url)
+    yield opened
+    opened.close()
+
+
+def train(buffer, steps, **claim):
+    """Task n in step n + 1."""
+    for step in steps:
+        buffer.put_groups([group(step - 1, version=step - 1)])
+        buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step, **claim), step=step)
+
+
+def kept(buffer):
+    """Tasks whose texts are there."""
+    return [each.task_no for each in buffer.groups("train") if each.experiences[0].response_text]
+
+
+def test_what_was_trained_up_to_a_step_loses_its_content(buffer, db):
+    train(buffer, range(1, 6))
+    retention = Retention(db, pause=lambda _: None)
+    assert retention.drop(Unneeded(3)) == 6
+    assert kept(buffer) == [3, 4]
+    assert retention.drop(Unneeded(3)) == 0
+    assert retention.drop(Unneeded(4)) == 2
+
+
+def test_rewards_versions_and_ledger_stay(buffer, db, sql):
+    train(buffer, range(1, 4))
+    looked = (
+        "SELECT id, group_id, run, reward, min_model_version, max_model_version FROM experiences ORDER BY 1"
+    )
+    before = sql(looked), sql("SELECT * FROM ledger ORDER BY 1")
+    Retention(db, pause=lambda _: None).drop(Unneeded(3))
+    assert (sql(looked), sql("SELECT * FROM ledger ORDER BY 1")) == before
+
+
+def test_a_group_that_may_be_used_again_stays(buffer, db):
+    train(buffer, range(1, 4))
+    reuse = {"max_uses": 2, "cooldown_s": 0.0}
+    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=4, **reuse), step=4)  # task 0 again
+    retention = Retention(db, pause=lambda _: None)
+    retention.drop(Unneeded(4, max_uses=2))
+    assert kept(buffer) == [1, 2]
+    retention.drop(Unneeded(4, max_uses=2, min_version=2))  # none older is claimed any more
+    assert kept(buffer) == [2]
+
+
+def test_a_later_use_keeps_what_an_earlier_one_would_drop(buffer, db):
+    train(buffer, range(1, 3))
+    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=3, max_uses=2), step=3)
+    Retention(db, pause=lambda _: None).drop(Unneeded(2))
+    assert kept(buffer) == [0]
+
+
+def test_what_is_claimed_stays(buffer, db):
+    train(buffer, range(1, 3))
+    assert buffer.claim_groups(1, owner="t", step=3, max_uses=2)
+    Retention(db, pause=lambda _: None).drop(Unneeded(2))
+    assert kept(buffer) == [0]
+
+
+def test_what_a_resume_took_back_is_dropped_and_its_task_made_again(buffer, db):
+    train(buffer, range(1, 4))
+    Retention(db, pause=lambda _: None).drop(Unneeded(3))
+    buffer.reconcile(step=1)
+    assert buffer.missing_tasks(upto=3, limit=9) == [1, 2]
+    train_again = [group(1, key="again", version=1)]
+    buffer.put_groups(train_again)
+    assert kept(buffer) == [1]
+
+
+def test_writers_come_in_between(buffer, db):
+    train(buffer, range(1, 41))
+    written = []
+
+    def write(_):
+        task = 100 + len(written)
+        written.append(buffer.put_groups([group(task)]))
+
+    assert Retention(db, pause=write).drop(Unneeded(40)) == 80
+    assert len(written) > 2
+    assert set(written) == {1}
+
+
+def test_a_slow_database_gets_smaller_transactions(buffer, db, monkeypatch):
+    sizes, now = [], [0.0]
+    monkeypatch.setattr("trinity_compat.buffer.retention.time.monotonic", lambda: now[0])
+    retention = Retention(db, pause=lambda _: None)
+    train(buffer, range(1, 25))
+
+    def slow(conn, ids):
+        sizes.append(len(ids))
+        now[0] += 0.01 * len(ids)
+        return Retention._empty(retention, conn, ids)
+
+    monkeypatch.setattr(retention, "_empty", slow)
+    retention.drop(Unneeded(24))
+    assert sizes[0] == 8
+    assert set(sizes[1:-1]) == {2}  # 20 ms
+
+
+def big(task):
+    return group(task, tokens=4096)
+
+
+def test_sqlite_gives_its_space_back(tmp_path):
+    url = f"sqlite:///{tmp_path}/experiences.db"
+    buffer = open_buffer(url)
+    for task in range(32):
+        buffer.put_groups([big(task)])
+        buffer.mark_trained(buffer.claim_groups(1, owner="t", step=task + 1), step=task + 1)
+    report = BufferReport(url)
+    before = report.stats().nbytes
+    pruned = report.prune(keep_steps=0)
+    assert pruned.experiences == 64
+    assert report.stats().nbytes == before - pruned.nbytes
+    assert pruned.nbytes > before / 2
+    report.close()
+    buffer.close()
+
+
+def test_a_pruned_store_does_not_grow(tmp_path):
+    url = f"sqlite:///{tmp_path}/experiences.db"
+    buffer, db = open_buffer(url), Database(url)
+    retention, sizes = Retention(db, pause=lambda _: None), []
+    for step in range(1, 61):
+        buffer.put_groups([big(step)])
+        buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
+        retention.drop(Unneeded(step - 4))
+        sizes.append(_size(db))
+    assert sizes[59] < 1.25 * sizes[19]
+    buffer.close()
+    db.close()
+
+
+def test_a_database_of_an_older_release_is_pruned_and_keeps_its_size(tmp_path):
+    path = Path(tmp_path, "experiences.db")
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as conn:
+        conn.exec_driver_sql("PRAGMA journal_mode=WAL")
+    engine.dispose()
+    buffer = open_buffer(f"sqlite:///{path}")
+    train(buffer, range(1, 4))
+    report = BufferReport(f"sqlite:///{path}")
+    assert report.prune(keep_steps=0).nbytes == 0
+    assert kept(buffer) == []
+    report.close()
+    buffer.close()
+
+
+def _size(db):
+    def pages(conn):
+        return conn.exec_driver_sql("PRAGMA page_count").scalar_one()
+
+    return db.run(pages, write=False)

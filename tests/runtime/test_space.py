@@ -1,0 +1,60 @@
+"""What a run says of the room that it needs."""
+
+from dataclasses import replace
+
+import pytest
+
+from trinity_compat.runtime.checks import space
+from trinity_compat.spec import RunSpec, SyncSpec
+
+VERL = {
+    "data": {"train_batch_size": 100, "max_prompt_length": 1000, "max_response_length": 3000},
+    "actor_rollout_ref": {"rollout": {"n": 10}, "model": {"path": "Org/Model"}},
+    "algorithm": {"adv_estimator": "grpo"},
+    "trainer": {"save_freq": -1, "max_actor_ckpt_to_keep": None},
+}
+SPEC = RunSpec("/job", "sqlite:////job/buffer/experiences.db", VERL, 1, 100, SyncSpec())
+
+
+def saving(model, **trainer):
+    models = {**VERL["actor_rollout_ref"], "model": {"path": str(model)}}
+    return replace(
+        SPEC, verl={**VERL, "actor_rollout_ref": models, "trainer": {**VERL["trainer"], **trainer}}
+    )
+
+
+def test_the_buffer_holds_every_answer_at_its_longest():
+    # 100 steps of 1,000 answers of 1.5 KB, 3,000 tokens of 13 bytes and 1,000 of 9
+    assert space.need(SPEC) == space.Need(100 * 1000 * (1500 + 39000 + 9000), 0.0)
+
+
+def test_kept_steps_alone_hold_their_tokens():
+    kept = space.need(replace(SPEC, keep_steps=7))
+    assert kept.buffer == 1000 * (100 * 1500 + (7 + 3) * 48000)
+
+
+def test_checkpoints_hold_weights_and_moments_of_four_bytes(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(2000))
+    assert space.need(saving(tmp_path, save_freq=30)).checkpoints == 4 * 1000 * 12
+    assert space.need(saving(tmp_path, save_freq=10, max_actor_ckpt_to_keep=1)).checkpoints == 2 * 1000 * 12
+    assert space.need(saving("Org/Model", save_freq=10)).checkpoints is None
+
+
+@pytest.mark.parametrize(("free", "warned"), [(10e9, False), (1e9, True)])
+def test_too_little_room_is_warned_of(tmp_path, monkeypatch, free, warned):
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    told = list(space.remarks(SPEC, tmp_path / "not" / "there"))
+    assert told[0].startswith("disk      buffer up to 5.0 GB; free at ")
+    assert [line.split(":")[0] for line in told[1:]] == ["warning"] * warned
+
+
+def test_a_database_of_its_own_takes_none_of_this_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9}))
+    spec = replace(SPEC, database_url="postgresql+psycopg://u@h/db")
+    (line,) = space.remarks(spec, tmp_path)
+    assert "buffer up to 5.0 GB in its database" in line
+
+
+def test_a_run_of_unknown_length_is_told_by_the_step(tmp_path):
+    (line,) = space.remarks(replace(SPEC, total_steps=None), tmp_path)
+    assert "buffer up to 50 MB a step" in line

@@ -1,0 +1,84 @@
+"""Which texts and tokens a training needs no more, and that they go while it runs."""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.buffer import BufferFull, open_buffer
+from trinity_compat.buffer.retention import Unneeded
+from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
+from trinity_compat.trainer.checkpoints import MARKER
+from trinity_compat.trainer.dropping import Dropper, unneeded
+
+sys.path.append(str(Path(__file__).parents[1] / "buffer"))
+from buffer_samples import group
+
+
+def spec(folder, *, save_freq=-1, **fields):
+    verl = {"trainer": {"save_freq": save_freq, "resume_mode": "auto"}}
+    url = f"sqlite:///{folder}/experiences.db"
+    return RunSpec(str(folder), url, verl, 1, 10, SyncSpec(), **{"keep_steps": 3, **fields})
+
+
+def test_nothing_goes_unless_it_is_asked_for(tmp_path):
+    assert unneeded(spec(tmp_path, keep_steps=None), 9) is None
+    assert unneeded(spec(tmp_path), 3) is None
+
+
+def test_kept_steps_stay(tmp_path):
+    assert unneeded(spec(tmp_path), 9) == Unneeded(6)
+
+
+@pytest.mark.parametrize(("marker", "upto"), [("4", Unneeded(4)), ("8", Unneeded(6)), (None, None)])
+def test_what_was_trained_after_the_checkpoint_stays(tmp_path, marker, upto):
+    if marker:
+        (tmp_path / MARKER).write_text(marker)
+    assert unneeded(spec(tmp_path, save_freq=2), 9) == upto
+
+
+def test_a_resume_path_is_a_checkpoint_that_is_needed(tmp_path):
+    made = spec(tmp_path)
+    trainer = {"save_freq": -1, "resume_mode": "resume_path", "resume_from_path": "/x/global_step_2"}
+    assert unneeded(replace(made, verl={"trainer": trainer}), 9) == Unneeded(2)
+
+
+def test_a_replay_needs_what_it_may_still_take(tmp_path):
+    made = spec(tmp_path, replay=ReplaySpec(max_uses=4), max_staleness=5)
+    assert unneeded(made, 9) == Unneeded(6, max_uses=4, min_version=4)
+
+
+def test_it_goes_beside_the_training(tmp_path):
+    made = spec(tmp_path)
+    buffer = open_buffer(made.database_url)
+    with Dropper(made, period_s=0.05):
+        for step in range(1, 10):
+            buffer.put_groups([group(step)])
+            buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
+        deadline = time.monotonic() + 20
+        while len(_whole(buffer)) > 3:
+            assert time.monotonic() < deadline, _whole(buffer)
+            time.sleep(0.05)
+    assert _whole(buffer) == [7, 8, 9]
+    buffer.close()
+
+
+def test_a_database_that_fails_ends_the_dropping_and_nothing_else(tmp_path, capsys, monkeypatch):
+    def full(self, what):
+        raise BufferFull("no space left")
+
+    made = spec(tmp_path, keep_steps=0)
+    buffer = open_buffer(made.database_url)
+    buffer.put_groups([group(1)])
+    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=1), step=1)
+    monkeypatch.setattr("trinity_compat.trainer.dropping.Retention.drop", full)
+    with Dropper(made, period_s=0.01) as dropper:
+        dropper._thread.join(20)
+    assert "warning: keep_steps: no space left; nothing more is dropped" in capsys.readouterr().out
+    buffer.close()
+
+
+def _whole(buffer):
+    return [each.task_no for each in buffer.groups("train") if each.experiences[0].response_text]

@@ -1,0 +1,122 @@
+"""Drops texts and tokens that nothing needs any more, beside a live run: rewards, lengths, versions and the
+ledger stay.
+
+Invariants: a transaction takes a few groups, as many as BATCH_S bears, so that no writer waits long for the
+lock; what is dropped is never a group that a claim may still take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import queries
+from trinity_compat.buffer.database import Database
+from trinity_compat.buffer.queries import query
+
+BATCH_S = 0.02  # that a transaction should take at most
+_LARGEST = 256  # groups of one transaction
+_PAGES = 512  # of one step of SQLite's vacuum: 4 MB
+ALL_TAKEN = 0  # uses after which a trained group is free: any number
+
+
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """What may be dropped: groups whose last use was at trainer step ``upto`` or before, evaluations as old,
+    void and stale groups. Where groups are used again (replay) only those used ``max_uses`` times, or made by
+    weights older than ``min_version``."""
+
+    upto: int
+    max_uses: int = ALL_TAKEN
+    min_version: int = 0
+
+
+class Retention:
+    """Drops in small transactions. ``pause`` is called between two of them."""
+
+    def __init__(self, db: Database, *, pause: Callable[[float], object] = time.sleep) -> None:
+        self._db, self._pause = db, pause
+        self._count = 8
+        self._done = 0  # steps up to here hold nothing more to drop
+
+    def drop(self, what: Unneeded) -> int:
+        """All of it; how many experiences that were. A group that comes to be droppable later is found by the
+        next call."""
+        bind = {"above": self._done, "upto": what.upto, "uses": what.max_uses, "min": what.min_version}
+        dropped = sum(
+            emptied
+            for statement in (queries.DROPPABLE_USED, queries.DROPPABLE_EVALS, queries.DROPPABLE_DEAD)
+            for emptied in self._batches(statement, bind)
+        )
+        if what.max_uses == ALL_TAKEN:
+            self._done = max(self._done, what.upto)
+        return dropped
+
+    def _batches(self, statement: str, bind: dict[str, int]) -> Iterator[int]:
+        while True:
+            began = time.monotonic()
+            found, emptied = self._db.run(lambda conn: self._batch(conn, statement, bind))
+            if not found:
+                return
+            yield emptied
+            took = time.monotonic() - began
+            self._count = max(1, min(_LARGEST, round(self._count * min(2.0, BATCH_S / max(took, 1e-6)))))
+            self._pause(took)  # half of the time belongs to the writers
+
+    def _batch(self, conn: sa.Connection, statement: str, bind: dict[str, int]) -> tuple[int, int]:
+        """Groups found, experiences emptied."""
+        if conn.execute(query(queries.HOLDS_MEDIA)).scalar_one():
+            # Writers hold it shared: none of them counts on an image that goes now.
+            conn.execute(query(queries.HISTORY + queries.for_update(self._db.dialect)))
+        lock = " FOR UPDATE OF g SKIP LOCKED" if self._db.dialect == "postgresql" else ""
+        ids = conn.execute(query(statement + lock), {**bind, "count": self._count}).scalars().all()
+        return len(ids), self._empty(conn, ids) if ids else 0
+
+    def _empty(self, conn: sa.Connection, ids: Sequence[int]) -> int:
+        conn.execute(_of(queries.NOTE_DROPPED), {"ids": ids, "now": self._db.now(conn)})
+        if digests := conn.execute(_of(queries.HELD_BY), {"ids": ids}).scalars().all():
+            conn.execute(_of(queries.DROP_HELD), {"ids": ids})
+            conn.execute(_of(queries.DROP_MEDIA), {"ids": digests})
+        return conn.execute(_of(queries.DROP_CONTENT), {"ids": ids}).rowcount
+
+    def give_back(self, *, spare: float = 0.0) -> int:
+        """SQLite: let the file shrink by its free pages, but for a part ``spare`` of all, in small steps.
+        Bytes; 0 where the database cannot (one made by an older release; PostgreSQL's autovacuum does it)."""
+        if self._db.dialect != "sqlite" or self._pragma("auto_vacuum") != _INCREMENTAL:
+            return 0
+        given, size = 0, self._pragma("page_size")
+        while (free := self._pragma("freelist_count")) > spare * self._pragma("page_count"):
+            began = time.monotonic()
+            self._db.run(_vacuum)
+            if not (gained := free - self._pragma("freelist_count")) > 0:
+                break
+            given += gained * size
+            self._pause(time.monotonic() - began)
+        return given
+
+    def _pragma(self, name: str) -> int:
+        return int(
+            self._db.run(lambda conn: conn.exec_driver_sql(f"PRAGMA {name}").scalar_one(), write=False)
+        )
+
+
+def last_trained(conn: sa.Connection) -> int:
+    """The newest trainer step of the ledger, 0 for none."""
+    return int(conn.execute(query(queries.LAST_TRAINED)).scalar_one() or 0)
+
+
+_INCREMENTAL = 2
+
+
+def _vacuum(conn: sa.Connection) -> None:
+    # Of the driver itself: each fetched row of the statement is a page, and SQLAlchemy sees no rows in it.
+    raw: Any = conn.connection.driver_connection
+    raw.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
+
+
+def _of(statement: str) -> sa.TextClause:
+    return query(statement).bindparams(sa.bindparam("ids", expanding=True))
