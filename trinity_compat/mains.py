@@ -49,6 +49,11 @@ _VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estim
 _DAPO_KEY = re.compile(
     r"(\+\+)?(algorithm\.filter_groups|reward_model\.overlong_buffer|data\.gen_batch_size)"
 )
+# Sections that only veRL's asynchronous mains have: fully_async's own, and the one that both have.
+_ASYNC_KEYS = {
+    FULLY_ASYNC: re.compile(r"(\+\+|\+)?async_training\.\w+="),
+    ONE_STEP_OFF: re.compile(r"(\+\+|\+)?rollout\.(nnodes|n_gpus_per_node)="),
+}
 # Modules that take veRL's keys and train nothing with them.
 _READS_KEYS = re.compile(
     r"(.*_)?(eval|evaluate|evaluation|generate|generation|infer|inference|serve|server|merge|convert)(_.*)?"
@@ -190,10 +195,14 @@ def stand_in(module: str, arguments: Sequence[str]) -> str:
         return ""
     if not has_verl_keys(arguments):
         return ""
-    if main := _spelled(module):
+    if main := _spelled(module) or _asynchronous(arguments):
         return main
     dapo = last == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
     return DAPO if dapo else PPO
+
+
+def _asynchronous(arguments: Sequence[str]) -> str:
+    return next((main for main, key in _ASYNC_KEYS.items() if any(map(key.match, arguments))), "")
 
 
 def has_verl_keys(arguments: Sequence[str]) -> bool:
