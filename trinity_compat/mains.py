@@ -55,6 +55,11 @@ _VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estim
 _DAPO_KEY = re.compile(
     r"(\+\+)?(algorithm\.filter_groups|reward_model\.overlong_buffer|data\.gen_batch_size)"
 )
+# Sections that only veRL's asynchronous mains have: fully_async's own, and the one that both have.
+_ASYNC_KEYS = {
+    FULLY_ASYNC: re.compile(r"(\+\+|\+)?async_training\.\w+="),
+    ONE_STEP_OFF: re.compile(r"(\+\+|\+)?rollout\.(nnodes|n_gpus_per_node)="),
+}
 # Modules that take veRL's keys and train nothing with them.
 _READS_KEYS = re.compile(
     r"(.*_)?(eval|evaluate|evaluation|generate|generation|infer|inference|serve|server|merge|convert)(_.*)?"
@@ -191,7 +196,7 @@ def stand_in(module: str, arguments: Sequence[str]) -> str:
     """The translated main that another one is taken for because its arguments are veRL's keys, or empty."""
     if not may_stand_in(module) or not has_verl_keys(arguments):
         return ""
-    if main := _spelled(module):
+    if main := _spelled(module) or _asynchronous(arguments):
         return main
     dapo = module.rpartition(".")[2] == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
     return DAPO if dapo else PPO
@@ -203,6 +208,10 @@ def may_stand_in(module: str) -> bool:
     last = module.rpartition(".")[2]
     other = is_translated(module) or module == _EASY_R1 or any(part in module for part in _OTHERS)
     return not other and not _NOT_TRAINING.fullmatch(last) and not _READS_KEYS.fullmatch(last)
+
+
+def _asynchronous(arguments: Sequence[str]) -> str:
+    return next((main for main, key in _ASYNC_KEYS.items() if any(map(key.match, arguments))), "")
 
 
 def has_verl_keys(arguments: Sequence[str]) -> bool:

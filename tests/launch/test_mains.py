@@ -37,6 +37,8 @@ def taken(line, **taught):
             ONE_STEP_OFF,
         ),
         (f"python3 -m a.fully_async_policy.main_ppo {KEY}", "a.fully_async_policy.main_ppo", FULLY_ASYNC),
+        (f"python3 -m mine.start {KEY} async_training.require_batches=2", "mine.start", FULLY_ASYNC),
+        (f"python3 -m mine.start {KEY} rollout.nnodes=1", "mine.start", ONE_STEP_OFF),
         ("python3 -m agent.trainer.main_ppo optim.lr=1", "agent.trainer.main_ppo", ""),
         ("python3 -m verl.trainer.main config=x.yaml algorithm.adv_estimator=grpo", "verl.trainer.main", ""),
     ],

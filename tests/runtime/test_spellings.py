@@ -14,7 +14,7 @@ from facts import COMMAND_LINES
 
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_text
-from trinity_compat.mains import PROGRAMS, is_translated
+from trinity_compat.mains import ONE_STEP_OFF, PROGRAMS, is_translated
 from trinity_compat.runtime.script import catchable, shim
 
 HERE = Path(__file__).parent
@@ -127,6 +127,7 @@ def test_what_is_not_translated_is_refused_before_anything_is_executed(module, l
         ("verl/trainer", "python3 -m main_ppo a=1", "verl.trainer.main_ppo"),
         ("verl", "python3 -m trainer.main_ppo a=1", "verl.trainer.main_ppo"),
         ("recipe/dapo", "torchrun --standalone main_dapo.py a=1", "recipe.dapo.main_dapo"),
+        (ONE_STEP_OFF.rpartition(".")[0].replace(".", "/"), "python3 main_ppo.py a=1", ONE_STEP_OFF),
         ("mine", "python3 main_ppo.py a=1", "main_ppo"),
     ],
 )

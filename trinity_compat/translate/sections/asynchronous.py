@@ -147,7 +147,7 @@ def _old_log_probs(said: Words) -> None:
 
 
 def _v1(view: LaunchView, mode: str) -> LaunchView:
-    """main_ppo's own asynchronous modes, since 0.8 (verl/trainer/ppo/v1).
+    """main_ppo's own asynchronous modes, since 0.9 (verl/trainer/ppo/v1).
 
     A step begins as many prompts as it trains, and ``num_warmup_batches`` were begun before the first
     (``_add_async_warmup_batches`` in trainer_base.py); answers go on over a change of weights. Under
