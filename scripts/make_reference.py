@@ -1,4 +1,4 @@
-"""Write docs/reference/mapping.md and docs/findings/ from the rows.
+"""Write docs/reference/ and docs/findings/ from the rows and the table of Trinity's fields.
 
 python scripts/make_reference.py
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trinity_compat.translate.reference import code_pages, mapping_page
 from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.trinity_fields import fields_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -17,6 +18,7 @@ def main() -> None:
     rows = load_rows()
     pages = {DOCS / "findings" / name: text for name, text in code_pages(rows).items()}
     pages[DOCS / "reference" / "mapping.md"] = mapping_page(rows)
+    pages[DOCS / "reference" / "trinity.md"] = fields_page()
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ from trinity_compat.releases import TARGETS, TRINITY
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.source import from_yaml
 from trinity_compat.runtime.plan.unread import planned
-from trinity_compat.translate.trinity_fields import fate_of, fields, table
+from trinity_compat.translate.trinity_fields import fate_of, fields, fields_page, table
 from trinity_compat.trinity_config.schema import schema
 
 BASE = merged(
@@ -201,6 +201,11 @@ def test_every_field_of_both_schemas_has_a_fate():
     assert not unknown
 
 
+def test_the_page_of_the_fields_is_current():
+    page = Path(__file__).parents[2] / "docs" / "reference" / "trinity.md"
+    assert page.read_text() == fields_page(), "python scripts/make_reference.py"
+
+
 def test_every_row_of_the_table_is_about_a_field():
     paths = [path for target in TARGETS for path in fields(schema(target))]
     seen = {fate_of(path) for path in paths}
@@ -290,6 +295,26 @@ def test_an_older_spelling_means_the_same(tmp_path):
     spec = plan_of(tmp_path, config, target=TRINITY).spec
     assert (spec.sync.method, spec.sync.style) == ("nccl", "explorer_driven")
     assert value_at(spec.verl, "actor_rollout_ref.rollout.name") == "vllm"
+
+
+def test_the_trainer_s_own_section_is_taken_as_upstream_takes_it(tmp_path):
+    section = {
+        "model": {"enable_gradient_checkpointing": False},
+        "actor_rollout_ref": {"actor": {"use_dynamic_bsz": False}},
+    }
+    config = merged(BASE, {"trainer": {"trainer_config": {**section, "algorithm": {"x": 1}}}})
+    made = plan_of(tmp_path, config)
+    models = made.spec.verl["actor_rollout_ref"]
+    assert models["model"]["enable_gradient_checkpointing"] is False  # a model at the top
+    assert models["actor"]["use_dynamic_bsz"] is True  # trainer.use_dynamic_bsz says it
+    told = [note for note in made.notes if "trainer_config" in note]
+    assert len(told) == 2 and all("does not take it from there either" in note for note in told)
+
+
+def test_a_file_that_names_a_secret_s_variable_is_read_by_its_lines(tmp_path):
+    config = merged(BASE, {"explorer": {"runner_per_model": 3, "env_vars": {"JUDGE_API_KEY": "abc"}}})
+    (line,) = [note for note in plan_of(tmp_path, config).notes if "runner_per_model" in note]
+    assert "x.yaml:" in line
 
 
 def test_a_variable_of_the_environment_is_its_value(tmp_path, monkeypatch):

@@ -60,6 +60,16 @@ def test_a_trainer_that_takes_another_batch_than_the_explorer_makes_counts_for_b
     assert "3 tasks × 2 answers" in " ".join(found.notes)
 
 
+def test_an_interval_that_the_file_does_not_say_is_never_refused_for_it():
+    found = full({"algorithm": {"repeat_times": 2}, "buffer": {"train_batch_size": 16}})  # updates of 8 tasks
+    assert found.at("explorer.eval_interval") == 75
+
+
+def test_a_trainer_alone_has_no_explorer_s_batch():
+    found = full({"mode": "train", "algorithm": {"repeat_times": 2}, "buffer": {"train_batch_size": 16}})
+    assert (found.at("buffer.batch_size"), found.notes) == (8, [])
+
+
 def test_a_value_that_moved_is_known_by_its_place_in_the_file():
     found = full({"buffer": {"explorer_input": {"taskset": {**TASKSET, "task_selector": {"seed": 3}}}}})
     place = "buffer.explorer_input.tasksets.0"

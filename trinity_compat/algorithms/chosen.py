@@ -17,6 +17,7 @@ from trinity_compat.algorithms.kl import loss_keys
 from trinity_compat.algorithms.model import ALGORITHMS, FUNCTIONS, KINDS, Algorithm, Function, Kind, Schema
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
+from trinity_compat.releases import TRINITY
 
 PREFIX = "trinity_"  # of our functions' names in veRL's registries
 CLASSES = "trinity_compat.trainer.algorithms"
@@ -192,7 +193,8 @@ def _aggregation(section: Mapping[str, Any], loss: Chosen) -> object:
 def _unknown(path: str, name: str, all_of_them: list[str], known: list[str]) -> UserError:
     near = question(nearest(name, all_of_them))
     return UserError(
-        f"{path}={name}: trinity-rft has no such thing", hint=near or f"it may be {', '.join(known)}"
+        f"{path}={name}: trinity-rft has no such thing up to {TRINITY}",
+        hint=near or f"it may be {', '.join(known)}",
     )
 
 

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trinity_compat.dotted import leaves, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.translate.launch_view import ARR
 from trinity_compat.translate.registry import Told
 from trinity_compat.translate.sections.data import REWARD, SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
+from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
-from trinity_compat.trinity_config.complete import EVAL_TASKSETS, TASKSETS
+from trinity_compat.trinity_config.complete import EVAL_TASKSETS, TASKSETS, Completed
 
 READER = "pkg://trinity_compat.explorer.tasksets"
 TASKSETS_KEY = "data.tasksets"
 MIN_RESPONSE = "data.min_response_length"  # ours: veRL has no such key
 _ENGINE = "explorer.rollout_model"
 _ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has them itself
+_TRAINER = "trainer.trainer_config"
+_MODELS = ("model", "actor", "ref", "rollout")
 _SELECTORS = ("sequential", "shuffle")
 _WORKFLOW_ARGUMENTS = (
     *("files", "filter_overlong_prompts", "truncation", "apply_chat_template_kwargs"),
@@ -38,6 +42,31 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
         if name not in _ENGINE_KEYS:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value
+
+
+def with_trainer_config(full: Completed) -> Completed:
+    """``trainer.trainer_config`` as trinity-rft's trainer takes it: models at its top belong below
+    ``actor_rollout_ref``, and keys that the configuration's own fields say are left out.
+
+    Source: ``_normalize_trainer_config`` and FROZEN_KEYS in trainer/verl/config.py of trinity-rft 0.6.0.
+    """
+    section = full.at(_TRAINER)
+    if not isinstance(section, dict):
+        return full
+    for name in _MODELS:
+        if isinstance(below := section.get(name), dict):
+            kept = section.setdefault("actor_rollout_ref", {})
+            if name not in kept:
+                kept[name] = section.pop(name)
+                for key, _ in leaves(below):
+                    full.sources[f"{_TRAINER}.actor_rollout_ref.{name}.{key}"] = f"{_TRAINER}.{name}.{key}"
+    strategy = "megatron" if full.at("trainer.trainer_strategy") == "megatron" else "fsdp"
+    for key in trainer_config(full.target, strategy).ignored:
+        above, _, last = key.rpartition(".")
+        found = value_at(section, above)
+        if isinstance(found, dict):
+            found.pop(last, None)
+    return full
 
 
 def check(reading: TrinityReader) -> None:

@@ -16,7 +16,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.spec import SyncSpec
 from trinity_compat.translate import supervised
-from trinity_compat.translate.by_hand import told_by_hand
+from trinity_compat.translate.by_hand import told_by_hand, with_trainer_config
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.trainer_config import trainer_defaults
@@ -64,7 +64,7 @@ def in_full(config: Mapping[str, object], target: str | None = None) -> Complete
     nothing; the release that its keys are of where none is given. Raises UserError for what that refuses."""
     if from_launch(config):
         return Completed(dict(config), target_of(config))
-    return completed(config, target or release_of(config))
+    return with_trainer_config(completed(config, target or release_of(config)))
 
 
 def told_by(full: Completed) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from trinity_compat.data import data_path
-from trinity_compat.trinity_config.schema import Schema, Type
+from trinity_compat.releases import TARGETS, TRINITY_OLD
+from trinity_compat.trinity_config.schema import Schema, Type, schema
 
 Kind = Literal["read", "no effect", "refused"]
 
@@ -69,3 +70,39 @@ def _fields(rules: Schema, kind: Type, path: str, inside: tuple[str, ...]) -> It
         yield from _fields(rules, kind.item, f"{path}.*", inside)
     else:
         yield path
+
+
+def fields_page() -> str:
+    """docs/reference/trinity.md: every field of both releases and what becomes of it."""
+    known = {target: list(fields(schema(target))) for target in TARGETS}
+    paths = dict.fromkeys(
+        path for target in TARGETS for path in known[target] if not path.startswith("stages.")
+    )
+    fates = {path: fate_of(path) for path in paths}
+    counts = {kind: sum(fate is not None and fate.kind == kind for fate in fates.values()) for kind in _KINDS}
+    lines = [
+        "# Fields of a Trinity YAML",
+        "",
+        "Generated from `translators/trinity_fields.json` by `scripts/make_reference.py`; a test keeps it",
+        "current.",
+        "",
+        "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 and 0.4.1 in a file by hand. `*`",
+        "is a position in a list, or any name. Refused is a value that is not upstream's default. The fields of",
+        "`stages` are those of the whole, and refused with it.",
+        "",
+        f"{len(paths)} fields: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()) + ".",
+        "",
+        "| field | a run | why |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*lines, *(_row(path, fate, known) for path, fate in fates.items() if fate), ""])
+
+
+_KINDS: tuple[Kind, ...] = ("read", "no effect", "refused")
+
+
+def _row(path: str, fate: Fate, known: Mapping[str, list[str]]) -> str:
+    alone = [target for target in TARGETS if path in known[target]]
+    release = f" ({alone[0]} alone)" if alone == [TRINITY_OLD] else ""
+    why = "; ".join(text for text in (fate.why, fate.hint) if text)
+    return f"| `{path}`{release} | {fate.kind} | {why} |"

@@ -272,6 +272,9 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
     one.put("buffer.train_batch_size", answers)
     if answers == tasks * repeats:
         return
+    if one.at("mode") == "train":  # there is no explorer here whose batch could be another
+        one.put("buffer.batch_size", max(1, answers // repeats), "buffer.train_batch_size")
+        return
     path = "buffer.train_batch_size"
     if answers % repeats:
         near = max(answers // repeats, 1) * repeats
@@ -285,7 +288,7 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
         "synchronizer.sync_offset",
     ]
     for name in counted:
-        _in_updates(one, name, tasks, each)
+        _in_updates(one, name, tasks, each, exactly=value_at(said, name) is not None)
     one.put("buffer.batch_size", each, path)
     one.notes.append(
         f"{path}={answers}: an update trains on {each} tasks × {repeats} answers, the explorer's batch is"
@@ -293,18 +296,19 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
     )
 
 
-def _in_updates(one: Completed, path: str, tasks: int, each: int) -> None:
+def _in_updates(one: Completed, path: str, tasks: int, each: int, *, exactly: bool) -> None:
+    """Explorer steps at ``path`` as updates: ``exactly`` where the file says them, else about so many."""
     count = one.at(path)
     if not isinstance(count, int) or isinstance(count, bool) or not count:
         return
-    if count * tasks % each:
+    if count * tasks % each and exactly:
         near = (count * tasks // each + 1) * each
         raise UserError(
             f"{path}={count} explorer steps of {tasks} tasks are no whole number of updates of {each} tasks"
             " (buffer.train_batch_size ÷ algorithm.repeat_times)",
             hint=f"write {near // tasks}" if near % tasks == 0 else f"write a multiple of {each}",
         )
-    one.put(path, count * tasks // each, path)
+    one.put(path, max(1, count * tasks // each), path)
 
 
 def _tasksets(one: Completed, said: Mapping[str, object]) -> None:

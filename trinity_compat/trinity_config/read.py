@@ -22,6 +22,7 @@ _MAX_BYTES = 10_000_000
 _MAX_NODES = 200_000  # after the aliases are followed
 _MAX_DEPTH = 100
 _MAX_TOLD = 10
+_NEWER = f"a newer trinity-rft may have it; here {' and '.join(TARGETS)} are known"
 
 # The float syntax of omegaconf._utils.get_yaml_loader (2.3.1), in which a dot is not required.
 _FLOAT = re.compile(
@@ -151,7 +152,8 @@ def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target:
         told = "".join(f"\n  {_located(p, lines, name)}" for p in problems[1:_MAX_TOLD])
         more = f"\n  … and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
         where = Where(name, _line(first.path, lines))
-        raise UserError(f"{first.path}: {first.message}{told}{more}", where=where, hint=first.hint)
+        hint = first.hint or (_NEWER if "no such field" in first.message else None)
+        raise UserError(f"{first.path}: {first.message}{told}{more}", where=where, hint=hint)
     trainer = config.get("trainer")
     if isinstance(trainer, dict) and trainer.get("trainer_config_path"):
         raise UserError(

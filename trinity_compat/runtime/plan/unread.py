@@ -33,6 +33,7 @@ from trinity_compat.verl_config.interpolate import resolved_alone
 
 _PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
 _SINGLE = "buffer.explorer_input.taskset"
+_TRAINER = "trainer.trainer_config."
 _AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
@@ -50,13 +51,18 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
 
 def _line_of(message: str, source: Source) -> int:
     """Of the first field that a message names; 0 where it names none of the file's."""
-    lines = lines_of(source.yaml_text) if "yaml" in source.record else {}
+    lines = _lines(source)
     for path in _PATH.findall(message):
         for known in (path, *sections_above(path)):
             for place in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
                 if "." in place and place in lines:
                     return lines[place]
     return 0
+
+
+def _lines(source: Source) -> Mapping[str, int]:
+    """Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML does not read."""
+    return lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
 
 
 def _refuse(given: Tree, source: Source) -> None:
@@ -82,7 +88,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     if "yaml" in source.record and not from_launch(source.config):
         return _without_effect(made, given, source, sets)
     written = _written(source)
-    lines = lines_of(source.yaml_text) if "yaml" in source.record else {}
+    lines = _lines(source)
     set_here = {text.partition("=")[0]: text for text in sets}
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
@@ -106,7 +112,7 @@ def _is_known(path: str, value: object) -> bool:
 def _without_effect(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
     """Of a YAML by hand: what nothing reads is refused, or has no effect for a reason that is said."""
     _refuse(given, source)
-    lines = lines_of(source.yaml_text)
+    lines = _lines(source)
     set_here = {text.partition("=")[0]: text for text in sets}
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"
@@ -117,7 +123,11 @@ def _without_effect(made: RunPlan, given: Tree, source: Source, sets: Sequence[s
 
 def _why(path: str) -> str:
     fate = fate_of(path)
-    return fate.why if fate and fate.why else "nothing of this run takes it"
+    if fate and fate.why:
+        return fate.why
+    if path.startswith(_TRAINER):
+        return "trinity-rft's own trainer does not take it from there either"
+    return "nothing of this run takes it"
 
 
 @functools.cache
