@@ -52,6 +52,13 @@ def test_rewards_versions_and_ledger_stay(buffer, db, sql):
     assert (sql(looked), sql("SELECT * FROM ledger ORDER BY 1")) == before
 
 
+def test_lengths_stay(buffer, db, url):
+    train(buffer, range(1, 3))
+    before = _lengths(url)
+    Retention(db, pause=lambda _: None).drop(Unneeded(2))
+    assert _lengths(url) == before == [4] * 4
+
+
 def test_a_group_that_may_be_used_again_stays(buffer, db):
     train(buffer, range(1, 4))
     reuse = {"max_uses": 2, "cooldown_s": 0.0}
@@ -164,6 +171,28 @@ def test_a_database_of_an_older_release_is_pruned_and_keeps_its_size(tmp_path):
     assert kept(buffer) == []
     report.close()
     buffer.close()
+
+
+def _lengths(url):
+    report = BufferReport(url)
+    shown = [answer["tokens"] for each in report.recent(9) for answer in each["responses"]]
+    report.close()
+    return shown
+
+
+def test_small_answers_leave_no_pages_half_empty(tmp_path):
+    url = f"sqlite:///{tmp_path}/experiences.db"
+    buffer, db = open_buffer(url), Database(url)
+    for step in range(1, 101):
+        buffer.put_groups([group(step, runs=8, tokens=64)])
+        buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
+    before = _size(db)
+    retention = Retention(db, pause=lambda _: None)
+    retention.drop(Unneeded(100))
+    retention.give_back()
+    assert _size(db) < 0.7 * before
+    buffer.close()
+    db.close()
 
 
 def _size(db):

@@ -142,18 +142,21 @@ def test_each_minute_has_its_own_room(monkeypatch):
 
 
 FORKS = {
-    "a copy of the process": "os.fork()",
-    "a process of multiprocessing": "multiprocessing.Process(target=lambda: time.sleep(1e6)).start()",
-    "a program": "subprocess.Popen(['sleep', '1000000'])",
+    "a copy of the process": "note(os.fork())",
+    "a process of multiprocessing": "p = multiprocessing.Process(target=lambda: time.sleep(1e6));"
+    " p.start(); note(p.pid)",
+    "a program": "note(subprocess.Popen(['sleep', '1000000']).pid)",
 }
 
 
 @pytest.mark.parametrize("name", FORKS)
 def test_what_a_function_starts_ends_with_its_process(toy, tmp_path, name):
-    before = _processes()
-    scores = score(toy, [BAD, GOOD], *faulty(tmp_path, FORKS[name]))
+    pids = tmp_path / "pids"
+    note = f"note = lambda pid: open({str(pids)!r}, 'a').write(f'{{pid}}\\n' if pid else ''); "
+    scores = score(toy, [BAD, GOOD], *faulty(tmp_path, note + FORKS[name]))
     assert [each.reward for each in scores] == [0.5, 0.5]
-    _wait(lambda: _processes() <= before)
+    (pid,) = map(int, pids.read_text().split())
+    _wait_for_the_end_of({pid})
 
 
 def test_a_function_that_is_waited_for_no_longer_blocks_nobody_else_s_clock(toy, tmp_path):
@@ -236,6 +239,7 @@ def test_a_killed_explorer_leaves_no_scoring_process(toy, tmp_path):
     words = faulty(tmp_path, "while True: pass")
     code = f"""
 import asyncio, sys
+from multiprocessing import forkserver
 sys.path[:0] = [{str(ROOT / "tests/explorer")!r}]
 from explorer_job import verl_config
 from omegaconf import OmegaConf
@@ -246,48 +250,29 @@ async def go():
     config = OmegaConf.create(verl_config({str(toy)!r}, *{words!r}))
     scorer = make_scorer(config, ScoringSpec())
     await scorer.group(TASK, [trajectory({GOOD!r})])
-    print(len(scorer._workers), flush=True)
+    workers = (each._process.pid for each in scorer._workers)
+    print(forkserver._forkserver._forkserver_pid, *workers, flush=True)
     await scorer.group(TASK, [trajectory({BAD!r})])
 asyncio.run(go())
 """
-    before = _processes()
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert process.stdout.readline()
+    pids = set(map(int, process.stdout.readline().split()))
+    assert len(pids) > 1
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    _wait(lambda: _processes() <= before)
+    _wait_for_the_end_of(pids)
 
 
-def _processes():
-    """Ours, and those that were forked from ours, but for Ray's and what imports for all."""
-    found = set()
-    for process in psutil.process_iter(["pid", "username", "cmdline", "status"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if process.info["status"] != psutil.STATUS_ZOMBIE and _in_session(process.info["pid"]):
-            found.add((process.info["pid"], words))
-    return found
-
-
-def _in_session(pid):
-    """Whether it came of this test: by a mark in its environment."""
-    try:
-        return f"PYTEST_MARK={os.getpid()}" in " ".join(
-            f"{name}={value}" for name, value in psutil.Process(pid).environ().items()
-        )
-    except psutil.Error:
-        return False
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _marked():
-    os.environ["PYTEST_MARK"] = str(os.getpid())
-    yield
-    del os.environ["PYTEST_MARK"]
-
-
-def _wait(done):
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline, _processes()
+def _wait_for_the_end_of(pids):
+    deadline = time.monotonic() + 60
+    while left := {pid for pid in pids if _lives(pid)}:
+        assert time.monotonic() < deadline, left
         time.sleep(0.1)
+
+
+def _lives(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -202,6 +202,8 @@ _MEDIA = (
 
 _RETENTION = (
     "CREATE INDEX dead_content ON task_groups (id) WHERE state IN ('void', 'stale') AND pruned_at IS NULL",
+    "ALTER TABLE experiences ADD COLUMN prompt_tokens INTEGER",
+    "ALTER TABLE experiences ADD COLUMN response_tokens INTEGER",
     "{followed}",
 )
 

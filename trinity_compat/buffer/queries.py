@@ -235,7 +235,8 @@ LAG = """SELECT trainer_step - 1 - min_model_version, count(*) FROM ledger GROUP
 RECENT = """SELECT id, key, task_no, state, explorer_step, min_model_version, max_model_version, use_count,
     CAST(task AS TEXT) FROM task_groups
 WHERE kind = :kind AND (:state = '' OR state = :state) ORDER BY id DESC LIMIT :limit"""
-ONE_GROUP = f"SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id = :group_id ORDER BY e.run"
+ONE_GROUP = f"""SELECT {_EXPERIENCE}, e.response_tokens FROM experiences e
+WHERE e.group_id = :group_id ORDER BY e.run"""
 # What nothing needs any more (retention.py). The condition on ``dead`` is that of its index.
 DROPPABLE_USED = """SELECT g.id FROM task_groups g WHERE g.id IN (
     SELECT l.group_id FROM ledger_entries l
@@ -251,9 +252,20 @@ LIMIT :count"""
 DROPPABLE_DEAD = """SELECT g.id FROM task_groups g
 WHERE g.pruned_at IS NULL AND g.state IN ('void', 'stale') LIMIT :count"""
 NOTE_DROPPED = "UPDATE task_groups SET pruned_at = :now WHERE id IN :ids"
-DROP_CONTENT = """UPDATE experiences SET prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
+DROP_CONTENT = """UPDATE experiences SET prompt_tokens = length(prompt_ids) / 4,
+    response_tokens = length(response_ids) / 4, prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
     response_ids = NULL, response_mask = NULL, logprobs = NULL
 WHERE response_ids IS NOT NULL AND group_id IN :ids"""
+# SQLite updates a row where it stands, and the pages of small ones stay as empty as that leaves them.
+_KEPT = """id, group_id, run, reward, min_model_version, max_model_version, num_turns, metrics, info,
+    prompt_tokens, response_tokens"""
+TAKE_OUT = f"""INSERT INTO temp.kept ({_KEPT}) SELECT id, group_id, run, reward, min_model_version,
+    max_model_version, num_turns, metrics, info, length(prompt_ids) / 4, length(response_ids) / 4
+FROM experiences WHERE response_ids IS NOT NULL AND group_id IN :ids"""
+PLACE_OF_KEPT = f"CREATE TEMP TABLE IF NOT EXISTS kept AS SELECT {_KEPT} FROM experiences WHERE 0"
+DROP_TAKEN = "DELETE FROM experiences WHERE id IN (SELECT id FROM temp.kept)"
+PUT_BACK = f"INSERT INTO experiences ({_KEPT}) SELECT {_KEPT} FROM temp.kept ORDER BY id"
+EMPTY_KEPT = "DELETE FROM temp.kept"
 
 HOLDS_MEDIA = "SELECT EXISTS (SELECT 1 FROM group_media)"
 HELD_BY = "SELECT DISTINCT digest FROM group_media WHERE group_id IN :ids"

@@ -139,8 +139,13 @@ def _one(conn: sa.Connection, statement: str) -> Any:
 def _shown(row: Row, members: Sequence[Row]) -> dict[str, Any]:
     shown = dict(zip(_SHOWN, row, strict=True))
     shown["task"] = codec.from_json(shown["task"])
-    shown["responses"] = [_text(groups.experience(member)) for member in members]
+    shown["responses"] = [_told(member) for member in members]
     return shown
+
+
+def _told(member: Row) -> Columns:
+    told = _text(groups.experience(member))
+    return told if member[-1] is None else told | {"tokens": member[-1]}
 
 
 def _text(experience: Experience) -> Columns:

@@ -58,30 +58,37 @@ class Retention:
 
     def _batches(self, statement: str, bind: dict[str, int]) -> Iterator[int]:
         while True:
-            began = time.monotonic()
-            found, emptied = self._db.run(lambda conn: self._batch(conn, statement, bind))
+            found, emptied, took = self._db.run(lambda conn: self._batch(conn, statement, bind))
             if not found:
                 return
             yield emptied
-            took = time.monotonic() - began
             self._count = max(1, min(_LARGEST, round(self._count * min(2.0, BATCH_S / max(took, 1e-6)))))
             self._pause(took)  # half of the time belongs to the writers
 
-    def _batch(self, conn: sa.Connection, statement: str, bind: dict[str, int]) -> tuple[int, int]:
-        """Groups found, experiences emptied."""
+    def _batch(self, conn: sa.Connection, statement: str, bind: dict[str, int]) -> tuple[int, int, float]:
+        """Groups found, experiences emptied, and the seconds since the lock was had: the wait for it says
+        nothing of how large a transaction may be."""
+        began = time.monotonic()
         if conn.execute(query(queries.HOLDS_MEDIA)).scalar_one():
             # Writers hold it shared: none of them counts on an image that goes now.
             conn.execute(query(queries.HISTORY + queries.for_update(self._db.dialect)))
         lock = " FOR UPDATE OF g SKIP LOCKED" if self._db.dialect == "postgresql" else ""
         ids = conn.execute(query(statement + lock), {**bind, "count": self._count}).scalars().all()
-        return len(ids), self._empty(conn, ids) if ids else 0
+        emptied = self._empty(conn, ids) if ids else 0
+        return len(ids), emptied, time.monotonic() - began
 
     def _empty(self, conn: sa.Connection, ids: Sequence[int]) -> int:
         conn.execute(_of(queries.NOTE_DROPPED), {"ids": ids, "now": self._db.now(conn)})
         if digests := conn.execute(_of(queries.HELD_BY), {"ids": ids}).scalars().all():
             conn.execute(_of(queries.DROP_HELD), {"ids": ids})
             conn.execute(_of(queries.DROP_MEDIA), {"ids": digests})
-        return conn.execute(_of(queries.DROP_CONTENT), {"ids": ids}).rowcount
+        if self._db.dialect != "sqlite":
+            return conn.execute(_of(queries.DROP_CONTENT), {"ids": ids}).rowcount
+        conn.execute(query(queries.PLACE_OF_KEPT))
+        emptied = conn.execute(_of(queries.TAKE_OUT), {"ids": ids}).rowcount
+        for statement in (queries.DROP_TAKEN, queries.PUT_BACK, queries.EMPTY_KEPT):
+            conn.execute(query(statement))
+        return emptied
 
     def give_back(self, *, spare: float = 0.0) -> int:
         """SQLite: let the file shrink by its free pages, but for a part ``spare`` of all, in small steps.

@@ -74,6 +74,8 @@ class ExperienceModel(Base):
     response_ids: Mapped[bytes | None]
     response_mask: Mapped[bytes | None]
     logprobs: Mapped[bytes | None]
+    prompt_tokens: Mapped[int | None]  # as response_tokens: of an answer whose ids were dropped
+    response_tokens: Mapped[int | None]
     group: Mapped[GroupModel] = relationship(back_populates="experiences")
 
     def to_experience(self) -> Experience:

@@ -72,7 +72,7 @@ def _settle(output: Connection, setup: Setup) -> None:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # A reward function may start processes, and by the method that it would find under veRL.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
+    multiprocessing.set_start_method(None, force=True)
     os.chdir(setup.cwd)
     if setup.ray:
         os.environ["RAY_ADDRESS"] = setup.ray

@@ -47,9 +47,9 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     yield f"disk      {' + '.join(parts)}; free at {folder}: {_gb(free)}"
     if total > free:
         yield (
-            f"warning: the run may need {_gb(total)} and {_gb(free)} are free: --set"
-            " trinity_compat.keep_steps=K drops texts and tokens of older steps, trainer.max_actor_ckpt_to_keep limits the checkpoints,"
-            " --job DIR puts both elsewhere"
+            f"warning: the run may need {_gb(total)} and {_gb(free)} are free:"
+            " --set trinity_compat.keep_steps=K drops texts and tokens of older steps,"
+            " trainer.max_actor_ckpt_to_keep limits the checkpoints, --job DIR puts both elsewhere"
         )
 
 
