@@ -11,6 +11,7 @@ from buffer_samples import group, groups
 from sqlalchemy.orm import sessionmaker
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.schema import Base, ExperienceModel, GroupModel
 from trinity_compat.errors import UserError
 
@@ -192,3 +193,15 @@ def test_each_migration_is_entered_by_its_name(buffer, sql):
         (4, "images of tasks"),
         (5, "retention"),
     ]
+
+
+@pytest.mark.postgres
+def test_a_connection_that_is_dropped_in_silence_is_noticed(server):
+    url = server.clean_database()
+    for asked, idle in ((url, "30"), (f"{url}{'&' if '?' in url else '?'}keepalives_idle=7", "7")):
+        db = Database(asked)
+        with db.engine.connect() as conn:
+            given = conn.connection.driver_connection.info.get_parameters()
+        assert (given["keepalives"], given["keepalives_idle"]) == ("1", idle)
+        assert given["tcp_user_timeout"] == "60000"
+        db.close()

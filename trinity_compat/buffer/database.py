@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from trinity_compat.buffer.errors import BufferError, BufferFull
+from trinity_compat.buffer.filesystem import refuse_network
 from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
 from trinity_compat.errors import UserError
 from trinity_compat.secret import without_passwords
@@ -27,6 +28,16 @@ _REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to i
 # libpq hands a refused connection over without its code, as text only.
 _REFUSED_TEXT = ("does not exist", "authentication failed", "no pg_hba.conf entry", "translate host name")
 _FULL = ("53100",)
+# libpq's own words. An idle connection that a NAT or a firewall would forget says something every 30 s; one
+# that was dropped in silence fails after 60 s at most, and the transaction is run again on a new one.
+_STAYS: dict[str, object] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 _LOCK = 0x7472_6D63  # advisory lock under which migrations run
 
 
@@ -83,6 +94,7 @@ class Database:
         if self.dialect != "sqlite" or not self.url.database:
             return
         path = Path(self.url.database)
+        refuse_network(path)
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
@@ -98,7 +110,7 @@ class Database:
             sa.event.listen(engine, "connect", _prepare_sqlite)
             sa.event.listen(engine, "begin", _begin_sqlite)
             return engine
-        connect = {"connect_timeout": 10, "cursor_factory": _binary_cursor()}
+        connect = {**_STAYS, **self.url.query, "cursor_factory": _binary_cursor()}
         return sa.create_engine(self.url, connect_args=connect, pool_size=4)
 
     def _migrate(self, create: bool) -> None:

@@ -1,0 +1,42 @@
+"""Where an SQLite database may lie: WAL needs memory that its processes share and locks that hold, which
+network file systems don't give (https://www.sqlite.org/wal.html)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trinity_compat.errors import UserError
+
+ALLOWED = "TRINITY_COMPAT_ANY_FILESYSTEM"  # in the environment: for who knows better
+_MOUNTS = Path("/proc/self/mountinfo")
+_NETWORK = ("nfs", "nfs3", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs")
+_OVER_FUSE = ("sshfs", "s3fs", "gcsfuse", "mount-s3", "goofys", "rclone", "davfs")
+
+
+def refuse_network(database: Path) -> None:
+    """Raises UserError for a database on a network file system."""
+    if os.environ.get(ALLOWED) or not _MOUNTS.exists():
+        return
+    kind = kind_of(database.parent, _MOUNTS.read_text())
+    if kind in _NETWORK or kind.removeprefix("fuse.") in _OVER_FUSE:
+        raise UserError(
+            f"{database} lies on a network file system ({kind}), where SQLite's locks don't hold",
+            hint="write --database postgresql+psycopg://USER@HOST/NAME, or a local file:"
+            f" --database sqlite:////local/disk/experiences.db ({ALLOWED}=1 allows it all the same)",
+        )
+
+
+def kind_of(folder: Path, mounts: str) -> str:
+    """The type of the file system that ``folder`` lies on, by /proc/self/mountinfo's text; "" for none."""
+    found: tuple[int, str] = (-1, "")
+    place = folder.resolve()
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if len(fields) < 5 or not kinds:
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape"))  # a space is \040 there
+        if place.is_relative_to(point) and len(point.parts) >= found[0]:  # of equal ones the last is on top
+            found = (len(point.parts), kinds[0])
+    return found[1]
