@@ -194,6 +194,7 @@ def test_without_nodes_the_rollout_s_gpus_mean_nothing():
 def test_the_old_trinity_has_a_style_for_it():
     _, config = fully_async(target="0.4.1")
     assert config["synchronizer"]["sync_style"] == "dynamic_by_trainer"
+    assert sync_of(config).style == "fully_async"
     assert compat_of(config)["staleness_threshold"] == 0.1
 
 

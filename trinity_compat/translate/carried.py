@@ -39,6 +39,8 @@ def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
     """What Trinity's synchronizer has no words for."""
     if view.ahead is None:
         return
+    if view.old_trinity and view.ahead.style != "fixed":
+        draft.put(f"{base}.sync_style", view.ahead.style, "trinity-rft 0.4.1 has no such style")
     _, staleness, partial = view.ahead.sources
     for name, key, value in (
         ("staleness_threshold", staleness, view.ahead.staleness),

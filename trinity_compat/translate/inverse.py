@@ -111,7 +111,8 @@ def sync_of(config: Mapping[str, object]) -> SyncSpec:
         reading.get("synchronizer.sync_offset", 0),
     )
     return SyncSpec(
-        style=reading.get("synchronizer.sync_style", "fixed"),
+        # What trinity-rft 0.4.1 has no name for stands in our own section.
+        style=compat_of(config).get("sync_style") or reading.get("synchronizer.sync_style", "fixed"),
         interval=max(1, round(int(interval) / r)),
         offset=math.ceil(int(offset) / r),
         timeout_s=float(reading.get("synchronizer.sync_timeout", 3600)),

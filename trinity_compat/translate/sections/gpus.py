@@ -143,8 +143,8 @@ def split(view: LaunchView) -> tuple[Machine, int, int]:
 def own_gpus(view: LaunchView) -> int:
     """GPUs that the launch gives to rollout, beside the trainer's; 0 where both share.
 
-    Source: ``StandaloneResourcePool`` and ``main`` of one_step_off_policy and fully_async_policy (veRL 0.9.1,
-    verl/experimental/separation/utils.py): ``trainer.nnodes`` × ``n_gpus_per_node`` are the trainer's alone.
+    Source: ``create_resource_pool_manager`` in veRL 0.9.1's verl/experimental/separation/utils.py: the
+    trainer's pool has ``trainer.nnodes`` × ``trainer.n_gpus_per_node``, and no other.
     """
     if not view.value(OWN_NODES):
         return 0
@@ -258,9 +258,15 @@ def _cautions(view: LaunchView, machine: Machine, rollout: int, tp: int) -> Iter
             "TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N"
         )
     if tp != view.size(TP):
-        reason = f"lowered from {view.value(TP)}: an engine of that size would leave no GPU to the trainer"
+        reason = f"lowered from {view.value(TP)}: {_no_room(view)}"
         yield Verdict(TP, Status.APPROXIMATED, reason)
         yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
+
+
+def _no_room(view: LaunchView) -> str:
+    if own := own_gpus(view):
+        return f"the {own} GPUs of {OWN_NODES} hold no whole engines of that size"
+    return "an engine of that size would leave no GPU to the trainer"
 
 
 def _colocated(view: LaunchView) -> Said:
