@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,11 +43,14 @@ class ToySpec:
     warm_lr: float = 2e-3
 
 
-def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
+Watched = Callable[[Sequence[int]], Iterable[int]]  # goes through the steps and shows how far it is
+
+
+def make_toy(directory: Path, spec: ToySpec | None = None, *, progress: Watched = iter) -> Path:
     """Write ``model/``, ``data/train.parquet`` and ``data/val.parquet`` below ``directory``.
 
-    The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. Returns
-    ``directory``.
+    The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. ``progress``
+    is given the steps of the warm start. Returns ``directory``.
     """
     spec = spec or ToySpec()
     marker = directory / "toy.json"
@@ -58,7 +61,7 @@ def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
     train, val = task_rows(spec)
     _write_rows(train, directory / "data" / "train.parquet")
     _write_rows(val, directory / "data" / "val.parquet")
-    _write_model(spec, directory / "model")
+    _write_model(spec, directory / "model", progress)
     write_text(marker, wanted)
     return directory
 
@@ -125,11 +128,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def _write_model(spec: ToySpec, path: Path) -> None:
+def _write_model(spec: ToySpec, path: Path, progress: Watched) -> None:
     part = path.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     tokenizer = make_tokenizer()
-    model = warm_start(spec, tokenizer)
+    model = warm_start(spec, tokenizer, progress)
     tokenizer.save_pretrained(part)
     model.save_pretrained(part)
     shutil.rmtree(path, ignore_errors=True)
@@ -155,14 +158,16 @@ def _new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).float()
 
 
-def warm_start(spec: ToySpec, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+def warm_start(
+    spec: ToySpec, tokenizer: PreTrainedTokenizerFast, progress: Watched = iter
+) -> Qwen2ForCausalLM:
     """Teach the answer's form: ``warm_steps`` of supervised learning on questions of its own draw."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         model = _new_model(tokenizer)
         optimizer = torch.optim.AdamW(model.parameters(), lr=spec.warm_lr)
         rng = random.Random(spec.seed + 1)
-        for _ in range(spec.warm_steps):
+        for _ in progress(range(spec.warm_steps)):
             ids, labels = _warm_batch(tokenizer, rng, spec.warm_batch)
             optimizer.zero_grad()
             model(input_ids=ids, labels=labels).loss.backward()
