@@ -19,6 +19,9 @@ from pathlib import Path
 
 import numpy as np
 from starlette.testclient import TestClient
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trinity_compat.buffer import codec, open_buffer
 from trinity_compat.spec import RunSpec, SyncSpec
@@ -26,6 +29,8 @@ from trinity_compat.studio.app import create_app
 from trinity_compat.studio.guard import Door
 from trinity_compat.studio.index import Index
 from trinity_compat.studio.jobs import Jobs
+from trinity_compat.studio.live import Watch
+from trinity_compat.studio.series import Store
 
 ANSWERS, GROUPS = 8, 128  # a group, a step
 TOKENS = 128
@@ -49,8 +54,8 @@ PAGES = {
     "group": "/group/large?id={group}",
     "configuration": "/configuration/large",
     "choose": "/compare",
-    "compare": "/compare?a=large&b=large",
-    "answers": "/answers?a=large&b=large&task=large%2077",
+    "compare": "/compare?a=large&b=small",
+    "answers": "/answers?a=large&b=small&task=large%2077",
 }
 
 
@@ -61,15 +66,24 @@ def make(root: Path, count: int) -> None:
     steps = count // (ANSWERS * GROUPS) + 1
     RunSpec(str(root), url, {}, 1, steps, SyncSpec()).save(root / "config" / "run.json")
     buffer = open_buffer(url)
+    events = EventFileWriter(str(root / "monitor" / "tensorboard" / "trainer"))
     for step in range(1, steps + 1):
         row = {f"metric/{n}": step / (n + 1) for n in range(140)}
-        buffer.log_metrics("trainer", step, {**row, "critic/score/mean": step / steps, "timing_s/step": 4.0})
+        row |= {"critic/score/mean": step / steps, "timing_s/step": 4.0}
+        buffer.log_metrics("trainer", step, row)
+        events.add_event(_event(step, row))
+    events.close()
     buffer.beat("trainer", "trainer", state="done")
     buffer.close()
     with closing(sqlite3.connect(root / "buffer" / "experiences.db")) as db, db:
         db.execute("PRAGMA synchronous=OFF")
         db.executemany(f"INSERT INTO task_groups VALUES ({','.join('?' * 17)})", groups(count))
         db.executemany(f"INSERT INTO experiences VALUES ({','.join('?' * 15)})", experiences(count))
+
+
+def _event(step: int, row: dict[str, float]) -> Event:
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+    return Event(step=step, wall_time=float(step), summary=Summary(value=values))
 
 
 def groups(count: int):
@@ -92,8 +106,8 @@ def experiences(count: int):
                text[:200], text, ids[:80], ids, None, logprobs)  # fmt: skip
 
 
-def fill(root: Path) -> None:
-    index = Index(Jobs(root).get("large"))
+def fill(root: Path, name: str) -> None:
+    index = Index(Jobs(root).get(name))
     begin, busy = time.perf_counter(), time.process_time()
     before = index.fill(0)[0]
     done, _ = index.fill(float("inf"))
@@ -118,6 +132,23 @@ def ask(root: Path, count: int, times: int) -> None:
         busy = 1000 * (time.process_time() - busy) / times
         median, most = statistics.median(took), sorted(took)[int(0.95 * times)]
         print(f"{name:20} median {median:7.1f} ms   p95 {most:7.1f} ms   CPU {busy:7.1f} ms", flush=True)
+    look(root, times)
+
+
+def look(root: Path, times: int) -> None:
+    """What an open page asks of the database each second."""
+    watch = Watch(Jobs(root).get("large"), Store(), 1, {})
+    begin, busy = time.perf_counter(), time.process_time()
+    watch.look()
+    print(f"first look at a run: {1000 * (time.perf_counter() - begin):.0f} ms")
+    begin, busy = time.perf_counter(), time.process_time()
+    for _ in range(times):
+        watch.look()
+    wall, busy = (
+        1000 * (now - then) / times
+        for now, then in ((time.perf_counter(), begin), (time.process_time(), busy))
+    )
+    print(f"each further look: {wall:.1f} ms, CPU {busy:.1f} ms")
 
 
 def main() -> None:
@@ -127,9 +158,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=40)
     given = parser.parse_args()
     root = given.out / str(given.experiences)
-    if not (root / "large" / "buffer" / "experiences.db").exists():
-        make(root.absolute() / "large", given.experiences)
-    fill(root)
+    for name, count in (("large", given.experiences), ("small", 80_000)):
+        if not (root / name / "buffer" / "experiences.db").exists():
+            make(root.absolute() / name, count)
+        fill(root, name)
     ask(root, given.experiences, given.times)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -21,5 +22,17 @@ def command(directory: Path, seed: int) -> None:
     extras.need("torch", "transformers", "pyarrow")
     from trinity_compat.runtime.toy import ToySpec, make_toy
 
-    make_toy(directory, ToySpec(seed=seed))
+    make_toy(directory, ToySpec(seed=seed), progress=_shown)
     click.echo(f"{directory}/model, {directory}/data/train.parquet, {directory}/data/val.parquet")
+
+
+def _shown(steps: Sequence[int]) -> Iterable[int]:
+    """A bar on a terminal; elsewhere one line, so that nobody takes the silence for a hang."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        click.echo(f"warm start of the toy's model: {len(steps)} steps, up to a minute", err=True)
+        return steps
+    return track(steps, "warm start of the toy's model", console=console)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -57,13 +57,16 @@ class ToySpec:
     warm_lr: float = 2e-3
 
 
-def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
+Watched = Callable[[Sequence[int]], Iterable[int]]  # goes through the steps and shows how far it is
+
+
+def make_toy(directory: Path, spec: ToySpec | None = None, *, progress: Watched = iter) -> Path:
     """Write ``model/`` and ``data/`` below ``directory``: train.parquet and val.parquet are veRL's tasks,
     sft.parquet and sft_val.parquet hold conversations with the right answer, dpo.parquet a right and a wrong
     one.
 
-    The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. Returns
-    ``directory``.
+    The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. ``progress``
+    is given the steps of the warm start. Returns ``directory``.
     """
     spec = spec or ToySpec()
     marker = directory / "toy.json"
@@ -77,7 +80,7 @@ def make_toy(directory: Path, spec: ToySpec | None = None) -> Path:
     _write_rows([_conversation(row) for row in train], directory / "data" / "sft.parquet")
     _write_rows([_conversation(row) for row in val], directory / "data" / "sft_val.parquet")
     _write_rows([_preference(row) for row in train], directory / "data" / "dpo.parquet")
-    _write_model(spec, directory / "model")
+    _write_model(spec, directory / "model", progress)
     write_text(marker, wanted)
     return directory
 
@@ -156,11 +159,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def _write_model(spec: ToySpec, path: Path) -> None:
+def _write_model(spec: ToySpec, path: Path, progress: Watched) -> None:
     part = path.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     tokenizer = make_tokenizer()
-    model = warm_start(spec, tokenizer)
+    model = warm_start(spec, tokenizer, progress)
     tokenizer.save_pretrained(part)
     model.save_pretrained(part)
     shutil.rmtree(path, ignore_errors=True)
@@ -186,14 +189,16 @@ def _new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).float()
 
 
-def warm_start(spec: ToySpec, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+def warm_start(
+    spec: ToySpec, tokenizer: PreTrainedTokenizerFast, progress: Watched = iter
+) -> Qwen2ForCausalLM:
     """Teach the answer's form: ``warm_steps`` of supervised learning on questions of its own draw."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         model = _new_model(tokenizer)
         optimizer = torch.optim.AdamW(model.parameters(), lr=spec.warm_lr)
         rng = random.Random(spec.seed + 1)
-        for _ in range(spec.warm_steps):
+        for _ in progress(range(spec.warm_steps)):
             ids, labels = _warm_batch(tokenizer, rng, spec.warm_batch)
             optimizer.zero_grad()
             model(input_ids=ids, labels=labels).loss.backward()

@@ -48,7 +48,7 @@ _KINDS = """WITH RECURSIVE next(kind) AS (SELECT min(kind) FROM rows UNION ALL
 SELECT kind FROM next WHERE kind IS NOT NULL"""
 _HITS = "texts CROSS JOIN rows r ON r.id = texts.rowid"
 _AMONG_HITS = "r.id IN (SELECT rowid FROM texts WHERE rowid = r.id AND texts MATCH ?)"
-_FEW = 2000  # rows
+_FEW = 300  # rows; each costs a look into the postings of every word
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
 PAGE = 30
