@@ -241,7 +241,6 @@ PRUNE_GROUPS = """UPDATE task_groups SET pruned_at = :now WHERE pruned_at IS NUL
 PRUNE_EXPERIENCES = """UPDATE experiences SET prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
     response_ids = NULL, response_mask = NULL, logprobs = NULL
 WHERE response_ids IS NOT NULL AND group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"""
-
 DROP_HELD = (
     "DELETE FROM group_media WHERE group_id IN (SELECT id FROM task_groups WHERE pruned_at IS NOT NULL)"
 )
