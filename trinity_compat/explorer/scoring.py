@@ -50,7 +50,8 @@ class LocalScorer:
         self._where = describe(config)
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
-        return list(await asyncio.gather(*(self._one(task, part) for part in parts)))
+        seen = opened(task)
+        return list(await asyncio.gather(*(self._one(seen, part) for part in parts)))
 
     async def _one(self, task: Mapping[str, Any], part: Trajectory) -> Score:
         if part.reward is not None:
