@@ -1,15 +1,18 @@
 """Images of tasks: stored once, in the group's transaction, gone with the last group that names them."""
 
 import io
+import json
 from dataclasses import replace
 
 import pytest
 from buffer_samples import group
+from click.testing import CliRunner
 from PIL import Image
 
 from trinity_compat.buffer.images import kept, opened
 from trinity_compat.buffer.media import Media, image_count, references
 from trinity_compat.buffer.report import BufferReport
+from trinity_compat.cli.buffer import command
 
 RED, BLUE = Media(b"red", "image"), Media(b"blue", "image")
 
@@ -67,6 +70,14 @@ def test_pruning_drops_the_images_that_nobody_else_names(buffer, url, sql):
     report.close()
     assert sql("SELECT digest FROM media") == [(RED.digest,)]
     assert claimed(buffer, 1, step=2).groups[0].task == seeing(1, RED).task
+
+
+def test_show_says_how_many_images_a_prompt_has(buffer, url):
+    buffer.put_groups([seeing(0, RED, BLUE)])
+    shown = CliRunner().invoke(command, ["show", url], catch_exceptions=False).output.splitlines()
+    assert shown[1] == "  images   2"
+    (row,) = CliRunner().invoke(command, ["show", url, "--json"]).output.splitlines()
+    assert list(references(json.loads(row)["task"])) == [RED.digest, BLUE.digest]
 
 
 # -- from veRL's rows, and back ---------------------------------------------------------------------

@@ -195,5 +195,7 @@ def test_an_image_that_a_tool_returns_is_refused(made):
         multi_modal_data={"images": [object(), object()]},
         metrics=AgentLoopMetrics(),
     )
-    with pytest.raises(ValueError, match="1 images come from a tool"):
+    with pytest.raises(
+        ValueError, match="2 images, 1 of them the prompt's: those of tools cannot be trained"
+    ):
         trajectory(output, 1)

@@ -30,10 +30,19 @@ def kept(value: Any) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """A copy of a task with images and bytes where ``kept`` found them."""
-    if isinstance(value, Media):
-        return _open(value.data) if value.kind == "image" else value.data
-    return replaced(value, opened)
+    """A copy of a task with images and bytes where ``kept`` found them. Each image is opened once; one that is
+    open is shared with the copy."""
+    return _opened(value, {})
+
+
+def _opened(value: Any, known: dict[bytes, Image.Image]) -> Any:
+    if not isinstance(value, Media):
+        return replaced(value, lambda part: _opened(part, known))
+    if value.kind != "image":
+        return value.data
+    if value.data not in known:
+        known[value.data] = _open(value.data)
+    return known[value.data]
 
 
 def _open(data: bytes) -> Image.Image:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeGuard
 
 NAME = "__media__"
 
@@ -49,7 +49,7 @@ def references(value: object) -> Iterator[str]:
         yield from references(part)
 
 
-def is_reference(value: Any) -> bool:
+def is_reference(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether it stands for a ``Media``."""
     return isinstance(value, Mapping) and isinstance(value.get(NAME), str)
 

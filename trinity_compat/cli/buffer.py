@@ -85,7 +85,9 @@ def _table(found: Stats) -> str:
 @click.option("--state", default="", help="ready, claimed, trained, stale or void.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(source: str, limit: int, kind: str, state: str, as_json: bool) -> None:
-    """The newest groups: prompt, responses, rewards."""
+    """The newest groups: prompt, number of images, responses, rewards."""
+    from trinity_compat.buffer.media import image_count
+
     with _opened(source) as report:
         for group in report.recent(limit, kind=kind, state=state):
             if as_json:
@@ -93,6 +95,8 @@ def show(source: str, limit: int, kind: str, state: str, as_json: bool) -> None:
                 continue
             versions = f"{group['min_model_version']}–{group['max_model_version']}"
             click.echo(f"task {group['task_no']}  {group['state']}  version {versions}  key {group['key']}")
+            if images := image_count(group["task"].get("raw_prompt")):
+                click.echo(f"  images   {images}")
             for response in group["responses"]:
                 click.echo(f"  prompt   {response['prompt_text']!r}") if response["run"] == 0 else None
                 click.echo(f"  {response['reward']:8.3f} {response['response_text']!r}")

@@ -108,7 +108,7 @@ def trajectory(output: AgentLoopOutput, images: int = 0) -> Trajectory:
     prompt's ``images``: the trainer would not find those of a tool."""
     seen = len((output.multi_modal_data or {}).get("images") or ())
     if seen != images:
-        raise ValueError(f"{seen - images} images come from a tool: only those of the prompt can be trained")
+        raise ValueError(f"{seen} images, {images} of them the prompt's: those of tools cannot be trained")
     extra = {name: value for name, value in output.extra_fields.items() if name != "raw_prompt"}
     return Trajectory(
         prompt_ids=list(output.prompt_ids),

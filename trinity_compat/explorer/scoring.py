@@ -71,9 +71,10 @@ class LocalScorer:
         self.waits = bool(by_model or getattr(manager, "is_async_reward_score", not self.whole))
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
+        seen = opened(task)
         if self.whole and all(part.reward is None for part in parts):
-            return await self._whole(task, parts)
-        return list(await asyncio.gather(*(self._one(task, part) for part in parts)))
+            return await self._whole(seen, parts)
+        return list(await asyncio.gather(*(self._one(seen, part) for part in parts)))
 
     async def _whole(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
         try:

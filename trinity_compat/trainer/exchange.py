@@ -10,7 +10,6 @@ from typing import TypeVar
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.buffer.media import image_count
 from trinity_compat.buffer.model import Claim, Experience, Group
 from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.containers import Tree
@@ -265,12 +264,8 @@ class BufferExchange:
 
 
 def _example(groups: Sequence[Group]) -> Experience | None:
-    """The longest answer's beginning, shorter than the answer by a token: vLLM wants room for one more. None
-    where all prompts have images: the engine is asked with tokens only."""
-    blind = (group for group in groups if not image_count(group.task.get("raw_prompt")))
-    every = [experience for group in blind for experience in group.experiences]
-    if not every:
-        return None
+    """The longest answer's beginning, shorter than the answer by a token: vLLM wants room for one more."""
+    every = (experience for group in groups for experience in group.experiences)
     longest = max(every, key=lambda experience: len(experience.response_ids))
     length = min(len(longest.response_ids) - 1, _EXAMPLE_TOKENS)
     if length < 1:

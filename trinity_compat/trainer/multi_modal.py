@@ -31,22 +31,23 @@ class MultiModal:
     """For a model with a ``processor``; without one nothing is added."""
 
     def __init__(self, config: DictConfig, tokenizer: Any, processor: Any) -> None:
-        self._worker = _Worker(config.data, tokenizer, processor)
+        self._worker = None if processor is None else _Worker(config.data, tokenizer, processor)
 
     def add(self, batch: DataProto, tasks: Sequence[Mapping[str, Any]]) -> None:
         """Give each row of ``batch`` what its task's images make of it: ``multi_modal_inputs`` (pixel_values
         float32 [patches, …], image_grid_thw int64 [images, 3], images_seqlens int64 [images], as the
         processor has it) and ``position_ids`` (int64 [N, 4, P+R] where the model counts text, time, height
         and width, else [N, P+R])."""
-        if self._worker.processor is None:
+        worker = self._worker
+        if worker is None:
             return
         rows = zip(batch.batch["input_ids"].split(1), batch.batch["attention_mask"].split(1), strict=True)
         known: dict[int, _Prompt] = {}
         positions = []
         for row, ((ids, attention), task) in enumerate(zip(rows, tasks, strict=True)):
-            prompt = known.setdefault(id(task), _Prompt(self._worker, task))
+            prompt = known.setdefault(id(task), _Prompt(worker, task))
             inputs = prompt.inputs(ids)
-            positions.append(self._worker.positions(ids, attention, inputs))
+            positions.append(worker.positions(ids, attention, inputs))
             batch.non_tensor_batch["multi_modal_inputs"][row] = inputs
         batch.batch["position_ids"] = torch.cat(positions)
 

@@ -178,8 +178,9 @@ class VersionPublisher:
         """There are none."""
 
     def update_weights(self, step: int) -> None:
-        scores = None if _replays_routing(self.trainer.config) else self.trainer.response_logprobs
-        self.trainer.exchange.publish(step, self.send, scores)
+        # A forward pass of an example by itself lacks what else the model takes beside tokens.
+        alone = self.trainer.processor is None and not _replays_routing(self.trainer.config)
+        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs if alone else None)
 
     def send(
         self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
@@ -283,9 +284,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return self._validated[1]
 
     def response_logprobs(self, experience: Experience) -> list[float]:
-        """Of the current policy, float [R]; a row for every rank, one at a time. The prompt has no images."""
+        """Of the current policy, float [R]; a row for every rank, one at a time."""
         rows = to_dataproto([experience] * self.actor_rollout_wg.world_size, self.shape)
-        self.multi_modal.add(rows, [{"raw_prompt": []}] * len(rows))
         rows.meta_info = {
             "temperature": 1.0,
             "use_dynamic_bsz": False,

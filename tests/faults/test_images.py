@@ -1,0 +1,72 @@
+"""A model that sees, trained: real vLLM, real veRL, killed in the middle.
+
+Needs torchvision and qwen-vl-utils.
+"""
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from vision_toy import make_vision_toy
+
+from trinity_compat.buffer import open_buffer
+
+SITE = Path(__file__).parents[1] / "vision_site"  # torchvision beside a CPU torch
+PATHS = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return sum(letter.isascii() for letter in solution_str) / 8
+"""
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return make_vision_toy(tmp_path_factory.mktemp("vision"), images=(1, 1, 2, 1))
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(900)
+def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
+    (tmp_path / "reward.py").write_text(REWARD)
+    words = [
+        "data.max_prompt_length=96",
+        f"reward.custom_reward_function.path={tmp_path}/reward.py",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        f"trainer.total_training_steps={STEPS}",
+        "trainer.total_epochs=3",
+        "trainer.val_before_train=True",
+    ]
+    first = run(*words, env={"PYTHONPATH": PATHS}, name="first").start()
+    first.wait_for(lambda: first.trained_steps() >= 3, timeout=400)
+    for process in first.alive():
+        process.kill()
+    one = run(*words, env={"PYTHONPATH": PATHS}, name="second").start().finish(400)
+    assert one.code == 0, one.out + one.err
+    one.nothing_is_left_and_nothing_lost()
+    steps = one.sql(
+        "select trainer_step, count(*), count(distinct group_id) from ledger group by 1 order by 1"
+    )
+    assert steps == [(step, 64, 8) for step in range(1, STEPS + 1)]
+    assert not one.sql("select 1 from ledger group by experience_id having count(*) > 1")
+    assert one.sql("select count(*) from media") == [(len(images_of(toy)),)]
+    assert max(probability_gaps(one)) < 1e-4
+
+
+def images_of(toy):
+    """The distinct ones in the data: each is stored once."""
+    files = [toy / "data" / f"{name}.parquet" for name in ("train", "val")]
+    rows = [row for file in files for row in pq.read_table(file, columns=["images"]).to_pylist()]
+    return {image["bytes"] for row in rows for image in row["images"]}
+
+
+def probability_gaps(one):
+    """Of each step the largest gap between the trainer's probability of a token and the engine's. An engine
+    that took the pictures' embeddings from before an update, or a trainer with other pixels or positions,
+    would show here."""
+    buffer = open_buffer(f"sqlite:///{one.job}/buffer/experiences.db")
+    found = buffer.read_metrics("trainer")
+    buffer.close()
+    assert [step for step, _ in found] == list(range(STEPS + 1))
+    return [metrics["training/rollout_probs_diff_max"] for step, metrics in found if step]
