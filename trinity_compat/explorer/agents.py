@@ -17,6 +17,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asked
+from trinity_compat.explorer.own_time import limited, waiting_for_engine
 from trinity_compat.explorer.tasks import sampling_seed, to_json
 from trinity_compat.explorer.trajectory import Job, Trajectory
 
@@ -37,8 +38,9 @@ class EngineClient:
             raise ValueError("images, video and audio are not supported by the explorer yet")
         self._count += 1
         sampling = self._turn(sampling_params, len(prompt_ids))
-        (future,) = await self._engine.submit([Request(f"turn-{self._count}", prompt_ids, sampling)])
-        (part,) = await future
+        with waiting_for_engine():
+            (future,) = await self._engine.submit([Request(f"turn-{self._count}", prompt_ids, sampling)])
+            (part,) = await future
         reason = "completed" if part.reason in ("stop", "length") else "aborted"
         return TokenOutput(token_ids=part.token_ids, log_probs=part.logprobs, stop_reason=reason)
 
@@ -62,16 +64,23 @@ class _Worker(AgentLoopWorker):
 
 
 class AgentLoops:
-    """Runs jobs through the agent loop that the task, or the configuration, names."""
+    """Runs jobs through the agent loop that the task, or the configuration, names. ``limit_s``: for one
+    trajectory, what it waits for the engine left out; None for no limit."""
 
-    def __init__(self, config: Any, asked: Asked) -> None:
+    def __init__(self, config: Any, asked: Asked, limit_s: float | None = None) -> None:
+        self._limit_s = limit_s
         rollout = config.actor_rollout_ref.rollout
         self._asked, self._worker = asked, _Worker(untraced(config), EngineClient(asked, rollout))
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: Job) -> list[Trajectory]:
         """n trajectories by seed, then the baseline. Raises what the loop or a tool raises."""
-        return list(await asyncio.gather(*(self._one(job, run) for run in range(job.answers))))
+        runs = [asyncio.ensure_future(self._one(job, run)) for run in range(job.answers)]
+        try:
+            return list(await asyncio.gather(*runs))
+        finally:
+            for each in runs:  # of a group that failed none goes on
+                each.cancel()
 
     async def _one(self, job: Job, run: int) -> Trajectory:
         sampling = {**job.sampling_of(run), "logprobs": True}
@@ -79,7 +88,8 @@ class AgentLoops:
         fields = {"agent_name": self._default, **job.task}
         while True:
             try:
-                return trajectory(await self._worker._run_agent_loop(sampling, about, trace=False, **fields))
+                run = self._worker._run_agent_loop(sampling, about, trace=False, **fields)
+                return trajectory(await limited(run, self._limit_s))
             except asyncio.CancelledError:  # one of its turns was, by a change of weights
                 await self._asked.again()
 

@@ -50,6 +50,7 @@ from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.vllm_arguments import changes, given_in, release_for
 
+AGENT_TIMEOUT_S = 1800.0
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -195,7 +196,8 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
-        group_timeout_s=_group_timeout(config),
+        group_timeout_s=_seconds(config, "group_timeout"),
+        agent_timeout_s=_seconds(config, "agent_timeout", AGENT_TIMEOUT_S),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config)),
@@ -244,13 +246,13 @@ def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
     return float(part)
 
 
-def _group_timeout(config: Tree) -> float | None:
-    """Seconds; None for no limit. Raises UserError."""
-    limit = inverse.compat_of(config).get("group_timeout")
+def _seconds(config: Tree, name: str, default: float | None = None) -> float | None:
+    """None for no limit. Raises UserError."""
+    limit = inverse.compat_of(config).get(name, default)
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-        raise UserError(f"trinity_compat.group_timeout is {limit!r}: write a number of seconds")
+        raise UserError(f"trinity_compat.{name} is {limit!r}: write a number of seconds")
     return float(limit)
 
 
