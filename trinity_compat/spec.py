@@ -125,6 +125,7 @@ class RunSpec:
     partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
+    agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time
     scoring: ScoringSpec = ScoringSpec()
     keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes

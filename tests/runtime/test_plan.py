@@ -104,6 +104,14 @@ def test_scoring_follows_what_the_launch_scores_with(words, scoring):
     assert scoring_of(config, verl) == scoring
 
 
+def test_an_agent_loop_has_a_limit_of_its_own():
+    assert asking("fixed").agent_timeout_s == 1800.0
+    assert asking("fixed", agent_timeout=3600).agent_timeout_s == 3600.0
+    assert asking("fixed", agent_timeout=None).agent_timeout_s is None
+    with pytest.raises(UserError, match="agent_timeout is 0: write a number of seconds"):
+        asking("fixed", agent_timeout=0)
+
+
 def test_how_many_steps_keep_their_texts_is_asked_for():
     assert asking("fixed").keep_steps is None
     assert asking("fixed", keep_steps=20).keep_steps == 20

@@ -20,6 +20,7 @@ from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.media import image_count
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asked
+from trinity_compat.explorer.own_time import limited, waiting_for_engine
 from trinity_compat.explorer.tasks import sampling_seed, to_json
 from trinity_compat.explorer.trajectory import Job, Trajectory
 
@@ -47,8 +48,9 @@ class EngineClient:
             {"image": media["image_data"]} if media.get("image_data") else {},
             media.get("mm_processor_kwargs") or {},
         )
-        (future,) = await self._engine.submit([request])
-        (part,) = await future
+        with waiting_for_engine():
+            (future,) = await self._engine.submit([request])
+            (part,) = await future
         reason = "completed" if part.reason in ("stop", "length") else "aborted"
         return TokenOutput(token_ids=part.token_ids, log_probs=part.logprobs, stop_reason=reason)
 
@@ -72,9 +74,13 @@ class _Worker(AgentLoopWorker):
 
 
 class AgentLoops:
-    """Runs jobs through the agent loop that the task, or the configuration, names."""
+    """Runs jobs through the agent loop that the task, or the configuration, names. ``limit_s``: for one
+    trajectory, what it waits for the engine left out; None for no limit."""
 
-    def __init__(self, config: Any, asked: Asked, processor: Any = None) -> None:
+    def __init__(
+        self, config: Any, asked: Asked, processor: Any = None, *, limit_s: float | None = None
+    ) -> None:
+        self._limit_s = limit_s
         rollout = config.actor_rollout_ref.rollout
         self._asked = asked
         self._worker = _Worker(untraced(config), EngineClient(asked, rollout, processor))
@@ -83,7 +89,12 @@ class AgentLoops:
     async def run(self, job: Job) -> list[Trajectory]:
         """n trajectories by seed, then the baseline. Raises what the loop or a tool raises."""
         task = opened(job.task)
-        return list(await asyncio.gather(*(self._one(job, task, run) for run in range(job.answers))))
+        runs = [asyncio.ensure_future(self._one(job, task, run)) for run in range(job.answers)]
+        try:
+            return list(await asyncio.gather(*runs))
+        finally:
+            for each in runs:  # of a group that failed none goes on
+                each.cancel()
 
     async def _one(self, job: Job, task: Mapping[str, Any], run: int) -> Trajectory:
         sampling = {**job.sampling_of(run), "logprobs": True}
@@ -91,7 +102,8 @@ class AgentLoops:
         fields = {"agent_name": self._default, **task}
         while True:
             try:
-                made = await self._worker._run_agent_loop(sampling, about, trace=False, **fields)
+                going = self._worker._run_agent_loop(sampling, about, trace=False, **fields)
+                made = await limited(going, self._limit_s)
                 return trajectory(made, image_count(task.get("raw_prompt")))
             except asyncio.CancelledError:  # one of its turns was, by a change of weights
                 await self._asked.again()

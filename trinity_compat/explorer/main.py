@@ -131,7 +131,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     shared = spec.mode == "colocate"
     place, by_load = Place.of(spec, index), spec.sync.style != "fixed"
     own = {"shared": shared, "by_load": by_load, "partial": spec.partial_rollout}
-    workers = Workers(spec.verl, spec.device, spec.env, place=place, **own)
+    limit = spec.agent_timeout_s
+    workers = Workers(spec.verl, spec.device, spec.env, place=place, agent_timeout_s=limit, **own)
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
         plan = Plan(spec, buffer, train, evaluation, index=index)
@@ -172,7 +173,7 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     _cancel_on_sigterm(asyncio.current_task())
     buffer = open_buffer(spec.database_url)
     trackers = Trackers(spec.verl, ROLE)
-    workers = Workers(spec.verl, spec.device, spec.env)
+    workers = Workers(spec.verl, spec.device, spec.env, agent_timeout_s=spec.agent_timeout_s)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         router = await _reward_model(spec, buffer, heart)

@@ -30,7 +30,6 @@ from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
 
 SINGLE_TURN = "single_turn_agent"
 TELL_S = 0.05  # between two words on how many answers have ended
-AGENT_TIMEOUT_S = 1800.0  # for a whole group: a tool that hangs must not hold the run for ever
 
 
 class PromptTooLong(ValueError):
@@ -51,8 +50,10 @@ class RolloutWorker:
         *,
         shared: bool = False,
         partial: bool = True,
+        agent_timeout_s: float | None = None,
     ) -> None:
-        """``partial``: answers in flight go on when the weights change; else they begin again."""
+        """``partial``: answers in flight go on when the weights change; else they begin again.
+        ``agent_timeout_s``: as AgentLoops' limit."""
         from omegaconf import OmegaConf
         from verl.utils.config import omega_conf_to_dataclass
 
@@ -61,6 +62,7 @@ class RolloutWorker:
         self._tokenizer = self._model.tokenizer
         self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
         self._asked = Asked(self._engine, partial=partial)
+        self._agent_timeout_s = agent_timeout_s
         self._runs: dict[int, list[Future]] = {}
         self._agents: Any = None
         self._count = 0
@@ -235,11 +237,12 @@ class RolloutWorker:
         if self._agents is None:
             from trinity_compat.explorer.agents import AgentLoops
 
-            self._agents = AgentLoops(self._config, self._asked, self._model.processor)
+            self._agents = AgentLoops(
+                self._config, self._asked, self._model.processor, limit_s=self._agent_timeout_s
+            )
         try:
             first = self._version
-            async with asyncio.timeout(AGENT_TIMEOUT_S):
-                parts = await self._agents.run(job)
+            parts = await self._agents.run(job)
             return Rollout(
                 job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
             )

@@ -65,11 +65,13 @@ class Workers:
         place: Place | None = None,
         by_load: bool = False,
         partial: bool = True,
+        agent_timeout_s: float | None = None,
     ) -> None:
         """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
         placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest tokens
-        outstanding, else to each in turn. ``partial``: as ``RolloutWorker``'s."""
-        self._partial, self._names = partial, itertools.count()
+        outstanding, else to each in turn. ``partial``, ``agent_timeout_s``: as ``RolloutWorker``'s."""
+        self._names = itertools.count()
+        self._own = {"shared": shared, "partial": partial, "agent_timeout_s": agent_timeout_s}
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or Place()
         self._actors: list[Any] = []
@@ -126,8 +128,7 @@ class Workers:
         import ray
 
         actor = ray.remote(RolloutWorker).options(**options)
-        own = {"shared": self._shared, "partial": self._partial}
-        return actor.remote(dict(self._verl), self._device, index, **own)
+        return actor.remote(dict(self._verl), self._device, index, **self._own)
 
     def _not_started(self, limit_s: float) -> RunError:
         return RunError(

@@ -53,6 +53,7 @@ from trinity_compat.trinity_config.watch import plain, values_of, watched
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.vllm_arguments import changes, given_in, release_for
 
+AGENT_TIMEOUT_S = 1800.0
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -242,7 +243,8 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
-        group_timeout_s=_group_timeout(config),
+        group_timeout_s=_seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
+        agent_timeout_s=_agent_timeout(config),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config)),
@@ -297,9 +299,13 @@ def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
     return float(part)
 
 
-def _group_timeout(config: Tree) -> float | None:
-    """Seconds; None for no limit. Raises UserError."""
-    name, limit = _ours_or(config, "group_timeout", "explorer.max_timeout")
+def _agent_timeout(config: Tree) -> float | None:
+    given = inverse.compat_of(config).get("agent_timeout", AGENT_TIMEOUT_S)
+    return _seconds(f"{inverse.COMPAT}.agent_timeout", given)
+
+
+def _seconds(name: str, limit: object) -> float | None:
+    """The setting ``name``; None for no limit. Raises UserError."""
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:

@@ -1,0 +1,104 @@
+"""How long an agent loop may take, and what of it counts."""
+
+import asyncio
+
+import pytest
+
+from trinity_compat.explorer import own_time
+from trinity_compat.explorer.own_time import OwnTime, OwnTimeUp, limited, waiting_for_engine
+
+
+def test_the_engine_s_time_does_not_count():
+    now = [0.0]
+    own = OwnTime(lambda: now[0])
+    now[0] = 3.0
+    with own.waiting():
+        now[0] = 50.0
+        assert own.spent == 3.0
+        with own.waiting():
+            now[0] = 60.0
+        now[0] = 70.0
+        assert own.spent == 3.0
+    now[0] = 72.0
+    assert own.spent == 5.0
+
+
+async def hang():
+    await asyncio.Event().wait()
+
+
+def test_a_loop_that_hangs_is_ended():
+    ended = []
+
+    async def loop():
+        try:
+            await hang()
+        finally:
+            ended.append(True)
+
+    with pytest.raises(OwnTimeUp, match=r"took longer than 0\.05 s, the engine's time left out"):
+        asyncio.run(limited(loop(), 0.05))
+    assert ended == [True]
+
+
+def test_a_loop_that_waits_for_the_engine_is_not():
+    async def turn():
+        with waiting_for_engine():
+            await asyncio.sleep(0.3)
+
+    async def loop():
+        await asyncio.gather(turn(), turn())  # tasks of its own are its own too
+        return 7
+
+    assert asyncio.run(limited(loop(), 0.15)) == 7
+
+
+def test_one_loop_s_engine_does_not_stop_another_s_clock():
+    async def busy():
+        with waiting_for_engine():
+            await asyncio.sleep(0.5)
+        return "busy"
+
+    async def both():
+        return await asyncio.gather(limited(busy(), 0.2), limited(hang(), 0.2), return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert first == "busy"
+    assert isinstance(second, OwnTimeUp)
+
+
+def test_a_loop_that_will_not_end_is_left_behind(monkeypatch):
+    monkeypatch.setattr(own_time, "END_S", 0.05)
+    free = []
+
+    async def stubborn():
+        while not free:
+            try:
+                await asyncio.sleep(10 if not free else 0)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.2)
+                free.append(True)
+
+    with pytest.raises(OwnTimeUp):
+        asyncio.run(limited(stubborn(), 0.05))
+
+
+def test_what_is_cancelled_from_outside_is_cancelled_inside():
+    ended = []
+
+    async def loop():
+        try:
+            await hang()
+        finally:
+            ended.append(True)
+
+    async def go():
+        task = asyncio.ensure_future(limited(loop(), None))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(go())
+    assert ended == [True]
