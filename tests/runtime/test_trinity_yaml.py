@@ -6,11 +6,14 @@ import pytest
 from trinity_files import LEAST, merged
 
 from trinity_compat.dotted import value_at
+from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.translate.trinity_reader import NEVER
 
 GPUS = {"cluster": {"node_num": 1, "gpu_per_node": 3}, "project": "p", "name": "n"}
 GRPO = merged(LEAST, {**GPUS, "algorithm": {"algorithm_type": "grpo", "repeat_times": 8}})
+PPO = merged(LEAST, {**GPUS, "algorithm": {"algorithm_type": "ppo"}})
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
@@ -59,6 +62,22 @@ def test_the_older_release_has_defaults_of_its_own():
     assert verl("critic.shuffle", ppo) is True
 
 
+def test_a_style_by_its_name_in_the_older_release_is_the_same_style():
+    made = planned({"synchronizer": {"sync_style": "dynamic_by_trainer"}})
+    assert made.spec.sync.style == "trainer_driven"
+    assert verl(f"{ACTOR}.strategy", {"synchronizer": {"sync_style": "dynamic_by_trainer"}}) == "fsdp"
+
+
+def test_gpus_that_the_file_leaves_open_are_the_machine_s(monkeypatch):
+    base = {name: section for name, section in GRPO.items() if name != "cluster"}
+    assert verl("trainer.n_gpus_per_node", base=base, gpus=3) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert verl("trainer.n_gpus_per_node", base=base) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match=r"cluster\.gpu_per_node is not given"):
+        planned(base=base)
+
+
 def test_what_the_file_says_itself_holds():
     said = {"trainer": {"use_dynamic_bsz": False}, "algorithm": {"kl_loss_fn": "none"}}
     made = planned(said).spec.verl
@@ -96,3 +115,51 @@ def test_what_was_read_at_another_place_is_not_named_as_unread():
     assert value_at(made.spec.verl, "data.shuffle") is True
     read = ("selector_type", ".path", "sync_interval")
     assert [path for path in made.unread if path.endswith(read)] == []
+
+
+EIGHT = {"cluster": {"gpu_per_node": 8}}
+FOLDERS = {
+    "tasksets": [{"name": "a", "path": "/d/a"}, {"name": "b", "path": "/d/b", "split": "half"}],
+    "eval_tasksets": [{"path": "/d/a", "split": "test", "subset_name": "main"}],
+}
+
+
+def test_tasksets_are_handed_to_the_reader_of_trinity_s_rows_one_by_one():
+    base = merged(PPO, EIGHT)
+    base["buffer"] = {"batch_size": 6, "explorer_input": FOLDERS}
+    data = planned(base=base).spec.verl["data"]
+    assert (data["train_files"], data["val_files"]) == (["train/0", "train/1"], ["eval/0"])
+    read = {
+        name: (each["path"], each["split"], each["subset_name"]) for name, each in data["tasksets"].items()
+    }
+    assert read == {
+        "train/0": ("/d/a", "train", None),
+        "train/1": ("/d/b", "half", None),
+        "eval/0": ("/d/a", "test", "main"),
+    }
+    assert data["custom_cls"]["name"] == "Tasksets"
+
+
+def test_a_further_model_scores_on_gpus_of_its_own():
+    model = {"model_path": "/reward", "engine_num": 2, "tensor_parallel_size": 1}
+    explorer = {"auxiliary_models": [model], "rollout_model": {"engine_num": 3}}
+    made = planned(merged(EIGHT, {"explorer": explorer}), base=PPO)
+    assert value_at(made.spec.verl, "reward.reward_model.model_path") == "/reward"
+    assert any("3 for generation" in note and "2 for the reward model" in note for note in made.notes)
+
+
+def test_engines_that_leave_ranks_which_the_batch_does_not_divide_by_are_the_nearest_that_can():
+    engine = {"explorer": {"rollout_model": {"engine_num": 1}}}
+    made = planned(merged(EIGHT, engine))  # 48 answers over 7 ranks
+    assert value_at(made.spec.verl, f"{ROLLOUT}.n_gpus_per_node") == 2
+    assert any(
+        "engine_num: 2, not 1: buffer.train_batch_size=48 does not divide" in note for note in made.notes
+    )
+    with pytest.raises(UserError, match="does not divide"):
+        planned(merged(EIGHT, engine), sets=("explorer.rollout_model.engine_num=1",))
+
+
+def test_a_run_saves_at_its_end_though_the_file_names_no_interval():
+    assert verl("trainer.save_freq") == NEVER
+    assert "hf_model" in verl(f"{ACTOR}.checkpoint.save_contents")
+    assert any("one checkpoint, at the end" in note for note in planned().notes)

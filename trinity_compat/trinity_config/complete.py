@@ -13,7 +13,7 @@ from math import ceil
 
 from trinity_compat.dotted import copied, leaves, put, value_at
 from trinity_compat.errors import UserError
-from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.trinity_config.defaults import algorithm_defaults, with_defaults
 from trinity_compat.trinity_config.schema import Schema, Type, schema
 
@@ -231,6 +231,10 @@ def _engine(one: Completed, said: Mapping[str, object]) -> None:
 def _synchronizer(one: Completed, said: Mapping[str, object]) -> None:
     """How weights can travel in this mode, and how often each side looks (SynchronizerConfigValidator)."""
     _method(one)
+    style = "synchronizer.sync_style"
+    newer = schema(TRINITY).find(style)
+    assert newer is not None
+    one.put(style, newer.type.meaning(str(one.at(style))), style)  # 0.4.1 has other names for two of them
     interval = one.number("synchronizer.sync_interval")
     if interval < 1:
         raise UserError(f"synchronizer.sync_interval={interval}: it should be 1 or more")

@@ -57,6 +57,18 @@ def usable(device: str) -> str:
     return device
 
 
+def gpus_here(device: str) -> int:
+    """GPUs of RAY_ADDRESS's cluster, else those that this machine shows; 1 for a run on a CPU."""
+    if device == "cpu":
+        return 1
+    if address := os.environ.get(_RAY_OF_USER):
+        return int(_cluster_resources(address).get("GPU", 0))
+    shown = os.environ.get(_HIDDEN[0])
+    if shown is not None:
+        return len([name for name in shown.split(",") if name.strip() not in ("", "-1")])
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+
+
 def of_cluster(resources: Mapping[str, float]) -> str:
     """The device behind Ray's own count of its cluster's resources."""
     if resources.get("NPU"):

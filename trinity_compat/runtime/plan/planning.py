@@ -34,7 +34,7 @@ from trinity_compat.runtime.plan import (
     rows,
     workflows,
 )
-from trinity_compat.runtime.plan.devices import detect_device, usable
+from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -116,6 +116,8 @@ def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     wanted = _overlays(options, device)
     given = _with_trinity_sets(config, wanted)
     full = inverse.in_full(environment.filled(given, os.environ), options.target)
+    if not inverse.from_launch(full.config):
+        _count_gpus(full, options, device)
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
     r, how = inverse.updates_per_step(trinity)
@@ -123,6 +125,20 @@ def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     # flash-attn's stand-in comes first: a profile or a --set may name another one.
     overlays = [*attention.overlay(_laid_over(told, wanted), device), *wanted]
     return _Asked(options, device, cwd, given, full, read, overlays, _laid_over(told, overlays), r, how)
+
+
+def _count_gpus(full: Completed, options: RunOptions, device: str) -> None:
+    """What the file leaves to the machine, as trinity-rft does. Raises UserError where that has no GPU."""
+    if full.at("cluster.gpu_per_node") is None:
+        found = options.gpus or gpus_here(device)
+        if not found:
+            raise UserError(
+                "cluster.gpu_per_node is not given, and this machine shows no GPU",
+                hint="write it, or give the number with --dry-run --gpus N",
+            )
+        full.put("cluster.gpu_per_node", found)
+    if full.at("cluster.node_num") is None:
+        full.put("cluster.node_num", 1)
 
 
 def _overlays(options: RunOptions, device: str) -> list[Overlay]:
