@@ -5,6 +5,8 @@ from dataclasses import asdict
 
 import pytest
 from omegaconf import OmegaConf
+from verl import DataProto
+from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.rollout import PromptTooLong, RolloutWorker
@@ -31,6 +33,11 @@ def test_a_row_has_verls_fields(tmp_path):
     assert row["prompt_text"] == "<|im_start|>user\nsort 31<|im_end|>\n<|im_start|>assistant\n"
     assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("toy", "13")
     assert row["extra_info"]["reward_fn"] == {"name": "format_reward", "args": {}, "about": {}}
+
+
+def test_verls_validation_finds_a_tensor_in_its_batches(tmp_path):
+    rows = dataset(tmp_path)
+    assert len(DataProto.from_single_dict(collate_fn([rows[0]])).batch) == 1
 
 
 def test_a_prompt_that_is_too_long_is_left_out_and_counted(tmp_path, capsys):
@@ -113,3 +120,9 @@ def test_the_engine_gets_the_tokens_of_the_prompt_as_text(tmp_path):
     assert worker(64)._is_single_turn(Job(0, row, 1, {}))
     with pytest.raises(PromptTooLong):
         worker(8)._prompt(row)
+
+
+def test_a_plugin_s_workflow_gets_the_row_as_it_is(tmp_path):
+    row = dataset(tmp_path, workflow="mine", plugin=True)[1]
+    assert (row["raw_task"], row["taskset"]) == (ROWS[1], "taskset:train/0")
+    assert not worker(64)._is_single_turn(Job(0, row, 1, {}))

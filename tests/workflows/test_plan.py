@@ -124,3 +124,36 @@ def test_a_reference_to_no_taskset_is_a_user_s_error():
 def test_a_field_of_the_format_must_be_text():
     with pytest.raises(UserError, match="system_prompt is 3: write a text"):
         Taskset("taskset", "t", "x", "simple_workflow", format={"system_prompt": 3}).text("system_prompt")
+
+
+PLUGINS = str(Path(__file__).parent / "plugins")
+
+
+def of_plugins(*places, **changes):
+    config = yaml.safe_load(YAML.read_text())
+    for path, value in changes.items():
+        put(config, f"{INPUT}.{path.replace('__', '.')}", value)
+    return make_plan(config, RunOptions(plugin_dirs=places), cwd=Path("/work"), device="cpu")
+
+
+def test_a_plugin_s_workflow_goes_to_the_engines_with_its_folder():
+    spec = of_plugins(PLUGINS, default_workflow_type="agent_workflow").spec
+    assert spec.env["TRINITY_PLUGIN_DIRS"] == PLUGINS
+    assert value_at(spec.verl, "data.tasksets.train.0.plugin") is True
+
+
+def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
+    spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
+    assert value_at(spec.verl, "data.tasksets.train.0.plugin") is True
+
+
+def test_a_folder_beside_the_launch_is_found_from_its_place(monkeypatch):
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", PLUGINS)
+    assert planned(default_workflow_type="agent_workflow").spec.env["TRINITY_PLUGIN_DIRS"] == PLUGINS
+
+
+def test_a_workflow_that_no_plugin_registers_is_refused():
+    with pytest.raises(UserError, match="agent_workflows: no workflow of that name runs here"):
+        of_plugins(PLUGINS, default_workflow_type="agent_workflows")
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        of_plugins("/nowhere", default_workflow_type="agent_workflow")

@@ -82,6 +82,13 @@ if TYPE_CHECKING:
     help="Print the YAML and the plan, and let veRL and vLLM check it; start nothing, execute nothing. With"
     " --job DIR, write what a run would use to DIR/config.",
 )
+@click.option(
+    "--plugin-dir",
+    "plugin_dirs",
+    multiple=True,
+    metavar="DIR",
+    help="With a YAML: a folder whose Python files register workflows and rewards (docs/workflows.md).",
+)
 @click.option("--rules", metavar="FILE|FAMILY", help="Rules over the shipped ones (docs/rules.md).")
 @main_option
 @click.option(
@@ -127,6 +134,8 @@ def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[
 
         ended = [run_source(from_yaml(Path(source)), options)]
         code = ended[0].code
+    elif options.plugin_dirs:
+        raise UserError("--plugin-dir is for a Trinity YAML: a veRL script names its own reward function")
     else:
         from trinity_compat.runtime.script.run_script import run_script
 

@@ -148,7 +148,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir, mode: Mode) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
-    verl, asking = workflows.placed(verl, asked.trinity)
+    verl, asking = workflows.placed(verl, asked.trinity, workflows.folders_of(asked.options, asked.cwd))
     reward = reward_model.placed(
         verl,
         asked.trinity,
@@ -197,7 +197,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
         group_timeout_s=_group_timeout(config),
-        env=checkout.python_path(_env_vars(config)),
+        env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
 
