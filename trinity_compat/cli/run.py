@@ -88,6 +88,13 @@ if TYPE_CHECKING:
     type=click.Choice(TARGETS),
     help="The trinity-rft that a YAML is for.  [default: told by its keys]",
 )
+@click.option(
+    "--plugin-dir",
+    "plugin_dirs",
+    multiple=True,
+    metavar="DIR",
+    help="With a YAML: a folder whose Python files register workflows and rewards (docs/workflows.md).",
+)
 @click.option("--rules", metavar="FILE|FAMILY", help="Rules over the shipped ones (docs/rules.md).")
 @main_option
 @click.option(
@@ -133,6 +140,8 @@ def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[
 
         ended = [run_source(from_yaml(Path(source), options.target), options)]
         code = ended[0].code
+    elif options.plugin_dirs:
+        raise UserError("--plugin-dir is for a Trinity YAML: a veRL script names its own reward function")
     else:
         from trinity_compat.runtime.script.run_script import run_script
 

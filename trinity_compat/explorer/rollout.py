@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine import (
@@ -24,9 +24,15 @@ from trinity_compat.explorer.engine import (
 )
 from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.own_time import limited
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
+from trinity_compat.workflows.tasksets import PLUGIN
+
+if TYPE_CHECKING:
+    from trinity_compat.explorer.agents import AgentLoops
+    from trinity_compat.explorer.user_workflows import UserWorkflows
 
 SINGLE_TURN = "single_turn_agent"
 TELL_S = 0.05  # between two words on how many answers have ended
@@ -64,7 +70,8 @@ class RolloutWorker:
         self._asked = Asked(self._engine, partial=partial)
         self._agent_timeout_s = agent_timeout_s
         self._runs: dict[int, list[Future]] = {}
-        self._agents: Any = None
+        self._agents: AgentLoops | None = None
+        self._workflows: UserWorkflows | None = None
         self._count = 0
         self._version = 0
         self._ended = 0
@@ -233,16 +240,25 @@ class RolloutWorker:
         rollout = self._config.actor_rollout_ref.rollout
         return truncate(ids, rollout.prompt_length, self._config.data.truncation)
 
-    async def _by_agent(self, job: Job) -> Rollout:
+    async def _made_by(self, job: Job) -> list[Trajectory]:
+        if job.task.get("agent_name") == PLUGIN:
+            if self._workflows is None:
+                from trinity_compat.explorer.user_workflows import UserWorkflows
+
+                self._workflows = UserWorkflows(self._config, self._model, self._asked)
+            return await limited(self._workflows.run(job, self._version), self._agent_timeout_s)
         if self._agents is None:
             from trinity_compat.explorer.agents import AgentLoops
 
             self._agents = AgentLoops(
                 self._config, self._asked, self._model.processor, limit_s=self._agent_timeout_s
             )
+        return await self._agents.run(job)
+
+    async def _by_agent(self, job: Job) -> Rollout:
         try:
             first = self._version
-            parts = await self._agents.run(job)
+            parts = await self._made_by(job)
             return Rollout(
                 job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
             )

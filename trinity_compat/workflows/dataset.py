@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset
 
 from trinity_compat.errors import UserError
 from trinity_compat.workflows.asking import Asked, Row
 from trinity_compat.workflows.table import WANTS_NO_TRUTH, check_reward, check_workflow
-from trinity_compat.workflows.tasksets import AGENT, Taskset, referred
+from trinity_compat.workflows.tasksets import AGENT, PLUGIN, Taskset, referred
 
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 
@@ -34,9 +35,7 @@ class TasksetRows(Dataset[dict[str, Any]]):
         rows = [
             row
             for name in names
-            for row in _Rows(referred(name, _plain(config["tasksets"])), tokenizer).within(
-                config["max_prompt_length"]
-            )
+            for row in _rows(name, referred(name, _plain(config["tasksets"])), tokenizer, config)
         ]
         self._rows = rows if max_samples < 0 else rows[:max_samples]
 
@@ -44,7 +43,30 @@ class TasksetRows(Dataset[dict[str, Any]]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return dict(self._rows[index])
+        # veRL makes batches of tensors: as its own dataset's, an empty one stands for them.
+        return {**self._rows[index], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+
+
+def _rows(name: str, taskset: Taskset, tokenizer: Any, config: Any) -> Iterator[dict[str, Any]]:
+    if taskset.plugin:
+        return _for_plugin(name, taskset)
+    return _Rows(taskset, tokenizer).within(int(config["max_prompt_length"]))
+
+
+def _for_plugin(name: str, taskset: Taskset) -> Iterator[dict[str, Any]]:
+    """The rows as they are: a class asks what it likes."""
+    for index, row in enumerate(opened(taskset)):
+        question, truth = row.get(taskset.prompt_key), row.get(taskset.response_key)
+        yield {
+            "raw_prompt": [{"role": "user", "content": str(question or "")}],
+            "raw_task": dict(row),
+            "taskset": name,
+            "agent_name": PLUGIN,
+            "data_source": taskset.name,
+            "reward_model": {"style": "rule", "ground_truth": truth},
+            "extra_info": {"index": index},
+            "index": index,
+        }
 
 
 class _Rows:

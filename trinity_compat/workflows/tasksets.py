@@ -10,6 +10,7 @@ from trinity_compat.errors import UserError
 
 SECTION = "data.tasksets"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
+PLUGIN = "trinity_plugin"  # … of this one its whole row, in raw_task, and its taskset's reference
 _SCHEME = "taskset:"
 
 
@@ -31,6 +32,7 @@ class Taskset:
     chat_template: str | None = None
     enable_thinking: bool | None = None
     drop_overlong: bool = True
+    plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register
 
     def text(self, key: str, default: str | None = None) -> str | None:
         """A field of ``format``; ``default`` where it is not given. Raises UserError for what is not text."""

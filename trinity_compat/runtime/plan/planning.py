@@ -183,7 +183,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
-    verl, asking = workflows.placed(verl, asked.trinity)
+    verl, asking = workflows.placed(verl, asked.trinity, workflows.folders_of(asked.options, asked.cwd))
     return verl, [*notes, *more, *asking]
 
 
@@ -263,7 +263,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         agent_timeout_s=_agent_timeout(config),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
-        env=checkout.python_path(_env_vars(config)),
+        env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
 

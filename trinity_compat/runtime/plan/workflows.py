@@ -5,15 +5,20 @@ Only where a taskset names one; a launch's YAML names ``verl_workflow``, or none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from trinity_compat import extras
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.trinity_config.watch import plain
-from trinity_compat.workflows.table import TAKES_ABOUT, VERL, check_reward, check_workflow
+from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
+from trinity_compat.workflows.table import REWARDS, TAKES_ABOUT, VERL, WORKFLOWS, check_reward, check_workflow
 from trinity_compat.workflows.tasksets import SECTION, Taskset, reference
 
 _INPUT = "buffer.explorer_input"
@@ -21,15 +26,29 @@ _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
 _OWN_DATASET = "data.custom_cls.path"
 
 
-def placed(verl: VerlView, trinity: Tree) -> Step:
+def folders_of(options: RunOptions, cwd: Path) -> list[Path]:
+    """The plugin folders of a run: ``--plugin-dir``, else upstream's variable of the environment."""
+    given = [Path(text) for text in options.plugin_dirs] or folders(os.environ.get(VARIABLE, ""))
+    return [cwd / folder.expanduser() for folder in given]
+
+
+def environment(options: RunOptions, cwd: Path) -> dict[str, str]:
+    """What tells the explorer's engines of them."""
+    found = folders_of(options, cwd)
+    return {VARIABLE: os.pathsep.join(map(str, found))} if found else {}
+
+
+def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = ()) -> Step:
     """The configuration with the YAML's tasksets in it. Raises UserError for workflows and rewards that do
-    not run here."""
+    not run here. ``plugins``: folders; their files are read, not run."""
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
     if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
         return verl, []
     if own := value_at(verl.tree, _OWN_DATASET):
         raise UserError(f"{_OWN_DATASET}={own}: a YAML with workflows brings its own dataset")
-    made = {kind: [_taskset(each, trinity) for each in found] for kind, found in kinds.items()}
+    registered = registered_in(plugins)
+    made = {kind: [_taskset(each, trinity, registered) for each in found] for kind, found in kinds.items()}
+    _check_baseline(verl, [each for found in made.values() for each in found])
     names = {kind: [reference(kind, number) for number in range(len(found))] for kind, found in made.items()}
     changes: dict[str, object] = {
         SECTION: {kind: [asdict(each) for each in found] for kind, found in made.items()},
@@ -72,9 +91,19 @@ def _first(trinity: Tree, paths: Sequence[str]) -> str | None:
     return next((str(found) for path in paths if (found := value_at(trinity, path))), None)
 
 
-def _taskset(named: _Named, trinity: Tree) -> Taskset:
+def _check_baseline(verl: VerlView, tasksets: Sequence[Taskset]) -> None:
+    estimator = value_at(verl.tree, "algorithm.adv_estimator")
+    if estimator == "remax" and any(each.plugin for each in tasksets):
+        raise UserError(
+            "algorithm.algorithm_type: remax needs a greedy answer beside the sampled ones, which a plugin's"
+            " workflow does not make",
+            hint="write another algorithm_type",
+        )
+
+
+def _taskset(named: _Named, trinity: Tree, registered: Set[str]) -> Taskset:
     where = named.place
-    workflow = _checked(named)
+    workflow = _checked(named, registered)
     return Taskset(
         place=where,
         name=str(value_at(trinity, f"{where}.name") or where.rpartition("explorer_input.")[2]),
@@ -88,21 +117,24 @@ def _taskset(named: _Named, trinity: Tree) -> Taskset:
         reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
+        plugin=workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS,
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
     )
 
 
-def _checked(named: _Named) -> str:
-    """The workflow's name. Raises UserError."""
+def _checked(named: _Named, registered: Set[str]) -> str:
+    """The workflow's name. Raises UserError. Any name is one where trinity-rft itself is installed."""
+    known = registered | {name for name in (named.workflow, named.reward) if name and _has_upstream()}
     if named.workflow in (None, VERL):
         raise UserError(
             f"{named.place} names {named.workflow or 'no workflow'}, another taskset one of Trinity's",
             hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
         )
-    check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}")
-    if named.reward:
+    if named.workflow not in known:
+        check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}")
+    if named.reward and named.reward not in known:
         check_reward(named.reward, f"{named.place}.{_REWARD}")
-    if named.reward and "boxed" in named.workflow and named.reward not in TAKES_ABOUT:
+    if named.reward and "math_boxed" in named.workflow and named.reward not in TAKES_ABOUT:
         # Upstream's other rewards fail on these arguments.
         raise UserError(
             f"{named.place}: {named.workflow} tells its reward with_think and format_score_coef, which"
@@ -110,6 +142,10 @@ def _checked(named: _Named) -> str:
             hint=f"write {_REWARD}: {TAKES_ABOUT[0]}, or leave it out",
         )
     return named.workflow
+
+
+def _has_upstream() -> bool:
+    return extras.version("trinity-rft") is not None
 
 
 def _needed(trinity: Tree, path: str) -> object:

@@ -1,0 +1,102 @@
+"""A user's plugin: workflows of every kind, as trinity-rft's documentation has them."""
+
+from dataclasses import asdict
+
+from trinity.common.experience import Experience
+from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
+from trinity.common.workflows import WORKFLOWS, Task, Workflow
+from trinity.common.workflows.step_wise_workflow import RewardPropagationWorkflow
+from trinity.common.workflows.workflow import MultiTurnWorkflow, SimpleWorkflow
+
+
+@REWARD_FUNCTIONS.register_module("sorted_reward")
+class SortedReward(RewardFn):
+    def __init__(self, worth=1.0):
+        self.worth = worth
+
+    def __call__(self, response, truth=None, **kwargs):
+        return {"sorted": self.worth if response == truth else 0.0}
+
+
+@WORKFLOWS.register_module("shouting_workflow")
+class Shouting(SimpleWorkflow):
+    """One request for all answers."""
+
+    def format_messages(self):
+        return [{"role": "user", "content": self.task_desc.upper()}]
+
+
+@WORKFLOWS.register_module("async_once_workflow")
+class AsyncOnce(Workflow):
+    """One request an answer."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        arguments = {**asdict(self.task.rollout_args), "n": 1}
+        answers = await self.model.chat_async([{"role": "user", "content": self.task.task_desc}], **arguments)
+        answers[0].reward = float(answers[0].response_text == self.task.truth)
+        return answers
+
+
+@WORKFLOWS.register_module("second_thoughts_workflow")
+class SecondThoughts(MultiTurnWorkflow):
+    """Two turns in one experience."""
+
+    def run(self) -> list[Experience]:
+        messages = [{"role": "user", "content": self.task.task_desc}]
+        for _ in range(2):
+            answer = self.model.chat(messages, n=1, temperature=1.0)[0].response_text
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "sure?"}]
+        return [self.process_messages_to_experience(messages[:-1], 0.5, {"turns": 2, "why": "text"})]
+
+
+@WORKFLOWS.register_module("agent_workflow")
+class Agent(RewardPropagationWorkflow):
+    """An agent against the OpenAI client: its turns are one conversation."""
+
+    max_step_num = 2
+
+    def __init__(self, *, task: Task, model, auxiliary_models=None):
+        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
+        self.messages = [{"role": "user", "content": task.task_desc}]
+
+    def step(self, step_num):
+        answer = self.client.chat.completions.create(
+            model=self.client.model_path, messages=self.messages, temperature=0.7, max_tokens=6
+        )
+        self.messages += [
+            {"role": "assistant", "content": answer.choices[0].message.content},
+            {"role": "user", "content": "again"},
+        ]
+        return True
+
+    def reward(self, exps):
+        return float(len(exps))
+
+
+@WORKFLOWS.register_module("failing_workflow")
+class Failing(Workflow):
+    def run(self):
+        raise ZeroDivisionError("the user's own fault")
+
+
+@WORKFLOWS.register_module("unrewarded_workflow")
+class Unrewarded(Workflow):
+    def run(self):
+        return self.model.generate(["sort 21"], n=1)
+
+
+@WORKFLOWS.register_module("stepwise_workflow")
+class Stepwise(Workflow):
+    """Two answers to two questions: no conversation, or two rewards."""
+
+    def run(self):
+        apart = self.task.workflow_args["apart"]
+        messages = [{"role": "user", "content": "a"}]
+        first = self.model.chat(messages, n=1)[0]
+        said = {"role": "assistant", "content": first.response_text}
+        after = {"role": "user", "content": "b"}
+        second = self.model.chat([after] if apart else [*messages, said, after], n=1)[0]
+        first.reward, second.reward = 0.0, 0.0 if apart else 1.0
+        return [first, second]

@@ -1,0 +1,159 @@
+"""A YAML's workflows in veRL's own places, and what is refused before a run starts."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.dotted import put, value_at
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.workflows.tasksets import Taskset, referred
+
+YAML = Path(__file__).parents[2] / "examples" / "workflows" / "simple.yaml"
+INPUT = "buffer.explorer_input"
+
+
+def planned(**changes):
+    """The example's plan, with dotted paths below explorer_input changed (``__`` for a dot)."""
+    config = yaml.safe_load(YAML.read_text())
+    for path, value in changes.items():
+        put(config, f"{INPUT}.{path.replace('__', '.')}", value)
+    return make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+
+
+def test_a_workflow_becomes_verls_dataset_class_and_reward_function():
+    made = planned()
+    verl = made.spec.verl
+    assert value_at(verl, "data.custom_cls") == {
+        "path": "pkg://trinity_compat.workflows.dataset",
+        "name": "TasksetRows",
+    }
+    scorer = value_at(verl, "reward.custom_reward_function")
+    assert (scorer["path"], scorer["name"]) == ("pkg://trinity_compat.workflows.scoring", "compute_score")
+    assert value_at(verl, "data.train_files") == ["taskset:train/0"]
+    train = referred("taskset:train/0", value_at(verl, "data.tasksets"))
+    assert (train.workflow, train.reward, train.prompt_key, train.response_key) == (
+        "simple_workflow",
+        "math_reward",
+        "question",
+        "answer",
+    )
+    assert "train: simple_workflow asks ./toy/data/train.jsonl, math_reward scores" in made.notes
+
+
+def test_what_a_taskset_says_itself_comes_before_the_default():
+    made = planned(
+        eval_tasksets__0__default_workflow_type="math_boxed_workflow",
+        eval_tasksets__0__default_reward_fn_type="math_boxed_reward",
+        default_eval_workflow_type="math_workflow",
+    )
+    tasksets = value_at(made.spec.verl, "data.tasksets")
+    assert [each["workflow"] for each in (*tasksets["train"], *tasksets["eval"])] == [
+        "simple_workflow",
+        "math_boxed_workflow",
+    ]
+
+
+def test_evaluation_has_a_default_of_its_own():
+    made = planned(default_eval_workflow_type="math_workflow")
+    assert value_at(made.spec.verl, "data.tasksets.eval.0.workflow") == "math_workflow"
+
+
+def test_no_key_of_a_taskset_is_named_as_unread():
+    made = planned(
+        tasksets__0__format__system_prompt="Be brief.",
+        tasksets__0__workflow_args={"use_base": True},
+        tasksets__0__reward_fn_args={"pattern": "x"},
+    )
+    assert not [path for path in made.unread if path.startswith(f"{INPUT}.tasksets")]
+
+
+@pytest.mark.parametrize("workflow", [None, "verl_workflow"])
+def test_a_launch_s_own_workflow_changes_nothing(workflow):
+    verl = planned(default_workflow_type=workflow, default_reward_fn_type=None).spec.verl
+    assert value_at(verl, "data.custom_cls.path") is None
+    assert value_at(verl, "data.train_files") == "./toy/data/train.jsonl"
+    assert value_at(verl, "reward.custom_reward_function.path") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        (
+            {"default_workflow_type": "math_workflows"},
+            f"{INPUT}.tasksets.0.default_workflow_type=math_workflows: no workflow of that name runs here",
+            "did you mean 'math_workflow'?",
+        ),
+        (
+            {"tasksets__0__default_reward_fn_type": "maths_reward"},
+            f"{INPUT}.tasksets.0.default_reward_fn_type=maths_reward: no reward of that name runs here",
+            "did you mean 'math_reward'?",
+        ),
+        (
+            {"tasksets__0__path": None},
+            f"{INPUT}.tasksets.0.path is missing: a taskset needs a file, a folder or a dataset's name",
+            None,
+        ),
+        (
+            {"eval_tasksets__0__default_workflow_type": "verl_workflow"},
+            f"{INPUT}.eval_tasksets.0 names verl_workflow, another taskset one of Trinity's",
+            "write a default_workflow_type for each of them, verl_workflow for all or for none",
+        ),
+        (
+            {"default_workflow_type": "math_boxed_workflow"},
+            f"{INPUT}.tasksets.0: math_boxed_workflow tells its reward with_think and format_score_coef,"
+            " which math_reward does not take",
+            "write default_reward_fn_type: math_boxed_reward, or leave it out",
+        ),
+    ],
+)
+def test_what_does_not_run_is_refused_with_what_to_write(changes, message, hint):
+    with pytest.raises(UserError) as refused:
+        planned(**changes)
+    assert refused.value.message == message
+    assert refused.value.hint == hint
+
+
+def test_a_reference_to_no_taskset_is_a_user_s_error():
+    with pytest.raises(UserError, match="names no taskset"):
+        referred("/data/train.parquet", {"train": []})
+
+
+def test_a_field_of_the_format_must_be_text():
+    with pytest.raises(UserError, match="system_prompt is 3: write a text"):
+        Taskset("taskset", "t", "x", "simple_workflow", format={"system_prompt": 3}).text("system_prompt")
+
+
+PLUGINS = str(Path(__file__).parent / "plugins")
+
+
+def of_plugins(*places, **changes):
+    config = yaml.safe_load(YAML.read_text())
+    for path, value in changes.items():
+        put(config, f"{INPUT}.{path.replace('__', '.')}", value)
+    return make_plan(config, RunOptions(plugin_dirs=places), cwd=Path("/work"), device="cpu")
+
+
+def test_a_plugin_s_workflow_goes_to_the_engines_with_its_folder():
+    spec = of_plugins(PLUGINS, default_workflow_type="agent_workflow").spec
+    assert spec.env["TRINITY_PLUGIN_DIRS"] == PLUGINS
+    assert value_at(spec.verl, "data.tasksets.train.0.plugin") is True
+
+
+def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
+    spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
+    assert value_at(spec.verl, "data.tasksets.train.0.plugin") is True
+
+
+def test_a_folder_beside_the_launch_is_found_from_its_place(monkeypatch):
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", PLUGINS)
+    assert planned(default_workflow_type="agent_workflow").spec.env["TRINITY_PLUGIN_DIRS"] == PLUGINS
+
+
+def test_a_workflow_that_no_plugin_registers_is_refused():
+    with pytest.raises(UserError, match="agent_workflows: no workflow of that name runs here"):
+        of_plugins(PLUGINS, default_workflow_type="agent_workflows")
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        of_plugins("/nowhere", default_workflow_type="agent_workflow")

@@ -1,0 +1,132 @@
+"""Workflows of a user's plugin on a recorded model: what they make, and what is refused of them."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from plugin_outcomes import CASES, outcomes
+from recorded_model import ANSWERS, Recorded, make_tokenizer
+
+from trinity_compat.errors import RunError, UserError
+from trinity_compat.workflows import plugins
+from trinity_compat.workflows.running import Limits, Workflows
+from trinity_compat.workflows.tasksets import Taskset
+
+FOLDER = Path(__file__).parent / "plugins"
+ROW = {"prompt": "sort 21", "response": "12"}
+SAMPLINGS = [{"temperature": 1.0, "seed": 7 + i} for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Workflow → its three runs, and what the model was asked for them."""
+    return dict(zip([case[0] for case in CASES], asyncio.run(outcomes()), strict=True))
+
+
+def run(workflow, limits=None, writer=None, **fields):
+    async def all_of_it():
+        running = Workflows(
+            writer or Recorded(), make_tokenizer(), "toy", limits or Limits(512, 64), str(FOLDER)
+        )
+        return await running.run(Taskset("t", "t", "", workflow, **fields), ROW, SAMPLINGS)
+
+    return asyncio.run(all_of_it())
+
+
+def text(ids):
+    return make_tokenizer().decode(ids)
+
+
+def test_a_repeatable_workflow_asks_once_for_all_answers(made):
+    runs, (asked,) = made["shouting_workflow"]["runs"], made["shouting_workflow"]["asked"]
+    assert "SORT 21" in asked["prompt"]
+    assert asked["sampling"]["n"] == 3
+    assert [text(each["response_ids"]) for each in runs] == [f"{answer}<|im_end|>" for answer in ANSWERS]
+    assert [each["reward"] for each in runs] == [2.0, 0.0, 0.0]
+
+
+def test_others_run_once_an_answer_each_with_its_seed(made):
+    asked = made["async_once_workflow"]["asked"]
+    assert [each["sampling"]["seed"] for each in asked] == [7, 8, 9]
+    assert [each["reward"] for each in made["async_once_workflow"]["runs"]] == [1.0, 0.0, 0.0]
+
+
+def test_a_conversation_is_one_experience_whose_mask_is_the_assistants(made):
+    for each in made["second_thoughts_workflow"]["runs"]:
+        own = [token for token, mine in zip(each["response_ids"], each["mask"], strict=True) if mine]
+        first, second = text(own).split("<|im_end|>\n")[:2]
+        assert {first, second} <= set(ANSWERS)
+        assert [bool(value) for value in each["logprobs"]] == [bool(mine) for mine in each["mask"]]
+        assert each["reward"] == 0.5
+
+
+def test_the_turns_of_an_openai_agent_are_joined(made):
+    for each in made["agent_workflow"]["runs"]:
+        whole = text([*each["prompt_ids"], *each["response_ids"]])
+        assert whole.count("<|im_start|>assistant\n") == 2
+        own = [token for token, mine in zip(each["response_ids"], each["mask"], strict=True) if mine]
+        assert text(own).count("<|im_end|>") == 2
+        assert (each["reward"], each["turns"]) == (2.0, 4)
+    assert {
+        (a["sampling"]["temperature"], a["sampling"]["max_tokens"]) for a in made["agent_workflow"]["asked"]
+    } == {(0.7, 6)}
+
+
+def test_two_calls_of_a_run_have_different_seeds(made):
+    seeds = [each["sampling"]["seed"] for each in made["agent_workflow"]["asked"]]
+    assert len(set(seeds)) == len(seeds) == 6
+
+
+@pytest.mark.parametrize(
+    ("workflow", "fields", "error", "message"),
+    [
+        ("failing_workflow", {}, ZeroDivisionError, "the user's own fault"),
+        ("unrewarded_workflow", {}, ValueError, "has no reward"),
+        ("stepwise_workflow", {"workflow_args": {"apart": True}}, ValueError, "no one conversation"),
+        ("stepwise_workflow", {"workflow_args": {"apart": False}}, ValueError, "different rewards"),
+        ("nowhere_workflow", {}, ValueError, "no 'nowhere_workflow' is registered in workflows"),
+    ],
+)
+def test_what_cannot_be_trained_on_says_why(workflow, fields, error, message):
+    with pytest.raises(error, match=message):
+        run(workflow, **fields)
+
+
+def test_a_prompt_over_the_limit_is_refused_and_a_response_cut():
+    with pytest.raises(ValueError, match="exceeds max_prompt_tokens=8"):
+        run("async_once_workflow", Limits(8, 512))
+    assert {len(each.response_ids) for each in run("second_thoughts_workflow", Limits(64, 9))} == {9}
+
+
+def test_an_installed_trinity_comes_before_the_stand_in(tmp_path):
+    package = tmp_path / "trinity"
+    package.mkdir()
+    (package / "__init__.py").write_text("REAL = True\n")
+    code = (
+        "from trinity_compat.workflows import standin; standin.install(); import trinity; print(trinity.REAL)"
+    )
+    done = os.popen(f"PYTHONPATH={tmp_path}:{os.environ.get('PYTHONPATH', '')} {sys.executable} -c '{code}'")
+    assert done.read() == "True\n"
+
+
+def test_what_the_stand_in_lacks_says_what_to_install(tmp_path):
+    (tmp_path / "deep.py").write_text("from trinity.buffer.operators import ExperienceOperator\n")
+    with pytest.raises(
+        RunError, match=r"deep.py failed: .*trinity.buffer is trinity-rft's, which is not installed"
+    ):
+        Workflows(Recorded(), make_tokenizer(), "toy", Limits(8, 8), str(tmp_path))
+
+
+def test_names_are_read_without_running_a_plugin(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "raise SystemExit\n@WORKFLOWS.register_module('a')\nclass A: ...\n"
+        "WORKFLOWS.register_module(module_name='b', module_cls=A)\n"
+    )
+    assert plugins.registered_in([tmp_path]) == {"a", "b"}
+    (tmp_path / "worse.py").write_text("def (\n")
+    with pytest.raises(UserError, match=r"worse\.py:1: this plugin is not Python"):
+        plugins.registered_in([tmp_path])
+    with pytest.raises(UserError, match="no such folder"):
+        plugins.registered_in([tmp_path / "nowhere"])

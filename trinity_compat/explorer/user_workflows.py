@@ -1,0 +1,96 @@
+"""Workflows of plugins and of trinity-rft, on our engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from trinity_compat.explorer.engine import Completion, Request
+from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.own_time import waiting_for_engine
+from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.workflows.model import Written
+from trinity_compat.workflows.plugins import VARIABLE
+from trinity_compat.workflows.running import Limits, Run, Workflows
+from trinity_compat.workflows.tasksets import SECTION, referred
+
+
+class EngineWriter:
+    """Implements ``workflows.model.Writer``. ``limits``: tokens of a prompt and a response together."""
+
+    def __init__(self, asked: Asked, limits: Limits) -> None:
+        self._asked, self._limits = asked, limits
+        self._count = 0
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Written]:
+        room = self._limits.prompt + self._limits.response - len(prompt_ids)
+        if room < 1:
+            raise ValueError(f"a prompt of {len(prompt_ids)} tokens leaves no room to answer")
+        count = int(sampling.get("n") or 1)
+        greedy = sampling.get("temperature") == 0  # n equal answers: vLLM takes one
+        wanted = min(int(sampling.get("max_tokens") or self._limits.response), room)
+        parts = await self._answered(
+            prompt_ids, {**sampling, "n": 1 if greedy else count, "max_tokens": wanted}
+        )
+        made = [Written(list(part.token_ids), list(part.logprobs), part.reason) for part in parts]
+        return made * count if greedy else made
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        asked = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+        return (await self._answered(token_ids, asked))[0].prompt_logprobs
+
+    async def _answered(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Completion]:
+        while True:
+            self._count += 1
+            request = Request(f"workflow-{self._count}", list(prompt_ids), sampling)
+            try:
+                with waiting_for_engine():
+                    (answer,) = await self._asked.submit([request])
+                    return await answer
+            except asyncio.CancelledError:  # by a change of weights
+                await self._asked.again()
+
+
+class UserWorkflows:
+    """Runs jobs whose taskset names a workflow that plugins or trinity-rft register."""
+
+    def __init__(self, config: Any, model: Any, asked: Asked) -> None:
+        rollout = config.actor_rollout_ref.rollout
+        limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
+        writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
+        self._workflows = Workflows(
+            writer, model.tokenizer, config.actor_rollout_ref.model.path, limits, folders
+        )
+        self._tasksets = OmegaConf.to_container(OmegaConf.select(config, SECTION), resolve=True)
+        self._limits = limits
+        self._tool_format = rollout.multi_turn.get("format")
+
+    async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
+        """n trajectories by seed, with their rewards. Raises what the workflow raises."""
+        length = {"max_tokens": self._limits.response}
+        runs = await self._workflows.run(
+            referred(job.task["taskset"], self._tasksets),
+            job.task["raw_task"],
+            [{**job.sampling_of(run), **length} for run in range(job.answers)],
+            number=job.task_no,
+            version=version,
+            evaluates=job.validate,
+            tool_format=self._tool_format,
+        )
+        return [_trajectory(run) for run in runs]
+
+
+def _trajectory(run: Run) -> Trajectory:
+    return Trajectory(
+        prompt_ids=run.prompt_ids,
+        response_ids=run.response_ids,
+        response_mask=run.mask,
+        logprobs=run.logprobs,
+        num_turns=run.turns,
+        reward=run.reward,
+        metrics=run.metrics,
+    )

@@ -1,0 +1,130 @@
+"""Chat completions of a workflow's model for the real ``openai`` clients, without a socket.
+
+A client's transport answers in this process. What was asked is in the model's history with its token ids and
+log-probabilities, so that an agent written against the OpenAI SDK trains without a change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trinity_compat.workflows.model import Model, Written
+
+_SAMPLING = ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed")
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
+class Unanswerable(ValueError):
+    """A call that this endpoint does not answer."""
+
+
+async def completion(model: Model, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to ``POST /v1/chat/completions``. Raises Unanswerable."""
+    if body.get("stream"):
+        raise Unanswerable("stream=True is not served: leave it out")
+    tools = body.get("tools") if body.get("tool_choice") != "none" else None
+    more = dict(body.get("chat_template_kwargs") or {})
+    prompt = model.tokens_of(model.templated(body["messages"], tools=tools, **more))
+    sampling = {name: body[name] for name in (*_SAMPLING, *_PENALTIES) if body.get(name) is not None}
+    if limit := body.get("max_completion_tokens"):
+        sampling["max_tokens"] = limit
+    parts = await model.write(prompt, sampling)
+    if model.enable_history:
+        model.history.extend(model.experience_of(prompt, part) for part in parts)
+    written = sum(len(part.token_ids) for part in parts)
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model.model_path,
+        "prompt_token_ids": prompt,
+        "choices": [await _choice(model, number, part, tools) for number, part in enumerate(parts)],
+        "usage": {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": written,
+            "total_tokens": len(prompt) + written,
+        },
+    }
+
+
+async def _choice(model: Model, number: int, part: Written, tools: Any) -> dict[str, Any]:
+    text = model.around.tokenizer.decode(part.token_ids, skip_special_tokens=True)
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if tools and model.around.tool_format:
+        message = await _with_calls(model, part, message)
+    reason = "tool_calls" if message.get("tool_calls") else part.reason
+    pairs = zip(part.token_ids, part.logprobs, strict=True)
+    return {
+        "index": number,
+        "message": message,
+        "finish_reason": reason,
+        "token_ids": part.token_ids,
+        "logprobs": {"content": [_logprob(model, *pair) for pair in pairs]},
+    }
+
+
+def _logprob(model: Model, token: int, logprob: float) -> dict[str, Any]:
+    text = model.around.tokenizer.decode([token])
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+
+
+async def _with_calls(model: Model, part: Written, message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its tool calls, found by veRL's parser of the launch's ``multi_turn.format``."""
+    from verl.experimental.agent_loop.tool_parser import ToolParser
+
+    parser = ToolParser.get_tool_parser(model.around.tool_format, model.around.tokenizer)
+    text, calls = await parser.extract_tool_calls(part.token_ids)
+    if not calls:
+        return message
+    made = [
+        {
+            "id": f"call_{uuid.uuid4().hex[:24]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in calls
+    ]
+    return {"role": "assistant", "content": text or None, "tool_calls": made}
+
+
+def client_of(model: Model, kind: str) -> Any:
+    """openai.OpenAI (``sync``) or AsyncOpenAI on a model, whose path is its ``model_path``, as upstream."""
+    import openai
+
+    base: Any = openai.DefaultHttpxClient if kind == "sync" else openai.DefaultAsyncHttpxClient
+    http = importlib.import_module(base.__mro__[1].__module__.partition(".")[0])  # httpx, or what came after
+
+    async def answer(request: Any) -> Any:
+        status, said = await _answered(model, request)
+        return http.Response(status, json=said)
+
+    def answer_in_thread(request: Any) -> Any:
+        return model.wait(answer(request))
+
+    handler = answer_in_thread if kind == "sync" else answer
+    make: Any = openai.OpenAI if kind == "sync" else openai.AsyncOpenAI
+    client = make(
+        base_url="http://model/v1",
+        api_key="EMPTY",
+        max_retries=0,
+        http_client=base(transport=http.MockTransport(handler)),
+    )
+    client.model_path = model.model_path
+    return client
+
+
+async def _answered(model: Model, request: Any) -> tuple[int, dict[str, Any]]:
+    if request.url.path == "/v1/models":
+        return 200, {"object": "list", "data": [{"id": model.model_path, "object": "model"}]}
+    if request.url.path != "/v1/chat/completions":
+        return 404, {"error": {"message": f"{request.url.path} is not served: ask for chat completions"}}
+    try:
+        return 200, await completion(model, json.loads(request.content))
+    except ValueError as error:
+        return 400, {"error": {"message": str(error), "type": "invalid_request_error"}}

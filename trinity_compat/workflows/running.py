@@ -1,0 +1,214 @@
+"""Runs the workflows that plugins, or trinity-rft, register: a task's n runs, each on a model of its own.
+
+What a run returns becomes one trajectory. Several experiences of a run (an agent's turns) are joined where
+each prompt begins with all that came before; others are refused, since a group here has n answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trinity_compat.workflows import plugins, standin
+from trinity_compat.workflows.model import Model, Surroundings, Writer
+from trinity_compat.workflows.tasksets import Taskset
+
+_THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks here
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    reward: float
+    turns: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Tokens of a prompt and of a response that a trajectory may have."""
+
+    prompt: int
+    response: int
+
+
+class Workflows:
+    """The registered workflows of one process."""
+
+    def __init__(self, writer: Writer, tokenizer: Any, path: str, limits: Limits, folders: str) -> None:
+        """``folders``: plugins, as ``plugins.VARIABLE`` has them. Raises RunError for one that fails."""
+        standin.install()
+        plugins.load(plugins.folders(folders))
+        self._trinity = importlib.import_module("trinity.common.workflows")
+        self._rewards = importlib.import_module("trinity.common.rewards")
+        self._config = importlib.import_module("trinity.common.config")
+        self._experience = importlib.import_module("trinity.common.experience").Experience
+        self._writer, self._tokenizer, self._path, self._limits = writer, tokenizer, path, limits
+        self._threads = ThreadPoolExecutor(_THREADS, "workflow")
+
+    async def run(
+        self,
+        taskset: Taskset,
+        row: Mapping[str, Any],
+        samplings: Sequence[Mapping[str, Any]],
+        *,
+        number: int = 0,
+        version: int = 0,
+        evaluates: bool = False,
+        tool_format: str | None = None,
+    ) -> list[Run]:
+        """``len(samplings)`` answers, each sampled by its own. Raises what the workflow raises, and
+        ValueError for experiences that cannot be trained on."""
+        around = self._around(taskset, tool_format)
+        models = [Model(around, dict(sampling), version) for sampling in samplings]
+        found = self._trinity.WORKFLOWS.get(taskset.workflow)
+
+        def task(count: int, sampling: Mapping[str, Any]) -> Any:
+            made = self._task(taskset, found, row, count, sampling)
+            made.task_id, made.is_eval = number, evaluates
+            return made
+
+        if found.can_repeat:
+            workflow = task(len(models), samplings[0]).to_workflow(models[0], [])
+            workflow.set_repeat_times(len(models), 0)
+            experiences = await self._outcome(workflow)
+            return [self._joined([each]) for each in _counted(experiences, len(models), taskset.workflow)]
+        pairs = zip(models, samplings, strict=True)
+        workflows = [task(1, sampling).to_workflow(model, []) for model, sampling in pairs]
+        return [self._joined(made) for made in await asyncio.gather(*map(self._outcome, workflows))]
+
+    async def _outcome(self, workflow: Any) -> list[Any]:
+        if workflow.asynchronous:
+            return list(await workflow.run_async())
+        loop = asyncio.get_running_loop()
+        return list(await loop.run_in_executor(self._threads, workflow.run))
+
+    def _around(self, taskset: Taskset, tool_format: str | None) -> Surroundings:
+        return Surroundings(
+            writer=self._writer,
+            tokenizer=self._tokenizer,
+            experience=self._experience,
+            loop=asyncio.get_running_loop(),
+            path=self._path,
+            max_model_len=self._limits.prompt + self._limits.response,
+            chat_template=taskset.chat_template,
+            enable_thinking=taskset.enable_thinking,
+            tool_format=tool_format,
+        )
+
+    def _task(
+        self,
+        taskset: Taskset,
+        workflow: Any,
+        row: Mapping[str, Any],
+        count: int,
+        sampling: Mapping[str, Any],
+    ) -> Any:
+        given = {name: sampling[name] for name in ("temperature", "top_p", "top_k") if name in sampling}
+        known = {each.name for each in fields(self._config.FormatConfig)}
+        return self._trinity.Task(
+            workflow=workflow,
+            reward_fn=self._rewards.REWARD_FUNCTIONS.get(taskset.reward),
+            format_args=self._config.FormatConfig(
+                **{name: value for name, value in taskset.format.items() if name in known}
+            ),
+            repeat_times=count,
+            rollout_args=self._config.GenerationConfig(
+                **given, max_tokens=sampling.get("max_tokens"), n=count
+            ),
+            workflow_args=dict(taskset.workflow_args),
+            reward_fn_args=dict(taskset.reward_fn_args),
+            raw_task=dict(row),
+        )
+
+    def _joined(self, experiences: Sequence[Any]) -> Run:
+        """A run's experiences as one."""
+        if not experiences:
+            raise ValueError("the workflow returned no experience")
+        runs = [_read(experience) for experience in experiences]
+        whole = runs[0]
+        for after in runs[1:]:
+            whole = _appended(whole, after)
+        if len(whole.prompt_ids) > self._limits.prompt:
+            raise ValueError(
+                f"a prompt of {len(whole.prompt_ids)} tokens exceeds max_prompt_tokens={self._limits.prompt}"
+            )
+        return _cut(whole, self._limits.response)
+
+
+def _counted(experiences: list[Any], wanted: int, workflow: str) -> list[Any]:
+    if len(experiences) != wanted:
+        raise ValueError(f"{workflow} returned {len(experiences)} experiences, {wanted} were asked for")
+    return experiences
+
+
+def _read(experience: Any) -> Run:
+    if experience.reward is None:
+        raise ValueError("an experience has no reward: the workflow sets it")
+    tokens = [int(token) for token in experience.tokens]
+    length = int(experience.prompt_length)
+    response = tokens[length:]
+    mask = experience.action_mask
+    given = experience.logprobs
+    run = Run(
+        tokens[:length],
+        response,
+        [1] * len(response) if mask is None else [int(own) for own in mask],
+        [0.0] * len(response) if given is None else [float(value) for value in given],
+        float(experience.reward),
+        2,
+        {name: float(value) for name, value in (experience.metrics or {}).items()},
+    )
+    if not len(run.response_ids) == len(run.mask) == len(run.logprobs):
+        raise ValueError(
+            f"an experience has {len(response)} response tokens, {len(run.mask)} in its mask and"
+            f" {len(run.logprobs)} log-probabilities"
+        )
+    return run
+
+
+def _appended(whole: Run, after: Run) -> Run:
+    """A turn and the next, whose prompt goes on from it; what lies between is no token of the model's."""
+    before = [*whole.prompt_ids, *whole.response_ids]
+    if after.prompt_ids[: len(before)] != before:
+        raise ValueError(
+            "a run's experiences are no one conversation: the prompt of the later does not begin with the"
+            " earlier's tokens. Let the run return one experience (process_messages_to_experience)"
+        )
+    if after.reward != whole.reward:
+        raise ValueError(
+            f"a run's experiences have different rewards ({whole.reward:g}, {after.reward:g}): a run has one"
+            " here, so rewards by step are not trained"
+        )
+    between = after.prompt_ids[len(before) :]
+    silent: list[float] = [0.0] * len(between)
+    return Run(
+        whole.prompt_ids,
+        [*whole.response_ids, *between, *after.response_ids],
+        [*whole.mask, *(0 for _ in between), *after.mask],
+        [*whole.logprobs, *silent, *after.logprobs],
+        whole.reward,
+        whole.turns + 2,
+        {**whole.metrics, **after.metrics},
+    )
+
+
+def _cut(run: Run, limit: int) -> Run:
+    return Run(
+        run.prompt_ids,
+        run.response_ids[:limit],
+        run.mask[:limit],
+        run.logprobs[:limit],
+        run.reward,
+        run.turns,
+        run.metrics,
+    )
