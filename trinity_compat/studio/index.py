@@ -46,9 +46,9 @@ _IDENTITY = "SELECT written_at FROM task_groups ORDER BY id LIMIT 1"
 _KINDS = """WITH RECURSIVE next(kind) AS (SELECT min(kind) FROM rows UNION ALL
     SELECT (SELECT min(kind) FROM rows WHERE kind > next.kind) FROM next WHERE next.kind IS NOT NULL)
 SELECT kind FROM next WHERE kind IS NOT NULL"""
-_HITS = "texts CROSS JOIN rows r ON r.id = texts.rowid"
-_AMONG_HITS = "r.id IN (SELECT rowid FROM texts WHERE rowid = r.id AND texts MATCH ?)"
-_FEW = 300  # rows; each costs a look into the postings of every word
+_PINNED = "notes n CROSS JOIN rows r ON r.id = n.id"
+_HITS = "texts CROSS JOIN rows r ON r.id = texts.rowid LEFT JOIN notes n ON n.id = r.id"
+_FEW = 2000  # rows
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
 PAGE = 30
@@ -153,25 +153,22 @@ class Index:
     def page(self, wanted: Wanted, *, limit: int = PAGE) -> list[Row]:
         """``limit`` rows of the selection in its order; one more, where there is a next page."""
         where, values = _conditions(wanted)
+        column = "id" if wanted.text else SORTS[wanted.sort]
+        source = _PINNED if wanted.pinned else "rows r LEFT JOIN notes n ON n.id = r.id"
         with self.connected() as db:
             db.row_factory = sqlite3.Row
-            source, column = "rows r", SORTS[wanted.sort]
-            if wanted.pinned:
-                source = "notes n CROSS JOIN rows r ON r.id = n.id"
             if wanted.text:
-                few = wanted.pinned or _are_few(db, where, values)
-                source, column = source if few else _HITS, "id"
-                where.append(_AMONG_HITS if few else "texts MATCH ?")
+                where += [_among(db, source, where, values), "texts MATCH ?"]
                 values.append(search_words(wanted.text))
+                source = _HITS
             if wanted.after is not None:
                 where.append(f"(r.{column}, r.id) {'>' if wanted.up else '<'} (?, ?)")
                 values += wanted.after
-            noted = "" if wanted.pinned else "LEFT JOIN notes n ON n.id = r.id"
             order = "ASC" if wanted.up else "DESC"
             # Hits come in order of id by themselves: the first ones are enough.
-            by = "texts.rowid" if source is _HITS else f"r.{column} {order}, r.id"
+            by = "texts.rowid" if wanted.text else f"r.{column} {order}, r.id"
             statement = f"""SELECT r.*, coalesce(n.pinned, 0) AS pinned, coalesce(n.note, '') AS note
-                FROM {source} {noted} WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
+                FROM {source} WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
             return [dict(row) for row in db.execute(statement, [*values, limit + 1])]
 
     def kinds(self) -> list[str]:
@@ -212,10 +209,16 @@ class Index:
                 db.execute("INSERT INTO notes VALUES (?, ?, ?)", (number, pinned, text))
 
 
-def _are_few(db: sqlite3.Connection, where: Sequence[str], values: Sequence[object]) -> bool:
-    """Whether the bounds alone leave so few rows that each can be looked up in the full-text index."""
-    statement = f"SELECT count(*) FROM (SELECT 1 FROM rows r WHERE {' AND '.join(where)} LIMIT {_FEW + 1})"
-    return int(db.execute(statement, list(values)).fetchone()[0]) <= _FEW
+def _among(db: sqlite3.Connection, source: str, where: Sequence[str], values: Sequence[object]) -> str:
+    """A condition on the hits of a search where the bounds alone leave few rows: those rows, so that not
+    every hit's row is looked up. ``1`` where they leave many: then hits within them come soon."""
+    statement = f"SELECT r.id FROM {source} WHERE {' AND '.join(where)} LIMIT {_FEW + 1}"
+    ids = [row[0] for row in db.execute(statement, list(values))]
+    if len(ids) > _FEW:
+        return "1"
+    first, last = min(ids, default=1), max(ids, default=0)
+    # The + keeps SQLite from asking the full-text index for each of them, which begins anew each time.
+    return f"texts.rowid BETWEEN {first} AND {last} AND +texts.rowid IN ({','.join(map(str, ids))})"
 
 
 def _done(db: sqlite3.Connection) -> int:

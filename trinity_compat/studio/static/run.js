@@ -46,12 +46,14 @@ addEventListener("DOMContentLoaded", async () => {
   };
   ({ last, history } = await load([...wanted(), ...inBuffer()]));
   wanted().forEach(draw);
+  at("none-yet").hidden = drawn.size > 0;
   drawBuffer();
   // Metrics that a step brought for the first time: offered, and drawn if they belong to the page's choice.
   const meet = async names => {
     for (const name of names) { known.add(name); at("names").append(new Option(name, name)); }
     await load([...wanted(), ...inBuffer()].filter(name => !points.has(name)));
     wanted().forEach(draw);
+    at("none-yet").hidden = drawn.size > 0;
     if (!chosen().length) at("charts").append(...ofPage().map(name => drawn.get(name).box));
     drawBuffer();
   };
@@ -97,7 +99,7 @@ addEventListener("DOMContentLoaded", async () => {
       return box;
     });
     at("lanes").replaceChildren(...(boxes.length ? boxes : [el("p", "No step has finished yet.", "dim")]));
-    at("lane-key").replaceChildren(...Charts.key([...parts, "waiting"], colours));
+    at("lane-key").replaceChildren(...(boxes.length ? Charts.key([...parts, "waiting"], colours) : []));
   };
   lane(first);
 
