@@ -284,7 +284,7 @@ def test_one_open_number_leaves_every_other_key_judged(folder):
 def test_the_keys_of_a_main_that_is_not_translated_are_judged_where_they_are_main_ppo_s(folder):
     script = folder / "own.sh"
     script.write_text(
-        "python3 -m recipe.one_step_off_policy.main_ppo data.train_files=/d/a.parquet \\\n"
+        "python3 -m recipe.prime.main_prime data.train_files=/d/a.parquet \\\n"
         "  data.val_files=/d/b.parquet \\\n"
         "  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\\n"
         "  trainer.total_epochs=3\n"
