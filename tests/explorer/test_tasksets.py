@@ -5,8 +5,10 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+from omegaconf import OmegaConf
 
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.tasks import eval_stream, train_stream
 from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, load_rows
 
 FORMAT = {
@@ -128,3 +130,26 @@ def test_a_shuffled_taskset_has_numpy_s_permutation_of_seed_and_epoch():
 def test_a_row_does_not_depend_on_what_was_asked_before():
     walked, jumped = TasksetOrder([4, 7], 3, [1, 2]), TasksetOrder([4, 7], 3, [1, 2])
     assert drawn(walked, 30)[29] == jumped.row(29)
+
+
+def test_the_streams_of_a_run_read_the_tasksets_that_its_configuration_names(folder):
+    selector = {"selector": {"type": "sequential", "seed": 42}}
+    known = {
+        "train/0": taskset(folder, **selector),
+        "train/1": taskset(folder, name="more", split="test", **selector),
+        "eval/0": taskset(folder, split="test", **selector),
+    }
+    data = {
+        "tasksets": known,
+        "train_files": ["train/0", "train/1"],
+        "val_files": ["eval/0"],
+        "train_batch_size": 2,
+        "filter_overlong_prompts": False,
+        "custom_cls": {"path": "pkg://trinity_compat.explorer.tasksets", "name": "Tasksets"},
+    }
+    config = OmegaConf.create({"data": data})
+    train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
+    assert (len(train), train.order.tasks_per_epoch, len(evaluation)) == (4, 4, 1)
+    asked = [train.task(number)["raw_prompt"][0]["content"] for number in range(4)]
+    assert sorted(asked) == ["test 0 + 1", "train 0 + 1", "train 1 + 1", "train 2 + 1"]
+    assert evaluation.row(0)["reward_model"]["ground_truth"] == "1"

@@ -33,6 +33,10 @@ LORA = {"model": {"lora_configs": [{"name": "a"}]}}
 SHUFFLED = {
     "buffer": {"explorer_input": {"taskset": {**TASKSET, "data_selector": {"selector_type": "shuffle"}}}}
 }
+JUDGED = {
+    "cluster": {"gpu_per_node": 8},
+    "explorer": {"rollout_model": {"engine_num": 2}, "auxiliary_models": [{"model_path": "/reward"}]},
+}
 ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
 MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
 
@@ -156,6 +160,18 @@ READ = {
     "trainer.max_checkpoints_to_keep": (2, {}),
     "trainer.megatron.tensor_model_parallel_size": (2, MEGATRON),
     "trainer.trainer_config.actor_rollout_ref.actor.use_torch_compile": (False, {}),
+    "trainer.trainer_config.critic.optim.lr": (0.5, PPO),
+    "explorer.auxiliary_models.0.model_path": ("/other", JUDGED),
+    "explorer.auxiliary_models.0.engine_num": (2, JUDGED),
+    "explorer.auxiliary_models.0.tensor_parallel_size": (2, JUDGED),
+    "explorer.rollout_model.data_parallel_size": (2, {}),
+    "explorer.rollout_model.pipeline_parallel_size": (2, {}),
+    "explorer.rollout_model.enable_expert_parallel": (True, {}),
+    "explorer.rollout_model.max_prompt_tokens": (9, {}),
+    "explorer.rollout_model.min_response_tokens": (3, {}),
+    "explorer.rollout_model.enable_prompt_truncation": (False, {}),
+    "explorer.rollout_model.enable_thinking": (False, {}),
+    "model.chat_template_path": ("TEMPLATE", {}),
     "monitor.monitor_type": ("wandb", {}),
     "synchronizer.sync_method": ("checkpoint", {}),
     "synchronizer.sync_style": ("explorer_driven", {}),
@@ -190,6 +206,8 @@ def changed(path, value, needs):
 @pytest.mark.parametrize("path", READ)
 def test_a_field_that_is_read_changes_what_the_processes_are_given(path, tmp_path):
     value, needs = READ[path]
+    (tmp_path / "TEMPLATE").write_text("{{ messages }}")
+    value = str(tmp_path / value) if value == "TEMPLATE" else value
     before = downstream(plan_of(tmp_path, merged(BASE, needs)))
     made = plan_of(tmp_path, changed(path, value, needs))
     assert downstream(made) != before

@@ -39,6 +39,8 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     yield from _tasksets(reading)
     yield from _sampling(reading)
     yield from _checkpoints(reading)
+    if reading.get(f"{_ENGINE}.enable_expert_parallel"):
+        yield f"{ARR}.rollout.engine_kwargs.vllm.enable_expert_parallel", True
     for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
         if name not in _ENGINE_KEYS:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value

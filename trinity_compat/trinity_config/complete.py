@@ -76,6 +76,7 @@ def completed(config: Mapping[str, object], target: str) -> Completed:
         _model,
         _cluster,
         _engine,
+        _further_models,
         _synchronizer,
         _batches,
         _tasksets,
@@ -141,10 +142,8 @@ def _moved(one: Completed, source: str, target: str) -> None:
 def _each(one: Completed) -> Iterator[tuple[str, dict[str, object]]]:
     """(path, section) of every taskset, the evaluated ones too."""
     for path in (TASKSETS, EVAL_TASKSETS):
-        found = one.at(path)
-        for position, taskset in enumerate(found if isinstance(found, list) else []):
-            if isinstance(taskset, dict):
-                yield f"{path}.{position}", taskset
+        for position, taskset in enumerate(_listed(one.at(path))):
+            yield f"{path}.{position}", taskset
 
 
 def _algorithm(one: Completed, said: Mapping[str, object]) -> None:
@@ -242,6 +241,17 @@ def _synchronizer(one: Completed, said: Mapping[str, object]) -> None:
         one.put_if_none(f"synchronizer.{side}_sync_interval", "synchronizer.sync_interval")
     if one.at("mode") != "bench":
         _evaluations(one)
+
+
+def _further_models(one: Completed, said: Mapping[str, object]) -> None:
+    """Each of them has the defaults of an engine."""
+    for position, model in enumerate(_listed(one.at("explorer.auxiliary_models"))):
+        full = with_defaults(model, "InferenceModelConfig", one.target)
+        one.put(f"explorer.auxiliary_models.{position}", full)
+
+
+def _listed(value: object) -> list[dict[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _method(one: Completed) -> None:

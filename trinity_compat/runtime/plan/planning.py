@@ -84,7 +84,8 @@ class _Asked:
 
 
 def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | None = None) -> RunPlan:
-    """Turn a Trinity configuration (plain containers) into a plan. Touches no file.
+    """Turn a Trinity configuration (plain containers) into a plan. Touches no file, but reads a template that
+    the configuration names.
 
     Raises UserError for values that cannot be run."""
     asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
@@ -118,6 +119,7 @@ def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     full = inverse.in_full(environment.filled(given, os.environ), options.target)
     if not inverse.from_launch(full.config):
         _count_gpus(full, options, device)
+        _read_template(full, cwd)
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
     r, how = inverse.updates_per_step(trinity)
@@ -139,6 +141,18 @@ def _count_gpus(full: Completed, options: RunOptions, device: str) -> None:
         full.put("cluster.gpu_per_node", found)
     if full.at("cluster.node_num") is None:
         full.put("cluster.node_num", 1)
+
+
+def _read_template(full: Completed, cwd: Path) -> None:
+    """The chat template that the file names by its path. Raises UserError."""
+    path = full.at("model.chat_template_path")
+    if path is None or full.at("model.custom_chat_template") is not None:
+        return
+    try:
+        text = (cwd / Path(str(path)).expanduser()).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"model.chat_template_path={path} cannot be read ({error})") from error
+    full.put("model.custom_chat_template", text, "model.chat_template_path")
 
 
 def _overlays(options: RunOptions, device: str) -> list[Overlay]:
