@@ -118,7 +118,7 @@ def test_every_row_has_a_status_and_a_reason():
 
 
 def test_an_older_trinity_is_refused():
-    with pytest.raises(UserError, match="translated for trinity-rft 0.6.0 only"):
+    with pytest.raises(UserError, match=r"translated for trinity-rft 0\.6\.0 only"):
         translated("sft_trainer", *ENGINE, target="0.4.1")
 
 
