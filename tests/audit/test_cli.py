@@ -18,9 +18,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
   actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.name=vllm \\
   actor_rollout_ref.model.path=Qwen/Qwen2.5-7B trainer.n_gpus_per_node=8 "$@"
 """
-SFT = (
-    "torchrun --nproc_per_node=4 -m verl.trainer.fsdp_sft_trainer data.train_files=a.parquet optim.lr=1e-5\n"
-)
+PRIME = "torchrun --nproc_per_node=4 -m recipe.prime.main_prime data.train_files=a.parquet optim.lr=1e-5\n"
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def folder(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".git").mkdir()
     (tmp_path / "grpo.sh").write_text(GRPO)
-    (tmp_path / "sub" / "sft.sh").write_text(SFT)
+    (tmp_path / "sub" / "prime.sh").write_text(PRIME)
     (tmp_path / "sub" / "tools.sh").write_text("echo nothing is trained here\n")
     (tmp_path / ".git" / "hook.sh").write_text(GRPO)
     (tmp_path / "notes.txt").write_text("python3 -m verl.trainer.main_ppo a=b\n")
@@ -106,23 +104,23 @@ def test_a_refused_launch_names_its_unknown_keys_too(tmp_path, refused):
 
 def test_a_folder_is_searched_and_what_trains_nothing_is_named(folder):
     data = launches(folder)
-    assert [launch["source"].rpartition("/")[2] for launch in data["launches"]] == ["grpo.sh", "sft.sh"]
+    assert [launch["source"].rpartition("/")[2] for launch in data["launches"]] == ["grpo.sh", "prime.sh"]
     assert [name.rpartition("/")[2] for name in data["without_launches"]] == ["tools.sh"]
 
 
 def test_another_main_is_named_and_all_its_keys_are_unsupported(folder):
-    (launch,) = launches(folder / "sub" / "sft.sh")["launches"]
-    assert launch["module"] == "verl.trainer.fsdp_sft_trainer"
+    (launch,) = launches(folder / "sub" / "prime.sh")["launches"]
+    assert launch["module"] == "recipe.prime.main_prime"
     assert launch["counts"] == {"unsupported": 2}
     assert {finding["key"] for finding in launch["findings"]} == {"data.train_files", "optim.lr"}
-    assert audit(folder / "sub" / "sft.sh", "--fail-on", "unsupported")[0] == 1
+    assert audit(folder / "sub" / "prime.sh", "--fail-on", "unsupported")[0] == 1
 
 
 def test_a_launch_in_a_file_that_the_script_runs_is_the_scripts(folder):
-    (folder / "main.sh").write_text("bash sub/sft.sh\n")
+    (folder / "main.sh").write_text("bash sub/prime.sh\n")
     (launch,) = launches(folder / "main.sh", "--cwd", folder)["launches"]
     assert launch["source"] == str(folder / "main.sh")
-    assert launch["findings"][0]["source"] == f"{folder}/sub/sft.sh:1"
+    assert launch["findings"][0]["source"] == f"{folder}/sub/prime.sh:1"
 
 
 def test_arguments_of_the_script_stand_behind_two_dashes(folder):

@@ -83,7 +83,7 @@ def test_a_local_ray_job_submission_is_caught(run):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("python3 -m verl.trainer.fsdp_sft_trainer a=1", "supervised fine-tuning has no rollout to decouple"),
+        ("python3 -m recipe.prime.main_prime a=1", "this recipe trains its reward model as it goes"),
         ("python3 -m verl.experimental.fully_async_policy.fully_async_main a=1", "decoupled already"),
         ("python3 main_ppo.py a=1", "by its place it is not veRL's own"),
         ("env -i /usr/bin/python3 -m verl.trainer.main_ppo a=1", "would train stock veRL"),
@@ -99,10 +99,10 @@ def test_what_a_run_would_not_catch_is_refused_before_anything_is_executed(run, 
 
 def test_a_main_that_only_shows_up_at_run_time_is_refused_there(run, tmp_path):
     """What it starts is the output of a program, which reading doesn't run."""
-    (tmp_path / "which.py").write_text("print('verl.trainer.sft_trainer')")
+    (tmp_path / "which.py").write_text("print('recipe.prime.main_prime')")
     done = run("echo before\nmain=$(python3 which.py)\npython3 -m $main a=1\n", "run.sh")
     assert (done.returncode, done.stdout) == (2, "before\n")
-    assert "supervised fine-tuning has no rollout" in done.stderr
+    assert "this recipe trains its reward model" in done.stderr
 
 
 def test_a_remote_ray_job_submission_says_what_to_install_there(run):

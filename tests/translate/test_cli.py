@@ -93,8 +93,8 @@ def test_what_cannot_be_translated_exits_2_with_the_reason(run, more, told):
 
 
 def test_another_main_is_refused_with_the_reason(run):
-    code, out, err = run(script="python3 -m verl.trainer.fsdp_sft_trainer a=1\n")
-    assert code == 2 and out == "" and "rollout" in err
+    code, out, err = run(script="python3 -m recipe.prime.main_prime a=1\n")
+    assert code == 2 and out == "" and "trains its reward model" in err
 
 
 def test_set_and_no_comments(run):

@@ -6,11 +6,11 @@ import pytest
 import yaml
 from facts import public_scripts
 
+from trinity_compat import mains
 from trinity_compat.errors import UserError
 from trinity_compat.translate import (
     Options,
     flavour_of,
-    is_translated,
     sync_of,
     to_verl,
     total_steps_of,
@@ -32,7 +32,7 @@ EVERY = int(os.environ.get("TRINITY_COMPAT_CORPUS_EVERY", "8"))  # 1: all of the
 
 def public_launches():
     found = [(entry["path"], launch) for entry in public_scripts() for launch in entry["launches"]]
-    return [(path, launch) for path, launch in found if is_translated(launch["module"])]
+    return [(path, launch) for path, launch in found if launch["module"] in mains.TRANSLATED]
 
 
 def our_settings(effective):

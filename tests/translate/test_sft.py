@@ -1,12 +1,14 @@
 """Launches of veRL's supervised trainers: their own keys under each release, and a YAML that trains."""
 
 import pytest
+from facts import public_scripts
 
+from trinity_compat import mains
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
-from trinity_compat.translate.pipeline import translate_launch
+from trinity_compat.translate.pipeline import translate_config, translate_launch
 from trinity_compat.translate.sft import rows
 from trinity_compat.translate.supervised import rows_of
 from trinity_compat.trinity_config import validate
@@ -116,5 +118,18 @@ def test_every_row_has_a_status_and_a_reason():
 
 
 def test_an_older_trinity_is_refused():
-    with pytest.raises(UserError, match="translated for trinity-rft 0.6.0 only"):
+    with pytest.raises(UserError, match=r"translated for trinity-rft 0\.6\.0 only"):
         translated("sft_trainer", *ENGINE, target="0.4.1")
+
+
+def test_every_public_launch_is_translated_key_by_key():
+    scripts = [entry["launches"] for entry in public_scripts()]
+    found = [each for launches in scripts for each in launches if each["module"] in mains.SUPERVISED]
+    assert len(found) >= 30
+    for given in found:
+        effective = effective_config(launch(given["module"].rpartition(".")[2], *given["args"]))
+        made, _ = translate_config(effective, Options())
+        assert validate(made.config, "0.6.0") == [] and rows_of(made.config) is not None
+        own = [finding.key for finding in made.findings if finding.where is not None]
+        assert own == [*effective.set_keys, *(other.key for other in effective.others)]
+        assert Status.UNKNOWN not in {finding.status for finding in made.findings}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from trinity_compat.algorithms.model import Aggregation, algorithm, of_verl
 from trinity_compat.algorithms.ratios import clip_range as verl_clip_range
+from trinity_compat.algorithms.ratios import ranges_given
 
 algorithm("gspo", "GSPO", paper="2507.18071", advantage_fn="grpo", policy_loss_fn="gspo")
 
@@ -21,12 +22,7 @@ algorithm("gspo", "GSPO", paper="2507.18071", advantage_fn="grpo", policy_loss_f
     "gspo",
     "policy_loss_fn/gspo_policy_loss.py",
     without_arguments={"clip_range_low": 0.0003, "clip_range_high": 0.0004},
-    check=lambda arguments: (
-        ""
-        if arguments["clip_range"] is not None
-        or None not in (arguments["clip_range_low"], arguments["clip_range_high"])
-        else "clip_range, or clip_range_low and clip_range_high, must be given with the other arguments"
-    ),
+    check=ranges_given,
 )
 def gspo(
     *,

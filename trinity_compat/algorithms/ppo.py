@@ -21,6 +21,7 @@ from trinity_compat.algorithms.model import (
     of_verl,
     policy_loss,
 )
+from trinity_compat.algorithms.ratios import bounds, ranges_given
 from trinity_compat.algorithms.ratios import clip_range as verl_clip_range
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -34,15 +35,9 @@ def gae(*, gamma: float = 1.0, lam: float = 1.0) -> Mapping[str, object]:
 
 
 def _check(arguments: Arguments) -> str:
-    if None in (range_of(arguments, "low"), range_of(arguments, "high")):
-        return "clip_range, or clip_range_low and clip_range_high, must be given with the other arguments"
+    if wrong := ranges_given(arguments):
+        return wrong
     return "" if arguments["clip_ratio_c"] > 1 else "clip_ratio_c must be greater than 1"
-
-
-def range_of(arguments: Arguments, side: str) -> float | None:
-    """How far the ratio may go to ``side``, "low" or "high"; None where nothing is said."""
-    own: float | None = arguments[f"clip_range_{side}"]
-    return arguments["clip_range"] if own is None else own
 
 
 def _verl(arguments: Arguments) -> Mapping[str, object] | None:
@@ -80,8 +75,7 @@ def ppo_loss(
     if fallback_to_policy_gradient:
         log_ratio = tokens.log_prob - tokens.log_prob.detach()
     log_ratio = log_ratio.clamp(-20.0, 20.0)
-    low = clip_range if clip_range_low is None else clip_range_low
-    high = clip_range if clip_range_high is None else clip_range_high
+    low, high = bounds(clip_range, clip_range_low, clip_range_high)
     assert low is not None and high is not None  # _check
     ratio, advantages = log_ratio.exp(), tokens.advantages
     plain, bounded = -advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trinity_compat.algorithms.model import Tensor, Tokens
+from trinity_compat.algorithms.model import Arguments, Tensor, Tokens
 
 
 def mean_of_rows(values: Tensor, mask: Tensor) -> Tensor:
@@ -10,13 +10,30 @@ def mean_of_rows(values: Tensor, mask: Tensor) -> Tensor:
     return values.where(mask, 0.0).sum(-1, keepdim=True) / (mask.sum(-1, keepdim=True) + 1e-8)
 
 
+RANGES = "clip_range, or clip_range_low and clip_range_high, must be given with the other arguments"
+
+
+def bounds(
+    clip_range: float | None, clip_range_low: float | None, clip_range_high: float | None
+) -> tuple[float | None, float | None]:
+    """How far a ratio may go below and above 1; a side that is not given has the common range."""
+    low = clip_range if clip_range_low is None else clip_range_low
+    high = clip_range if clip_range_high is None else clip_range_high
+    return low, high
+
+
+def ranges_given(arguments: Arguments) -> str:
+    """What is wrong where a side has no range, else nothing."""
+    ranges = (arguments[name] for name in ("clip_range", "clip_range_low", "clip_range_high"))
+    return RANGES if None in bounds(*ranges) else ""
+
+
 def clip_range(
     clip_range: float | None, clip_range_low: float | None, clip_range_high: float | None
 ) -> dict[str, object]:
-    """veRL's keys; a side that is not given has the common range."""
+    """veRL's keys."""
     actor = "actor_rollout_ref.actor"
-    low = clip_range if clip_range_low is None else clip_range_low
-    high = clip_range if clip_range_high is None else clip_range_high
+    low, high = bounds(clip_range, clip_range_low, clip_range_high)
     told = {
         f"{actor}.clip_ratio": clip_range,
         f"{actor}.clip_ratio_low": low,

@@ -206,13 +206,14 @@ class _Draft:
     # -- what became of each key ------------------------------------------------------------------
 
     def findings(self) -> Iterator[Finding]:
-        for key, setting in self.effective.settings.items():
-            yield self._finding(key, setting)
+        settings, own = self.effective.settings, self.effective.set_keys
+        yield from (self._finding(key, settings[key]) for key in own)
         for other in self.effective.others:
             status, _, why = _row(other.key)
             if other.key not in rows():
                 status, why = "no_effect", "about Hydra itself"
             yield Finding(CODE, Status(status), other.key, other.value, other.where, reason=why)
+        yield from (self._finding(key, setting) for key, setting in settings.items() if key not in set(own))
 
     def _finding(self, key: str, setting: Setting) -> Finding:
         status, path, why = _row(key)

@@ -56,7 +56,7 @@ class RowsExchange:
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
         """A new history: metrics of later steps no longer count."""
         if step or self._buffer.read_metrics("trainer"):
-            done = self._buffer.reconcile(step=step, position=Position(below=step))
+            done = self._buffer.reconcile(step=step)
             print(f"[trinity] history {done.history} continues from step {step}")
         self._heart.say("running", step=step)
 

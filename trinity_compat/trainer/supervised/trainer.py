@@ -83,8 +83,8 @@ class SupervisedTrainer(TrinityRayPPOTrainer):
         lost = tokens = 0.0
         for experiences in self.exchange.validation(self.actor_rollout_wg.world_size):
             batch = to_dataproto(experiences, self.widths(experiences))
-            batch.meta_info |= {"temperature": 1.0, "images_seqlens": []}
-            batch.meta_info["global_token_num"] = batch.batch["attention_mask"].sum(-1).tolist()
+            tokens_of_rows = batch.batch["attention_mask"].sum(-1).tolist()
+            batch.meta_info = {"temperature": 1.0, "images_seqlens": [], "global_token_num": tokens_of_rows}
             answered, _ = super()._compute_old_log_prob(batch)
             mask = batch.batch["response_mask"]
             lost -= float((answered.batch["old_log_probs"] * mask).sum())

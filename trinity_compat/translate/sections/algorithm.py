@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trinity_compat.algorithms import FUNCTIONS, Function
 from trinity_compat.algorithms.chosen import verl_keys
 from trinity_compat.algorithms.model import AGGREGATIONS
 from trinity_compat.nearest import did_you_mean
@@ -13,7 +14,7 @@ from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.run_refusals import why_refused
-from trinity_compat.translate.spellings import Pair, Spellings
+from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 ACTOR = f"{ARR}.actor"
@@ -63,20 +64,37 @@ IN_LOSS = KlTerm(
     default="low_var_kl",
 )
 
-# veRL's estimator; Trinity's algorithm_type, the first of which is its advantage_fn too.
-ADVANTAGES = Spellings.of(
-    ("gae", "ppo"),
-    ("grpo", ("grpo", "dapo")),
-    ("reinforce_plus_plus", "reinforceplusplus"),
-    ("rloo", "rloo"),
-)
-KL = Spellings.of(
-    (("kl", "k1"), "k1"),
-    (("mse", "k2"), "k2"),
-    (("low_var_kl", "k3"), ("low_var_kl", "k3")),
-    ("abs", "abs"),
-)
-LOSSES = Spellings.of(("vanilla", "ppo"), ("gspo", "gspo"))
+# veRL's estimator; Trinity's algorithm_type, which is its advantage_fn too.
+ADVANTAGES = {
+    "gae": "ppo",
+    "grpo": "grpo",
+    "reinforce_plus_plus": "reinforceplusplus",
+    "rloo": "rloo",
+}
+# veRL's estimate of KL, which has two names for some; Trinity's.
+KL = {
+    "kl": "k1",
+    "k1": "k1",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "low_var_kl",
+    "k3": "low_var_kl",
+    "abs": "abs",
+}
+
+
+def _losses_of_trinity() -> dict[str, Function]:
+    """veRL's policy losses that a function of trinity-rft 0.6.0 computes too: veRL's name → the function."""
+    found = {}
+    for function in FUNCTIONS["policy_loss_fn"].values():
+        told = function.verl({**function.defaults, **function.without_arguments}) or {}
+        if LOSS_MODE in told:
+            found[str(told[LOSS_MODE])] = function
+    return found
+
+
+LOSSES = _losses_of_trinity()
+_OLD_LOSSES = ("vanilla", "gspo")  # trinity-rft 0.4.1
 # What the pinned veRL registers itself (core_algos.py); code of the user's may register more.
 ESTIMATORS = (
     "gae",
@@ -114,7 +132,7 @@ POLICY_LOSSES = (
 def advantage(view: LaunchView) -> Said:
     """algorithm_type, advantage_fn and its arguments."""
     name = str(view.value(ESTIMATOR, "gae"))
-    function = ADVANTAGES.forth.get(name, "grpo")
+    function = ADVANTAGES.get(name, "grpo")
     yield Put(ALGORITHM, "dapo" if name == "grpo" and _is_dapo(view) else function, (ESTIMATOR,))
     yield Put("algorithm.advantage_fn", function, (ESTIMATOR,))
     if function in ("ppo", "reinforceplusplus"):
@@ -122,7 +140,7 @@ def advantage(view: LaunchView) -> Said:
     if function == "ppo":
         yield LAM.put(view.number(LAM.key, 1.0))
     yield from _unused_discounts(view, function)
-    if name not in ADVANTAGES.forth:
+    if name not in ADVANTAGES:
         status, ours = _runs_here(view, ESTIMATOR, name, ESTIMATORS)
         reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
         yield Verdict(ESTIMATOR, status, reason, "TC023")
@@ -209,13 +227,13 @@ def _kl_term(view: LaunchView, term: KlTerm) -> Said:
 def _kl_name(view: LaunchView, term: KlTerm) -> str:
     """Trinity's name of the estimate; veRL's ``k3+`` and the like add a straight-through gradient."""
     name = str(view.value(term.estimate, term.default))
-    return KL.forth.get(name.removesuffix("+"), "low_var_kl")
+    return KL.get(name.removesuffix("+"), "low_var_kl")
 
 
 def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
     name = str(view.value(term.estimate, term.default))
-    if name not in KL.forth:
-        runs = name.removesuffix("+") in KL.forth
+    if name not in KL:
+        runs = name.removesuffix("+") in KL
         reason = (
             f"{'Trinity' if runs else 'neither Trinity nor veRL'} has no KL estimate {name!r}; "
             f"the YAML says {_kl_name(view, term)} for upstream"
@@ -227,20 +245,38 @@ def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
 def policy_loss(view: LaunchView) -> Said:
     """policy_loss_fn and its arguments in full: a partial dictionary would replace the defaults."""
     mode = str(view.value(LOSS_MODE, "vanilla"))
-    yield Put(POLICY_LOSS, LOSSES.forth.get(mode, "ppo"), (LOSS_MODE,))
-    for clip in CLIPS:
-        if view.value(clip.key) is not None and not (mode == "gspo" and clip is DUAL_CLIP):
-            yield clip.put(view.number(clip.key))
+    known = LOSSES.keys() if not view.old_trinity else _OLD_LOSSES
+    function = LOSSES[mode if mode in known else "vanilla"]
+    yield Put(POLICY_LOSS, function.name, (LOSS_MODE,))
+    yield from _clips(view, function)
     mode_of_sum = view.choice(AGGREGATION.key, AGGREGATIONS)
     yield Put(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
     yield AGGREGATION.put(mode_of_sum)
-    if mode == "gspo":
-        yield Verdict(DUAL_CLIP.key, Status.NO_EFFECT, "gspo has no dual clip", "TC026")
-    elif mode not in LOSSES.forth:
+    if mode not in known:
         status, ours = _runs_here(view, LOSS_MODE, mode, POLICY_LOSSES)
-        reason = f"Trinity has no policy loss {mode!r}; the YAML says ppo for upstream, {ours}"
+        reason = f"Trinity has no policy loss {_named(mode)}; the YAML says ppo for upstream, {ours}"
         yield Verdict(LOSS_MODE, status, reason)
         yield Caution("TW017", reason, view.where(LOSS_MODE))
+
+
+def _named(mode: str) -> str:
+    """In words; Trinity's sapo is another function than veRL's."""
+    return f"like veRL's {mode!r}" if mode in FUNCTIONS["policy_loss_fn"] else repr(mode)
+
+
+def _clips(view: LaunchView, function: Function) -> Iterator[Put | Verdict]:
+    """The ranges that Trinity's function takes; veRL's common one for a side, where that alone is said."""
+    common = CLIPS[0].key
+    for clip in CLIPS:
+        name = clip.path.rpartition(".")[2]
+        given = view.value(clip.key)
+        if name not in function.signature:
+            what = "dual clip" if clip is DUAL_CLIP else "common range: its sides are written"
+            yield Verdict(clip.key, Status.NO_EFFECT, f"{function.name} has no {what}", "TC026")
+        elif given is not None:
+            yield clip.put(view.number(clip.key))
+        elif "clip_range" not in function.signature:
+            yield Put(clip.path, view.number(common), (common,))
 
 
 @derivation

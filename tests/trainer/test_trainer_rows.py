@@ -1,0 +1,111 @@
+"""A run on rows of files: what veRL's trainer is handed, and a whole one that is stopped and goes on."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from toy_job import toy
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.spec import RowFormat, RowsSpec
+
+pytestmark = pytest.mark.runtime  # verl is imported along the way
+
+ROWS = [{"prompt": f"sort {number}", "response": str(number)} for number in (21, 43, 65, 87)]
+PLAIN = RowFormat(prompt_type="plaintext")
+
+
+@pytest.fixture
+def exchange(tmp_path):
+    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.supervised.exchange import RowsExchange
+    from trinity_compat.trainer.supervised.formats import Formatter
+    from trinity_compat.trainer.supervised.order import Order
+
+    spec = RowsSpec("sft", ("rows",), format=PLAIN, epochs=2)
+    buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
+    with Heart(buffer, "t0", beat_s=0.05) as heart:
+        formatter = Formatter(spec, make_tokenizer())
+        yield RowsExchange(buffer, heart, ROWS, formatter, Order(spec, 4, 2), ROWS[:3])
+    buffer.close()
+
+
+def test_a_step_takes_its_rows_and_the_same_ones_again(exchange):
+    first = [group.task_no for group in exchange.claim(2).groups]
+    exchange.commit(2)
+    assert first == [group.task_no for group in exchange.claim(2).groups] == [2, 3]
+    assert [group.task_no for group in exchange.claim(3).groups] == [0, 1]
+
+
+def test_metrics_after_the_checkpoint_no_longer_count_after_a_resume(exchange):
+    for step in (1, 2, 3):
+        exchange.log(step, {"actor/pg_loss": 1.0 / step, "critic/score/mean": 0.0, "actor/lr": 0.1})
+    exchange.resumed(2, exchange.position(2))
+    kept = exchange._buffer.read_metrics("trainer")
+    assert [(step, metrics["train/loss"]) for step, metrics in kept] == [(1, 1.0), (2, 0.5)]
+    assert "critic/score/mean" not in kept[0][1] and kept[0][1]["actor/lr"] == 0.1
+
+
+def test_validation_rows_come_as_many_as_the_ranks_can_share(exchange):
+    assert [len(part) for part in exchange.validation(1)] == [2, 1]
+    assert [len(part) for part in exchange.validation(2)] == [2]
+
+
+def test_no_old_log_probabilities_are_computed(exchange):
+    import torch
+    from verl import DataProto
+
+    from trinity_compat.trainer.supervised.trainer import SupervisedTrainer
+
+    ones = torch.ones(2, 3)
+    batch = DataProto.from_dict(tensors={"response_mask": ones, "rollout_log_probs": ones})
+    made, _ = SupervisedTrainer._compute_old_log_prob(SimpleNamespace(), batch)
+    assert not made.batch["old_log_probs"].any() and "rollout_log_probs" not in batch.batch
+
+
+YAML = """
+mode: train
+project: toy
+name: sft
+algorithm: {{algorithm_type: sft, optimizer: {{lr: 1.0e-3}}}}
+model: {{model_path: {toy}/model, max_model_len: 64}}
+cluster: {{node_num: 1, gpu_per_node: 1}}
+buffer:
+  train_batch_size: 16
+  total_steps: {steps}
+  trainer_input:
+    experience_buffer:
+      storage_type: file
+      path: {toy}/data/sft.parquet
+      format: {{messages_key: messages}}
+monitor: {{monitor_type: tensorboard}}
+trainer:
+  save_interval: 2
+  trainer_config: {{actor_rollout_ref: {{actor: {{ppo_micro_batch_size_per_gpu: 16}}}}}}
+"""
+
+
+def test_a_run_learns_and_goes_on_where_it_ended(tmp_path):
+    folder = toy(tmp_path / "toy")
+    seen = []
+    for steps in (4, 6):
+        (tmp_path / "sft.yaml").write_text(YAML.format(toy=folder, steps=steps))
+        words = ["run", "sft.yaml", "--job", "job", "--device", "cpu"]
+        done = subprocess.run(
+            [sys.executable, "-m", "trinity_compat", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        seen.append(done.stdout)
+    assert "continues" in seen[1] and "from step 4" in seen[1] and "loss" in seen[1]
+    buffer = open_buffer(f"sqlite:///{tmp_path}/job/buffer/experiences.db")
+    losses = [(step, metrics["train/loss"]) for step, metrics in buffer.read_metrics("trainer")]
+    assert [step for step, _ in losses] == [1, 2, 3, 4, 5, 6]
+    assert losses[-1][1] < losses[0][1]
+    assert "vllm" not in json.loads((tmp_path / "job/config/start.json").read_text())["versions"]
