@@ -88,8 +88,8 @@ class AgentLoops:
         fields = {"agent_name": self._default, **job.task}
         while True:
             try:
-                run = self._worker._run_agent_loop(sampling, about, trace=False, **fields)
-                return trajectory(await limited(run, self._limit_s))
+                loop = self._worker._run_agent_loop(sampling, about, trace=False, **fields)
+                return trajectory(await limited(loop, self._limit_s))
             except asyncio.CancelledError:  # one of its turns was, by a change of weights
                 await self._asked.again()
 
