@@ -67,6 +67,14 @@ def test_a_fault_costs_its_own_answer(toy, tmp_path, name, manager):
     assert of_failures(scores[0]) == {}
 
 
+def test_an_answer_that_hangs_is_waited_for_once(toy, tmp_path):
+    seen = tmp_path / "seen"
+    fault = f"open({str(seen)!r}, 'a').write('x'); time.sleep(1e6)"
+    scores = score(toy, [GOOD, BAD, GOOD], *faulty(tmp_path, fault), limits=LIMITS)
+    assert scores[1].failure == "timeout"
+    assert seen.read_text() == "x"
+
+
 def test_columns_stay_whole_where_an_answer_failed(toy, tmp_path):
     body = f"""if solution_str.startswith({BAD!r}):
         time.sleep(1e6)

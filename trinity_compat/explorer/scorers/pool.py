@@ -97,13 +97,14 @@ class ScoringPool:
         """A reply, and whether its failure is this call's own."""
         worker = await self._place(alone=alone)
         # Whoever wants it no longer leaves, and the place stays taken: its process is busy all the same.
-        reply = await asyncio.shield(self._called(worker, call))
-        blurred = worker.dead and reply.kind is not None and (worker.spoilt or worker.crowd > 1)
-        return reply, alone or not blurred
+        reply, certain = await asyncio.shield(self._called(worker, call))
+        return reply, alone or certain
 
-    async def _called(self, worker: Worker, call: Call) -> Reply:
+    async def _called(self, worker: Worker, call: Call) -> tuple[Reply, bool]:
         try:
-            return await worker.call(call)
+            reply = await worker.call(call)
+            # Of several calls in a process that died, or had a thread left that nobody waits for, who knows.
+            return reply, not worker.dead or (worker.crowd == 1 and not worker.spoilt)
         finally:
             self._leave(worker)
 
