@@ -54,6 +54,24 @@ def test_validation_rows_come_as_many_as_the_ranks_can_share(exchange):
     assert [len(part) for part in exchange.validation(2)] == [2]
 
 
+def test_the_loss_of_validation_rows_is_the_mean_over_their_tokens(exchange, monkeypatch):
+    import torch
+    from verl import DataProto
+
+    from trinity_compat.trainer.supervised.trainer import SupervisedTrainer
+    from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+
+    def scored(self, batch):
+        width = batch.batch["responses"].shape[1]
+        return DataProto.from_dict(tensors={"old_log_probs": -torch.ones(len(batch), width) * 2}), 0.0
+
+    monkeypatch.setattr(TrinityRayPPOTrainer, "_compute_old_log_prob", scored)
+    trainer = object.__new__(SupervisedTrainer)
+    trainer.exchange, trainer.tokenizer = exchange, make_tokenizer()
+    trainer.actor_rollout_wg = SimpleNamespace(world_size=1)
+    assert trainer._validate() == {"val/loss": 2.0}
+
+
 def test_no_old_log_probabilities_are_computed(exchange):
     import torch
     from verl import DataProto
