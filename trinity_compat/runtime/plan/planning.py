@@ -36,7 +36,7 @@ from trinity_compat.runtime.plan.devices import detect_device, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.runtime.plan.scoring import scoring_of
+from trinity_compat.runtime.plan.scoring import number, scoring_of
 from trinity_compat.runtime.plan.split import UNPROVEN, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
@@ -196,8 +196,8 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode) -> RunSpec:
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
-        group_timeout_s=_seconds(config, "group_timeout"),
-        agent_timeout_s=_seconds(config, "agent_timeout", AGENT_TIMEOUT_S),
+        group_timeout_s=number(inverse.compat_of(config), "group_timeout", "seconds"),
+        agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", AGENT_TIMEOUT_S),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config)),
@@ -244,16 +244,6 @@ def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
             hint="leave it out, or write synchronizer.sync_style: fully_async",
         )
     return float(part)
-
-
-def _seconds(config: Tree, name: str, default: float | None = None) -> float | None:
-    """None for no limit. Raises UserError."""
-    limit = inverse.compat_of(config).get(name, default)
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-        raise UserError(f"trinity_compat.{name} is {limit!r}: write a number of seconds")
-    return float(limit)
 
 
 def _keep_steps(config: Tree) -> int | None:
