@@ -23,21 +23,19 @@ def test_the_engine_s_time_does_not_count():
     assert own.spent == 5.0
 
 
-async def hang():
-    await asyncio.Event().wait()
+async def hang(ended=None):
+    """For ever; says in ``ended`` that it was ended."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        if ended is not None:
+            ended.append(True)
 
 
 def test_a_loop_that_hangs_is_ended():
     ended = []
-
-    async def loop():
-        try:
-            await hang()
-        finally:
-            ended.append(True)
-
     with pytest.raises(OwnTimeUp, match=r"took longer than 0\.05 s, the engine's time left out"):
-        asyncio.run(limited(loop(), 0.05))
+        asyncio.run(limited(hang(ended), 0.05))
     assert ended == [True]
 
 
@@ -86,14 +84,8 @@ def test_a_loop_that_will_not_end_is_left_behind(monkeypatch):
 def test_what_is_cancelled_from_outside_is_cancelled_inside():
     ended = []
 
-    async def loop():
-        try:
-            await hang()
-        finally:
-            ended.append(True)
-
     async def go():
-        task = asyncio.ensure_future(limited(loop(), None))
+        task = asyncio.ensure_future(limited(hang(ended), None))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -38,7 +38,7 @@ from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.runtime.plan.scoring import scoring_of
+from trinity_compat.runtime.plan.scoring import number, scoring_of
 from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
@@ -274,7 +274,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
         group_timeout_s=_seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
-        agent_timeout_s=_agent_timeout(config),
+        agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", AGENT_TIMEOUT_S),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
@@ -327,11 +327,6 @@ def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
             hint="leave it out, or write synchronizer.sync_style: fully_async",
         )
     return float(part)
-
-
-def _agent_timeout(config: Tree) -> float | None:
-    given = inverse.compat_of(config).get("agent_timeout", AGENT_TIMEOUT_S)
-    return _seconds(f"{inverse.COMPAT}.agent_timeout", given)
 
 
 def _seconds(name: str, limit: object) -> float | None:

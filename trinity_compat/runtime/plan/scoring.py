@@ -21,14 +21,14 @@ def scoring_of(config: Tree, verl: Tree) -> ScoringSpec:
     given = inverse.compat_of(config)
     by_model = _by_model(verl)
     limit = MODEL_TIMEOUT_S if by_model else TIMEOUT_S
-    timeout_s = _number(given, "reward_timeout", "seconds, or null for no limit") or None
+    timeout_s = number(given, "reward_timeout", "seconds, or null for no limit") or None
     on_error: OnFailure = "zero" if value_at(verl, "reward.reward_manager.name") == "prime" else "raise"
     asked = _failure(given)
     return ScoringSpec(
         timeout_s=timeout_s if "reward_timeout" in given else limit,
         on_error=asked or on_error,
         on_hang=asked or ("raise" if by_model else "zero"),
-        memory_gb=_number(given, "reward_memory", "GB"),
+        memory_gb=number(given, "reward_memory", "GB"),
     )
 
 
@@ -37,8 +37,10 @@ def _by_model(verl: Tree) -> bool:
     return bool(value_at(verl, "reward.reward_model.enable") and not function)
 
 
-def _number(given: Tree, name: str, unit: str) -> float | None:
-    value = given.get(name)
+def number(given: Tree, name: str, unit: str, default: float | None = None) -> float | None:
+    """Of the run's own settings; ``default`` where it is not given, None where it is null. Raises UserError
+    for what is not above 0."""
+    value = given.get(name, default)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
