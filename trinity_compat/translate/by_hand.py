@@ -134,6 +134,8 @@ def _check_length(place: str, section: TrinityReader, reading: TrinityReader) ->
 
 def _tasksets(reading: TrinityReader) -> Told:
     """Each taskset by a name of ours, with what the reader needs of it."""
+    if not reading.get(TASKSETS) and not reading.get(EVAL_TASKSETS):
+        return
     known = {}
     for kind, path, key in (("train", TASKSETS, TRAIN), ("eval", EVAL_TASKSETS, VAL)):
         found = reading.get(path) or []
