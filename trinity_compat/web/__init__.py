@@ -23,6 +23,10 @@ def chart_style() -> str:
 
 @cache
 def charts() -> str:
-    """The scripts that make ``Charts``: uPlot (MIT, its notice in its first line) and ours."""
-    files = (ASSETS / "vendor" / "uPlot.iife.min.js", ASSETS / "charts.js")
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+    """The scripts that make ``Charts``: uPlot, with the licence that it asks for, and ours."""
+    vendor = ASSETS / "vendor"
+    notice, *scripts = (
+        path.read_text(encoding="utf-8")
+        for path in (vendor / "uPlot.LICENSE", vendor / "uPlot.iife.min.js", ASSETS / "charts.js")
+    )
+    return "\n".join([f"/*\n{notice}*/", *scripts])

@@ -128,10 +128,10 @@ const Charts = (() => {
         legend: { show: false },
         cursor: { sync: { key: this.group, scales: ["x", null] }, y: false, points: { size: 6 }, drag: { x: true, y: false } },
         scales: { x: { time: false }, y: settings.log ? { distr: 3 } : { range: around } },
-        axes: [{ ...axis, size: 24, space: 46, incrs: XS, values: (_, ticks, __, ___, apart) => ticks.map(x => tick(x, apart)) }, { ...axis, size: LEFT, space: 32, values }],
+        axes: [{ ...axis, size: 24, space: 46, incrs: XS, values: (_, ticks, __, ___, apart) => ticks.map(x => tick(x, apart)) }, { ...axis, size: (_, ticks) => Math.max(LEFT, 10 + 6.5 * Math.max(0, ...(ticks || []).map(text => text.length))), space: 32, values }],
         series: drawn, bands,
         hooks: { setCursor: [plot => this.say(plot.cursor.idx)], drawAxes: [plot => this.mark(plot)],
-                 draw: [plot => this.below && drawBetween(this.below, this.between, plot.width, [plot.scales.x.min, plot.scales.x.max])] },
+                 draw: [plot => this.below && drawBetween(this.below, this.between, plot)] },
       }, this.data(), this.place);
       this.say(null);
     }
@@ -175,8 +175,9 @@ const Charts = (() => {
   const set = changes => { Object.assign(settings, changes); redraw(); };
 
   // Below a chart: rectangles of [from, to, low, high, apart] over the x that it shows, and a line at 0.
-  const drawBetween = (pic, { windows, title }, wide, [first, last]) => {
-    const left = LEFT, right = wide - 8, top = 8, bottom = 68;
+  const drawBetween = (pic, { windows, title }, plot) => {
+    const { min: first, max: last } = plot.scales.x, wide = plot.width;
+    const left = plot.bbox.left / devicePixelRatio, right = wide - 8, top = 8, bottom = 68;
     const shown = windows.filter(([from, to, low]) => to >= first && from <= last && low !== null);
     pic.setAttribute("viewBox", `0 0 ${wide} 76`);
     pic.replaceChildren();
