@@ -73,8 +73,7 @@ def write_model(path):
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": MARKS})
     tokenizer.chat_template = CHAT_TEMPLATE
-    torch.manual_seed(0)
-    model = Qwen2_5_VLForConditionalGeneration(_config(tokenizer)).float()
+    model = warm_start(tokenizer)
     processor = Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
         video_processor=Qwen2VLVideoProcessor(),
@@ -83,6 +82,24 @@ def write_model(path):
     )
     for each in (model, tokenizer, processor):
         each.save_pretrained(path)
+
+
+def warm_start(tokenizer, steps=40):
+    """Letters after any prompt. Without it a token that the engine never samples, but the trainer's softmax
+    counts, would have its even share of the probability."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        rng = random.Random(0)
+        model = Qwen2_5_VLForConditionalGeneration(_config(tokenizer)).float()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        for _ in range(steps):
+            asked = [f"<|im_start|>user\nwhat {rng.randrange(9)}<|im_end|>\n<|im_start|>assistant\n"] * 32
+            texts = [text + "".join(rng.choices("abcdEFGH", k=8)) for text in asked]
+            ids = torch.tensor(tokenizer(texts, add_special_tokens=False)["input_ids"])
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.eval()
 
 
 def _config(tokenizer):
