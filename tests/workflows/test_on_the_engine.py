@@ -76,10 +76,10 @@ def test_a_job_becomes_trajectories_with_their_rewards(monkeypatch):
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"rollout": rollout, "model": {"path": "toy"}},
-            "data": {"tasksets": {"train": [taskset]}},
+            "data": {"workflows": {"train/0": taskset}},
         }
     )
-    task = {"taskset": "taskset:train/0", "raw_task": {"prompt": "sort 21", "response": "12"}}
+    task = {"taskset": "train/0", "raw_task": {"prompt": "sort 21", "response": "12"}}
     engine = Engine()
 
     async def run():
