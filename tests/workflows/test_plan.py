@@ -73,8 +73,8 @@ def test_no_key_of_a_taskset_is_named_as_unread():
 @pytest.mark.parametrize("workflow", [None, "verl_workflow"])
 def test_a_launch_s_own_workflow_changes_nothing(workflow):
     verl = planned(default_workflow_type=workflow, default_reward_fn_type=None).spec.verl
-    assert value_at(verl, "data.custom_cls.path") is None
-    assert value_at(verl, "data.train_files") == "./toy/data/train.jsonl"
+    assert value_at(verl, "data.workflows") is None
+    assert value_at(verl, "data.custom_cls.path") != "pkg://trinity_compat.workflows.dataset"
     assert value_at(verl, "reward.custom_reward_function.path") is None
 
 
@@ -97,7 +97,11 @@ def test_a_launch_s_own_workflow_changes_nothing(workflow):
             None,
         ),
         (
-            {"eval_tasksets__0__default_workflow_type": "verl_workflow"},
+            {
+                "eval_tasksets__0__default_workflow_type": "verl_workflow",
+                "tasksets__0__default_reward_fn_type": "math_reward",
+                "default_reward_fn_type": None,
+            },
             f"{INPUT}.eval_tasksets.0 names verl_workflow, another taskset one of Trinity's",
             "write a default_workflow_type for each of them, verl_workflow for all or for none",
         ),
