@@ -169,3 +169,9 @@ def test_the_arguments_of_a_reward_are_none_of_the_reward_manager_s():
     sets = ("+reward.reward_kwargs.pattern=x", "+reward.reward_kwargs.other=1")
     spec = make_plan(config, RunOptions(sets=sets), cwd=Path("/work"), device="cpu").spec
     assert value_at(spec.verl, "reward.reward_kwargs") == {"other": 1}
+
+
+def test_without_eval_tasksets_nothing_is_evaluated():
+    verl = planned(eval_tasksets=[]).spec.verl
+    assert value_at(verl, "data.val_files") == ["train/0"]
+    assert (value_at(verl, "trainer.test_freq"), value_at(verl, "trainer.val_before_train")) == (-1, False)

@@ -66,7 +66,7 @@ def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:
     return {
         SECTION: {name: asdict(taskset) for name, taskset in made.items()},
         "data.train_files": files["train"],
-        "data.val_files": files["eval"] or None,
+        **({"data.val_files": files["eval"]} if files["eval"] else _no_evaluation(files["train"])),
         _OWN_DATASET: "pkg://trinity_compat.workflows.dataset",
         "data.custom_cls.name": "TasksetRows",
         "reward.custom_reward_function": {
@@ -76,6 +76,12 @@ def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:
         },
         "reward.reward_kwargs": {name: manager[name] for name in manager if name not in theirs} or None,
     }
+
+
+def _no_evaluation(training: Sequence[str]) -> dict[str, object]:
+    """veRL's trainer wants a validation set that is not empty, also where nothing is evaluated."""
+    never = {"trainer.test_freq": -1, "trainer.val_before_train": False}
+    return {"data.val_files": list(training), "data.val_max_samples": 1, **never}
 
 
 @dataclass(frozen=True, slots=True)
