@@ -23,8 +23,8 @@ def dataset(tmp_path, rows=ROWS, limit=64, path=None, **fields):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     fields = {"workflow": "simple_workflow", "reward": "format_reward", **fields}
     taskset = asdict(Taskset("buffer.explorer_input.tasksets.0", "toy", path or str(file), **fields))
-    config = {"tasksets": {"train": [taskset]}, "max_prompt_length": limit}
-    return TasksetRows(["taskset:train/0"], make_tokenizer(), OmegaConf.create(config))
+    config = {"workflows": {"train/0": taskset}, "max_prompt_length": limit}
+    return TasksetRows(["train/0"], make_tokenizer(), OmegaConf.create(config))
 
 
 def test_a_row_has_verls_fields(tmp_path):
@@ -124,5 +124,5 @@ def test_the_engine_gets_the_tokens_of_the_prompt_as_text(tmp_path):
 
 def test_a_plugin_s_workflow_gets_the_row_as_it_is(tmp_path):
     row = dataset(tmp_path, workflow="mine", plugin=True)[1]
-    assert (row["raw_task"], row["taskset"]) == (ROWS[1], "taskset:train/0")
+    assert (row["raw_task"], row["taskset"]) == (ROWS[1], "train/0")
     assert not worker(64)._is_single_turn(Job(0, row, 1, {}))

@@ -32,8 +32,8 @@ def test_a_workflow_becomes_verls_dataset_class_and_reward_function():
     }
     scorer = value_at(verl, "reward.custom_reward_function")
     assert (scorer["path"], scorer["name"]) == ("pkg://trinity_compat.workflows.scoring", "compute_score")
-    assert value_at(verl, "data.train_files") == ["taskset:train/0"]
-    train = referred("taskset:train/0", value_at(verl, "data.tasksets"))
+    assert value_at(verl, "data.train_files") == ["train/0"]
+    train = referred("train/0", value_at(verl, "data.workflows"))
     assert (train.workflow, train.reward, train.prompt_key, train.response_key) == (
         "simple_workflow",
         "math_reward",
@@ -49,8 +49,8 @@ def test_what_a_taskset_says_itself_comes_before_the_default():
         eval_tasksets__0__default_reward_fn_type="math_boxed_reward",
         default_eval_workflow_type="math_workflow",
     )
-    tasksets = value_at(made.spec.verl, "data.tasksets")
-    assert [each["workflow"] for each in (*tasksets["train"], *tasksets["eval"])] == [
+    tasksets = value_at(made.spec.verl, "data.workflows")
+    assert [tasksets[name]["workflow"] for name in ("train/0", "eval/0")] == [
         "simple_workflow",
         "math_boxed_workflow",
     ]
@@ -58,7 +58,7 @@ def test_what_a_taskset_says_itself_comes_before_the_default():
 
 def test_evaluation_has_a_default_of_its_own():
     made = planned(default_eval_workflow_type="math_workflow")
-    assert value_at(made.spec.verl, "data.tasksets.eval.0.workflow") == "math_workflow"
+    assert value_at(made.spec.verl, "data.workflows.eval/0.workflow") == "math_workflow"
 
 
 def test_no_key_of_a_taskset_is_named_as_unread():
@@ -73,8 +73,8 @@ def test_no_key_of_a_taskset_is_named_as_unread():
 @pytest.mark.parametrize("workflow", [None, "verl_workflow"])
 def test_a_launch_s_own_workflow_changes_nothing(workflow):
     verl = planned(default_workflow_type=workflow, default_reward_fn_type=None).spec.verl
-    assert value_at(verl, "data.custom_cls.path") is None
-    assert value_at(verl, "data.train_files") == "./toy/data/train.jsonl"
+    assert value_at(verl, "data.workflows") is None
+    assert value_at(verl, "data.custom_cls.path") != "pkg://trinity_compat.workflows.dataset"
     assert value_at(verl, "reward.custom_reward_function.path") is None
 
 
@@ -97,7 +97,11 @@ def test_a_launch_s_own_workflow_changes_nothing(workflow):
             None,
         ),
         (
-            {"eval_tasksets__0__default_workflow_type": "verl_workflow"},
+            {
+                "eval_tasksets__0__default_workflow_type": "verl_workflow",
+                "tasksets__0__default_reward_fn_type": "math_reward",
+                "default_reward_fn_type": None,
+            },
             f"{INPUT}.eval_tasksets.0 names verl_workflow, another taskset one of Trinity's",
             "write a default_workflow_type for each of them, verl_workflow for all or for none",
         ),
@@ -118,7 +122,7 @@ def test_what_does_not_run_is_refused_with_what_to_write(changes, message, hint)
 
 def test_a_reference_to_no_taskset_is_a_user_s_error():
     with pytest.raises(UserError, match="names no taskset"):
-        referred("/data/train.parquet", {"train": []})
+        referred("/data/train.parquet", {"train/0": {}})
 
 
 def test_a_field_of_the_format_must_be_text():
@@ -139,12 +143,12 @@ def of_plugins(*places, **changes):
 def test_a_plugin_s_workflow_goes_to_the_engines_with_its_folder():
     spec = of_plugins(PLUGINS, default_workflow_type="agent_workflow").spec
     assert spec.env["TRINITY_PLUGIN_DIRS"] == PLUGINS
-    assert value_at(spec.verl, "data.tasksets.train.0.plugin") is True
+    assert value_at(spec.verl, "data.workflows.train/0.plugin") is True
 
 
 def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
     spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
-    assert value_at(spec.verl, "data.tasksets.train.0.plugin") is True
+    assert value_at(spec.verl, "data.workflows.train/0.plugin") is True
 
 
 def test_a_folder_beside_the_launch_is_found_from_its_place(monkeypatch):
@@ -157,3 +161,17 @@ def test_a_workflow_that_no_plugin_registers_is_refused():
         of_plugins(PLUGINS, default_workflow_type="agent_workflows")
     with pytest.raises(UserError, match="nowhere: no such folder"):
         of_plugins("/nowhere", default_workflow_type="agent_workflow")
+
+
+def test_the_arguments_of_a_reward_are_none_of_the_reward_manager_s():
+    config = yaml.safe_load(YAML.read_text())
+    put(config, f"{INPUT}.tasksets.0.reward_fn_args", {"pattern": "x"})
+    sets = ("+reward.reward_kwargs.pattern=x", "+reward.reward_kwargs.other=1")
+    spec = make_plan(config, RunOptions(sets=sets), cwd=Path("/work"), device="cpu").spec
+    assert value_at(spec.verl, "reward.reward_kwargs") == {"other": 1}
+
+
+def test_without_eval_tasksets_nothing_is_evaluated():
+    verl = planned(eval_tasksets=[]).spec.verl
+    assert value_at(verl, "data.val_files") == ["train/0"]
+    assert (value_at(verl, "trainer.test_freq"), value_at(verl, "trainer.val_before_train")) == (-1, False)

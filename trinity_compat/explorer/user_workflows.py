@@ -18,6 +18,8 @@ from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Limits, Run, Workflows
 from trinity_compat.workflows.tasksets import SECTION, referred
 
+LIMIT_S = 1800.0  # for a whole group: a workflow that hangs must not hold the run for ever
+
 
 class EngineWriter:
     """Implements ``workflows.model.Writer``. ``limits``: tokens of a prompt and a response together."""
@@ -72,15 +74,16 @@ class UserWorkflows:
     async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
         """n trajectories by seed, with their rewards. Raises what the workflow raises."""
         length = {"max_tokens": self._limits.response}
-        runs = await self._workflows.run(
-            referred(job.task["taskset"], self._tasksets),
-            job.task["raw_task"],
-            [{**job.sampling_of(run), **length} for run in range(job.answers)],
-            number=job.task_no,
-            version=version,
-            evaluates=job.validate,
-            tool_format=self._tool_format,
-        )
+        async with asyncio.timeout(LIMIT_S):
+            runs = await self._workflows.run(
+                referred(job.task["taskset"], self._tasksets),
+                job.task["raw_task"],
+                [{**job.sampling_of(run), **length} for run in range(job.answers)],
+                number=job.task_no,
+                version=version,
+                evaluates=job.validate,
+                tool_format=self._tool_format,
+            )
         return [_trajectory(run) for run in runs]
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from trinity_compat import placement
+from trinity_compat import extras, placement
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
@@ -221,6 +221,8 @@ class Workers:
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:
     """Environment of an engine's process: ours on a CPU, then this process's, then the run's own."""
     base = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
+    if extras.version("trinity-rft"):  # its vLLM plugin imports what the pinned vLLM lacks
+        base["VLLM_PLUGINS"] = "trinity_compat"
     if device == "cpu":
         base |= _CPU_ENV | {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}
     kept = {name: os.environ[name] for name in base if name in os.environ and name != "OMP_NUM_THREADS"}

@@ -32,11 +32,10 @@ class TasksetRows(Dataset[dict[str, Any]]):
         """As veRL's ``create_rl_dataset`` calls it. Raises UserError for files, columns and rows that cannot
         be asked."""
         names = [data_files] if isinstance(data_files, str) else list(data_files)
-        rows = [
-            row
-            for name in names
-            for row in _rows(name, referred(name, _plain(config["tasksets"])), tokenizer, config)
-        ]
+        section = _plain(config["workflows"])
+        parts = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
+        self.sizes = [len(part) for part in parts]  # rows of each taskset
+        rows = [row for part in parts for row in part]
         self._rows = rows if max_samples < 0 else rows[:max_samples]
 
     def __len__(self) -> int:

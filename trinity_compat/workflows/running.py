@@ -84,7 +84,12 @@ class Workflows:
             return [self._joined([each]) for each in _counted(experiences, len(models), taskset.workflow)]
         pairs = zip(models, samplings, strict=True)
         workflows = [task(1, sampling).to_workflow(model, []) for model, sampling in pairs]
-        return [self._joined(made) for made in await asyncio.gather(*map(self._outcome, workflows))]
+        outcomes = [asyncio.ensure_future(self._outcome(workflow)) for workflow in workflows]
+        try:
+            return [self._joined(made) for made in await asyncio.gather(*outcomes)]
+        finally:
+            for outcome in outcomes:  # of a group that failed none goes on
+                outcome.cancel()
 
     async def _outcome(self, workflow: Any) -> list[Any]:
         if workflow.asynchronous:

@@ -1,17 +1,16 @@
-"""A taskset as the processes of a run know it: plain JSON in veRL's configuration (``data.tasksets``)."""
+"""A taskset as the processes of a run know it: plain JSON in veRL's configuration (``data.workflows``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 
-SECTION = "data.tasksets"
+SECTION = "data.workflows"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
 PLUGIN = "trinity_plugin"  # … of this one its whole row, in raw_task, and its taskset's reference
-_SCHEME = "taskset:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +52,13 @@ class Taskset:
 
 
 def reference(kind: str, number: int) -> str:
-    """How ``data.train_files`` and ``data.val_files`` name a taskset: ``taskset:train/0``."""
-    return f"{_SCHEME}{kind}/{number}"
+    """How ``data.train_files`` and ``data.val_files`` name a taskset: ``train/0``."""
+    return f"{kind}/{number}"
 
 
 def referred(name: str, section: Tree) -> Taskset:
-    """The taskset behind a reference. ``section``: veRL's ``data.tasksets``. Raises UserError."""
-    kind, _, number = name.removeprefix(_SCHEME).partition("/")
-    listed = section.get(kind)
-    if not name.startswith(_SCHEME) or not isinstance(listed, Sequence) or not number.isdigit():
+    """The taskset behind a reference. ``section``: the run's ``data.workflows``. Raises UserError."""
+    found = section.get(name)
+    if not isinstance(found, Mapping):
         raise UserError(f"{name!r} names no taskset", hint="let the YAML's tasksets name the data files")
-    return Taskset(**listed[int(number)])
+    return Taskset(**found)

@@ -6,7 +6,7 @@ Only where a taskset names one; a launch's YAML names ``verl_workflow``, or none
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from trinity_compat.workflows.tasksets import SECTION, Taskset, reference
 _INPUT = "buffer.explorer_input"
 _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
 _OWN_DATASET = "data.custom_cls.path"
+_OF_TASKSETS = "pkg://trinity_compat.explorer.tasksets"  # reads tasksets without a workflow
 
 
 def folders_of(options: RunOptions, cwd: Path) -> list[Path]:
@@ -44,22 +45,43 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = ()) -> Step:
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
     if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
         return verl, []
-    if own := value_at(verl.tree, _OWN_DATASET):
+    own = value_at(verl.tree, _OWN_DATASET)
+    if own and own != _OF_TASKSETS:
         raise UserError(f"{_OWN_DATASET}={own}: a YAML with workflows brings its own dataset")
     registered = registered_in(plugins)
-    made = {kind: [_taskset(each, trinity, registered) for each in found] for kind, found in kinds.items()}
-    _check_baseline(verl, [each for found in made.values() for each in found])
-    names = {kind: [reference(kind, number) for number in range(len(found))] for kind, found in made.items()}
-    changes: dict[str, object] = {
-        SECTION: {kind: [asdict(each) for each in found] for kind, found in made.items()},
-        "data.train_files": names["train"],
-        "data.val_files": names["eval"] or None,
+    made = {
+        reference(kind, number): _taskset(each, trinity, registered)
+        for kind, found in kinds.items()
+        for number, each in enumerate(found)
+    }
+    _check_baseline(verl, made.values())
+    return verl.changed(_changes(verl, made)), [_line(each) for each in made.values()]
+
+
+def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:
+    """veRL's keys: its dataset class, its reward function. A reward manager takes no ``reward_fn_args``."""
+    files = {kind: [name for name in made if name.startswith(kind)] for kind in ("train", "eval")}
+    theirs = {argument for taskset in made.values() for argument in taskset.reward_fn_args}
+    manager = value_at(verl.tree, "reward.reward_kwargs") or {}
+    return {
+        SECTION: {name: asdict(taskset) for name, taskset in made.items()},
+        "data.train_files": files["train"],
+        **({"data.val_files": files["eval"]} if files["eval"] else _no_evaluation(files["train"])),
         _OWN_DATASET: "pkg://trinity_compat.workflows.dataset",
         "data.custom_cls.name": "TasksetRows",
+        "reward.custom_reward_function": {
+            "path": "pkg://trinity_compat.workflows.scoring",
+            "name": "compute_score",
+            "reward_kwargs": {},
+        },
+        "reward.reward_kwargs": {name: manager[name] for name in manager if name not in theirs} or None,
     }
-    scorer = {"path": "pkg://trinity_compat.workflows.scoring", "name": "compute_score", "reward_kwargs": {}}
-    changes["reward.custom_reward_function"] = scorer
-    return verl.changed(changes), [_line(each) for found in made.values() for each in found]
+
+
+def _no_evaluation(training: Sequence[str]) -> dict[str, object]:
+    """veRL's trainer wants a validation set that is not empty, also where nothing is evaluated."""
+    never = {"trainer.test_freq": -1, "trainer.val_before_train": False}
+    return {"data.val_files": list(training), "data.val_max_samples": 1, **never}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +113,7 @@ def _first(trinity: Tree, paths: Sequence[str]) -> str | None:
     return next((str(found) for path in paths if (found := value_at(trinity, path))), None)
 
 
-def _check_baseline(verl: VerlView, tasksets: Sequence[Taskset]) -> None:
+def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
     estimator = value_at(verl.tree, "algorithm.adv_estimator")
     if estimator == "remax" and any(each.plugin for each in tasksets):
         raise UserError(

@@ -1,0 +1,105 @@
+"""Plugins' workflows on the explorer's engine: requests, seeds, changes of weights, trajectories."""
+
+import asyncio
+import importlib.metadata
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from recorded_model import make_tokenizer
+
+from trinity_compat.explorer.engine import Completion
+from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.trajectory import Job
+from trinity_compat.explorer.user_workflows import EngineWriter, UserWorkflows
+from trinity_compat.explorer.workers import worker_env
+from trinity_compat.workflows.running import Limits
+from trinity_compat.workflows.tasksets import Taskset
+
+ANSWER = make_tokenizer()("12<|im_end|>").input_ids
+
+
+class Engine:
+    """Answers at once; ``cancelled`` requests are aborted first, as by a change of weights."""
+
+    def __init__(self, cancelled=0):
+        self.requests, self._cancelled = [], cancelled
+
+    async def submit(self, requests):
+        self.requests += requests
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        future = asyncio.get_running_loop().create_future()
+        if self._cancelled:
+            self._cancelled -= 1
+            future.cancel()
+            return future
+        count = request.sampling.get("n", 1)
+        scores = [-1.0] * (len(request.prompt_ids) - 1)
+        future.set_result([Completion(ANSWER, [-0.5] * len(ANSWER), "stop", scores)] * count)
+        return future
+
+
+def written(engine, prompt=(1, 2), **sampling):
+    return asyncio.run(EngineWriter(Asked(engine), Limits(8, 16)).write(prompt, sampling))
+
+
+def test_equal_answers_are_asked_for_once():
+    engine = Engine()
+    assert len(written(engine, n=3, temperature=0)) == 3
+    assert engine.requests[0].sampling["n"] == 1
+    assert len(written(engine, n=3, temperature=1)) == 3
+    assert engine.requests[1].sampling["n"] == 3
+
+
+def test_an_answer_has_no_more_room_than_the_model():
+    engine = Engine()
+    written(engine, range(20), max_tokens=100)
+    assert engine.requests[0].sampling["max_tokens"] == 4
+    with pytest.raises(ValueError, match="24 tokens leaves no room"):
+        written(engine, range(24))
+
+
+def test_what_a_change_of_weights_ends_is_asked_again():
+    engine = Engine(cancelled=2)
+    assert len(written(engine)) == 1
+    assert len({request.request_id for request in engine.requests}) == 3
+
+
+def test_a_job_becomes_trajectories_with_their_rewards(monkeypatch):
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(Path(__file__).parent / "plugins"))
+    taskset = asdict(Taskset("t", "t", "", "async_once_workflow", plugin=True))
+    rollout = {"prompt_length": 64, "response_length": 16, "multi_turn": {"format": "hermes"}}
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"rollout": rollout, "model": {"path": "toy"}},
+            "data": {"workflows": {"train/0": taskset}},
+        }
+    )
+    task = {"taskset": "train/0", "raw_task": {"prompt": "sort 21", "response": "12"}}
+    engine = Engine()
+
+    async def run():
+        workflows = UserWorkflows(config, SimpleNamespace(tokenizer=make_tokenizer()), Asked(engine))
+        return await workflows.run(Job(3, task, 2, {"temperature": 1.0, "seed": 11}))
+
+    parts = asyncio.run(run())
+    assert [part.reward for part in parts] == [1.0, 1.0]
+    assert [part.response_ids for part in parts] == [ANSWER, ANSWER]
+    assert [request.sampling["seed"] for request in engine.requests] == [11, 12]
+    assert {request.sampling["max_tokens"] for request in engine.requests} == {16}
+
+
+@pytest.mark.parametrize(("installed", "expected"), [("0.6.0", "trinity_compat"), (None, None)])
+def test_trinitys_vllm_plugin_stays_off(monkeypatch, installed, expected):
+    def version(package):
+        if installed is None:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return installed
+
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert worker_env("cpu", {}).get("VLLM_PLUGINS") == expected
