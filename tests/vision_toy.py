@@ -32,13 +32,13 @@ CHAT_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 COLOURS = {"red": (255, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 255), "white": (255, 255, 255)}
 
 
-def make_vision_toy(directory, *, rows=16, images=(1, 1, 0, 2)):
+def make_vision_toy(directory, *, rows=16, images=(1, 1, 0, 2), warm_steps=40):
     """Write model/, data/train.parquet and data/val.parquet; returns ``directory``. ``images``: how many the
     rows have, over and over. (A micro-batch without any fails in veRL 0.9.1 under transformers 5:
     models/transformers/qwen2_vl.py takes what the vision tower returns for a tensor.)"""
     write_rows(directory / "data" / "train.parquet", rows, images, seed=0)
     write_rows(directory / "data" / "val.parquet", 4, images, seed=1)
-    write_model(directory / "model")
+    write_model(directory / "model", warm_steps)
     return directory
 
 
@@ -69,11 +69,11 @@ def square(colour, index):
     return out.getvalue()
 
 
-def write_model(path):
+def write_model(path, warm_steps):
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": MARKS})
     tokenizer.chat_template = CHAT_TEMPLATE
-    model = warm_start(tokenizer)
+    model = warm_start(tokenizer, warm_steps)
     processor = Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
         video_processor=Qwen2VLVideoProcessor(),
@@ -84,7 +84,7 @@ def write_model(path):
         each.save_pretrained(path)
 
 
-def warm_start(tokenizer, steps=40):
+def warm_start(tokenizer, steps):
     """Letters after any prompt. Without it a token that the engine never samples, but the trainer's softmax
     counts, would have its even share of the probability."""
     with torch.random.fork_rng(devices=[]):

@@ -5,6 +5,7 @@ trainer's batch.
 """
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,12 +16,14 @@ from omegaconf import OmegaConf
 from vision_toy import make_vision_toy
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.errors import UserError
 from trinity_compat.explorer.agents import AgentLoops
-from trinity_compat.explorer.engine import Completion
+from trinity_compat.explorer.engine import AsyncEngine, Completion, EngineConfig, InProcessEngine
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.tasks import train_stream
 from trinity_compat.explorer.trajectory import Job, Rollout
+from trinity_compat.synchronizer.files import WeightFile
 
 pytestmark = pytest.mark.runtime
 
@@ -33,7 +36,7 @@ def made(tmp_path_factory):
     """Configuration, tokenizer and processor of the vision toy."""
     from verl.utils import hf_processor, hf_tokenizer
 
-    toy = make_vision_toy(tmp_path_factory.mktemp("vision"))
+    toy = make_vision_toy(tmp_path_factory.mktemp("vision"), warm_steps=0)
     config = OmegaConf.create(
         verl_config(toy, "data.shuffle=False", "data.max_prompt_length=96", "data.max_response_length=8")
     )
@@ -103,7 +106,8 @@ def ours(made, row, folder):
 
     async def go():
         loops = AgentLoops(made.config, engine, made.processor)
-        rollout = Rollout(row, tuple(await loops.run(job)))
+        one = replace(job, n=1)  # one after the other: which answer is whose must not depend on threads
+        rollout = Rollout(row, tuple([part for _ in ANSWERS for part in await loops.run(one)]))
         maker = GroupMaker(None, Half(), made.tokenizer, placeholders=[made.processor.image_token_id])
         return await maker._score(SimpleNamespace(kind="train", step_of=lambda _: 1), job, rollout, 0, 1)
 
@@ -199,3 +203,42 @@ def test_an_image_that_a_tool_returns_is_refused(made):
         ValueError, match="2 images, 1 of them the prompt's: those of tools cannot be trained"
     ):
         trajectory(output, 1)
+
+
+def test_images_for_a_model_without_a_processor_are_refused(made):
+    with pytest.raises(UserError, match="row 0 of the data has images, and veRL knows no processor"):
+        train_stream(made.config, made.tokenizer, None).task(0)
+
+
+def test_the_engine_never_samples_a_placeholder(made, monkeypatch):
+    from trinity_compat.explorer import rollout
+
+    monkeypatch.setattr(rollout, "arguments_for", lambda *_, **__: {})
+    engine = rollout.make_engine(made.config, made, "cpu", 0)
+    assert set(engine._config.banned) == {made.processor.image_token_id, made.processor.video_token_id}
+
+
+class Noted:
+    """Stands for vLLM's engine: remembers which of its methods were called."""
+
+    def __init__(self, asynchronous):
+        self.asynchronous, self.calls = asynchronous, []
+
+    def __getattr__(self, name):
+        def called(*_, **__):
+            self.calls.append(name)
+            return later() if self.asynchronous else []
+
+        async def later():
+            return []
+
+        return called
+
+
+@pytest.mark.parametrize("kind", [InProcessEngine, AsyncEngine])
+def test_new_weights_make_the_engine_look_at_an_image_again(kind):
+    engine = kind(EngineConfig(arguments={}, vocabulary=1))
+    engine._engine = Noted(kind is AsyncEngine)
+    asyncio.run(engine.load(WeightFile("", "", 0)))
+    assert "reset_encoder_cache" in engine._engine.calls
+    assert engine._engine.calls.index("reset_prefix_cache") > engine._engine.calls.index("collective_rpc")
