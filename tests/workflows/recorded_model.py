@@ -1,28 +1,9 @@
-"""A model that gives recorded answers, and a tokenizer with one token per byte."""
+"""A model that gives recorded answers in the toy's tokens, one for a byte."""
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
+from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.workflows.model import Written
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 ANSWERS = ("12", "21", "1")
-
-
-def make_tokenizer():
-    """As the toy's."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    marks = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-    raw.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
-    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.chat_template = TEMPLATE
-    return made
 
 
 class Recorded:

@@ -1,4 +1,4 @@
-"""Runs inside the real trinity-rft 0.6.0: what it gives for ``cases.py``, as JSON on stdout.
+"""Runs inside the real trinity-rft 0.6.0: what it gives for ``workflow_cases.py``, as JSON on stdout.
 
     <venv of trinity-rft>/bin/python tests/workflows/upstream_answers.py > tests/workflows/answers.json
 
@@ -16,11 +16,11 @@ os.dup2(2, 1)  # trinity logs to stdout
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch  # noqa: E402
-from cases import ANSWERS, REWARDS, ROW, WORKFLOWS  # noqa: E402
 from trinity.buffer.schema.formatter import TaskFormatter  # noqa: E402
 from trinity.common.config import FormatConfig, StorageConfig  # noqa: E402
 from trinity.common.experience import Experience  # noqa: E402
 from trinity.common.rewards import REWARD_FUNCTIONS  # noqa: E402
+from workflow_cases import ANSWERS, REWARDS, ROW, WORKFLOWS  # noqa: E402
 
 
 class Recorded:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import ANSWERS, REWARDS, ROW, WORKFLOWS
+from workflow_cases import ANSWERS, REWARDS, ROW, WORKFLOWS
 
 from trinity_compat.workflows.dataset import asked_of
 from trinity_compat.workflows.scoring import compute_score
