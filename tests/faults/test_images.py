@@ -51,7 +51,7 @@ def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
     assert steps == [(step, 64, 8) for step in range(1, STEPS + 1)]
     assert not one.sql("select 1 from ledger group by experience_id having count(*) > 1")
     assert one.sql("select count(*) from media") == [(len(images_of(toy)),)]
-    assert max(probability_gaps(one)) < 1e-3  # what the engine never samples has 6e-4 in the trainer
+    assert max(probability_gaps(one)) < 5e-3  # the trainer also counts what the engine never samples
 
 
 def images_of(toy):
