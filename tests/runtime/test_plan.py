@@ -227,11 +227,10 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        ("algorithm_type=dpo", "algorithm_type=dpo cannot be trained here: it trains on rows", "opmd, ppo"),
         ("algorithm_type=rlooo", "algorithm_type=rlooo: trinity-rft has no such thing", "mean 'rloo'?"),
         ("kl_penalty_fn=opmd", "kl_penalty_fn=opmd: trinity-rft has no such thing", "k1, k2"),
         ("kl_loss_fn=k4", "kl_loss_fn=k4: trinity-rft has no such thing", "k1, k2"),
-        ("policy_loss_fn=mix", "policy_loss_fn=mix cannot be trained here: .* expert's rows", "ppo, sft"),
+        ("policy_loss_fn=mix", "policy_loss_fn=mix cannot be trained here: .* expert's rows", "rec, sapo"),
         ("policy_loss_fn=opmd", "policy_loss_fn_args.clip_range: opmd of policy_loss_fn has", "it has tau"),
     ],
 )
@@ -239,6 +238,12 @@ def test_an_algorithm_that_cannot_be_trained_is_refused_not_replaced_by_a_defaul
     with pytest.raises(UserError, match=f"algorithm.{message}") as error:
         planned(sets=(f"algorithm.{said}",))
     assert hint in error.value.hint
+
+
+def test_an_algorithm_of_rows_is_refused_where_answers_are_generated():
+    with pytest.raises(UserError, match=r"dpo trains on rows of a file") as error:
+        planned(sets=("algorithm.algorithm_type=dpo",))
+    assert error.value.hint == "write mode: train"
 
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"

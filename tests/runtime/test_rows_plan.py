@@ -82,7 +82,6 @@ def test_dpo_keeps_pairs_together_and_its_reference_model(tmp_path):
     ("values", "message"),
     [
         ({"mode": "both"}, "mode: both: sft trains on rows of a file"),
-        ({"buffer__train_batch_size": 0}, "buffer.train_batch_size is 0: sft needs a number of rows"),
         ({f"{BUFFER}.storage_type": "queue"}, "storage_type=queue: sft reads rows of a file"),
         ({f"{BUFFER}.path": None}, "experience_buffer.path is missing"),
         ({f"{BUFFER}.format.image_key": "image"}, "format.image_key=image: .* as text only"),

@@ -77,9 +77,10 @@ def check(reading: TrinityReader) -> None:
         tasksets = reading.get(kind) or []
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
-            _check_names(place, section)
             _check_selector(place, section)
-            _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]))
+            if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:  # others: runtime/plan/workflows.py
+                _check_names(place, section)
+                _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]))
             _check_length(place, section, reading)
     for field in ("model.lora_configs", "explorer.auxiliary_models"):
         if len(reading.get(field) or []) > 1:
@@ -87,13 +88,11 @@ def check(reading: TrinityReader) -> None:
 
 
 def _check_names(place: str, section: TrinityReader) -> None:
-    for field, ours in (("default_workflow_type", WORKFLOW), ("default_reward_fn_type", REWARD)):
-        if section.get(field, ours) != ours:
-            raise UserError(
-                f"{place}.{field}={section.get(field)}: no such {field.split('_')[1]} runs here",
-                hint=f"write {ours}, which reads veRL's rows and scores them by reward_fn_args, or run the"
-                " file on trinity-rft",
-            )
+    if (reward := section.get("default_reward_fn_type", REWARD)) != REWARD:
+        raise UserError(
+            f"{place}.default_reward_fn_type={reward}: {WORKFLOW} is scored by {REWARD}",
+            hint=f"write {REWARD}, or a workflow of Trinity's (docs/workflows.md)",
+        )
     for name in section.get("workflow_args") or {}:
         if name not in _WORKFLOW_ARGUMENTS:
             raise UserError(

@@ -62,7 +62,10 @@ def _line_of(message: str, source: Source) -> int:
 
 def _lines(source: Source) -> Mapping[str, int]:
     """Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML does not read."""
-    return lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
+    try:
+        return lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
+    except OSError:  # it has gone since it was read
+        return {}
 
 
 def _refuse(given: Tree, source: Source) -> None:
