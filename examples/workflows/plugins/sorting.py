@@ -1,4 +1,4 @@
-"""A workflow and a reward of one's own, as trinity-rft has them: an agent on the OpenAI client, two turns."""
+"""A workflow and a reward of one's own, as trinity-rft has them: an agent on the OpenAI client."""
 
 from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
 from trinity.common.workflows import WORKFLOWS, Task
@@ -16,11 +16,11 @@ class DigitsInOrder(RewardFn):
         return {"right": float(response.strip() == truth)}
 
 
-@WORKFLOWS.register_module("ask_twice")
-class AskTwice(RewardPropagationWorkflow):
-    """Asks, and asks again with the first answer in view; the second answer counts."""
+@WORKFLOWS.register_module("openai_agent")
+class OpenAIAgent(RewardPropagationWorkflow):
+    """Asks once; with more steps each prompt would go on from the answer before."""
 
-    max_step_num = 2
+    max_step_num = 1
 
     def __init__(self, *, task: Task, model, auxiliary_models=None):
         super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
