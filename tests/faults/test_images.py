@@ -1,19 +1,15 @@
 """A model that sees, trained: real vLLM, real veRL, killed in the middle.
 
-Needs torchvision and qwen-vl-utils.
+With torchvision and qwen-vl-utils (tests/vision.py).
 """
-
-import os
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from vision import python_path
 from vision_toy import make_vision_toy
 
 from trinity_compat.buffer import open_buffer
 
-SITE = Path(__file__).parents[1] / "vision_site"  # torchvision beside a CPU torch
-PATHS = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return sum(letter.isascii() for letter in solution_str) / 8
@@ -37,11 +33,12 @@ def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
         f"trainer.total_training_steps={STEPS}",
         "trainer.total_epochs=3",
     ]
-    first = run(*words, env={"PYTHONPATH": PATHS}, name="first").start()
+    env = {"PYTHONPATH": python_path()}
+    first = run(*words, env=env, name="first").start()
     first.wait_for(lambda: first.trained_steps() >= 3, timeout=400)
     for process in first.alive():
         process.kill()
-    one = run(*words, env={"PYTHONPATH": PATHS}, name="second").start().finish(400)
+    one = run(*words, env=env, name="second").start().finish(400)
     assert one.code == 0, one.out + one.err
     one.nothing_is_left_and_nothing_lost()
     steps = one.sql(

@@ -1,0 +1,244 @@
+"""A prompt with images, from the data file to the train batch, beside what stock veRL makes of the same row.
+
+The engine is a script in both; everything else is real: veRL's dataset and agent loop, the buffer, the
+trainer's batch.
+"""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+from vision_toy import make_vision_toy
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.errors import UserError
+from trinity_compat.explorer.agents import AgentLoops
+from trinity_compat.explorer.engine import AsyncEngine, Completion, EngineConfig, InProcessEngine
+from trinity_compat.explorer.maker import GroupMaker
+from trinity_compat.explorer.scoring import Score
+from trinity_compat.explorer.tasks import train_stream
+from trinity_compat.explorer.trajectory import Job, Rollout
+from trinity_compat.synchronizer.files import WeightFile
+
+pytestmark = pytest.mark.runtime
+
+ANSWERS = [[65, 66, 67, 258], [70, 258]]  # 258 is <|im_end|>
+ROWS = {"one image": 0, "no image": 2, "two images": 3}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Configuration, tokenizer and processor of the vision toy."""
+    from verl.utils import hf_processor, hf_tokenizer
+
+    toy = make_vision_toy(tmp_path_factory.mktemp("vision"), warm_steps=0)
+    config = OmegaConf.create(
+        verl_config(toy, "data.shuffle=False", "data.max_prompt_length=96", "data.max_response_length=8")
+    )
+    path = str(toy / "model")
+    return SimpleNamespace(config=config, tokenizer=hf_tokenizer(path), processor=hf_processor(path))
+
+
+class Recorded:
+    """Answers by place, and remembers what it was asked."""
+
+    def __init__(self):
+        self.requests, self.asked = [], []
+
+    async def submit(self, requests):
+        self.requests += requests
+        futures = []
+        for number in range(len(self.requests) - len(requests), len(self.requests)):
+            ids = ANSWERS[number % len(ANSWERS)]
+            futures.append(asyncio.get_running_loop().create_future())
+            futures[-1].set_result([Completion(ids, [-0.5] * len(ids), "stop")])
+        return futures
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **media):
+        """As veRL's client."""
+        from verl.workers.rollout.replica import TokenOutput
+
+        ids = ANSWERS[len(self.asked) % len(ANSWERS)]
+        self.asked.append((prompt_ids, media))
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed")
+
+
+def verls(made, row):
+    """(batch, requests) that veRL's own worker makes of a row of the data file."""
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+    from verl.trainer.ppo.utils import create_rl_dataset
+
+    data = made.config.data
+    dataset = create_rl_dataset(data.train_files, data, made.tokenizer, made.processor, is_train=True)
+    fields = {name: value for name, value in dataset[row].items() if name != "dummy_tensor"}
+
+    async def go():
+        client = Recorded()
+        worker = AgentLoopWorker(made.config, client)
+        about = {"step": 0, "sample_index": row, "rollout_n": 0, "validate": False}
+        outputs = [
+            await worker._run_agent_loop({}, about, agent_name="single_turn_agent", trace=False, **fields)
+            for _ in ANSWERS
+        ]
+        return worker._postprocess(outputs), client.asked
+
+    return asyncio.run(go())
+
+
+class Half:
+    async def group(self, task, parts):
+        return [Score(0.5, {}) for _ in parts]
+
+
+def ours(made, row, folder):
+    """(batch, requests, group) through explorer, buffer and trainer."""
+    from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
+    from trinity_compat.trainer.multi_modal import MultiModal
+
+    stream = train_stream(made.config, made.tokenizer, made.processor)
+    job = Job(row, stream.task(row), len(ANSWERS), {"temperature": 1.0})
+    engine = Recorded()
+
+    async def go():
+        loops = AgentLoops(made.config, engine, made.processor)
+        one = replace(job, n=1)  # one after the other: which answer is whose must not depend on threads
+        rollout = Rollout(row, tuple([part for _ in ANSWERS for part in await loops.run(one)]))
+        maker = GroupMaker(None, Half(), made.tokenizer, placeholders=[made.processor.image_token_id])
+        return await maker._score(SimpleNamespace(kind="train", step_of=lambda _: 1), job, rollout, 0, 1)
+
+    group = asyncio.run(go())
+    buffer = open_buffer(f"sqlite:///{folder}/experiences.db")
+    buffer.put_groups([group])
+    (claimed,) = buffer.claim_groups(1, owner="t", step=1).groups
+    buffer.close()
+    rollout = made.config.actor_rollout_ref.rollout
+    shape = Shape(rollout.prompt_length, rollout.response_length, made.tokenizer.pad_token_id)
+    batch = to_dataproto(claimed.experiences, shape)
+    MultiModal(made.config, made.tokenizer, made.processor).add(batch, [claimed.task] * len(ANSWERS))
+    batch.non_tensor_batch |= task_columns([claimed] * len(ANSWERS))
+    return batch, engine.requests, claimed
+
+
+@pytest.fixture(params=list(ROWS), scope="module")
+def both(request, made, tmp_path_factory):
+    row = ROWS[request.param]
+    return row, verls(made, row), ours(made, row, tmp_path_factory.mktemp("buffer"))
+
+
+def test_the_train_batch_is_verls(both):
+    _, (theirs, _), (batch, _, _) = both
+    for name in theirs.batch.keys():  # noqa: SIM118 (a TensorDict iterates over rows)
+        assert batch.batch[name].dtype == theirs.batch[name].dtype, name
+        assert torch.equal(batch.batch[name], theirs.batch[name]), name
+    assert batch.batch["position_ids"].shape[1] == 4
+
+
+def test_pixels_and_grids_are_verls(both):
+    row, (theirs, _), (batch, _, _) = both
+    pairs = zip(
+        batch.non_tensor_batch["multi_modal_inputs"],
+        theirs.non_tensor_batch["multi_modal_inputs"],
+        strict=True,
+    )
+    for mine, stock in pairs:
+        assert mine.keys() == stock.keys()
+        assert ("pixel_values" in mine) == (row != 2)
+        for name in stock:
+            assert mine[name].dtype == stock[name].dtype
+            assert torch.equal(mine[name], stock[name]), name
+
+
+def test_vllm_is_asked_with_the_images_and_a_placeholder_for_each(both, made):
+    from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
+
+    _, (_, asked), (_, requests, _) = both
+    for (ids, media), request in zip(asked, requests, strict=True):
+        prompt = request.prompt
+        assert prompt["prompt_token_ids"] == qwen2_5_vl_dedup_image_tokens(ids, made.processor)
+        images = prompt.get("multi_modal_data", {}).get("image", [])
+        assert prompt["prompt_token_ids"].count(made.processor.image_token_id) == len(images)
+        for mine, stock in zip(images, media["image_data"] or [], strict=True):
+            assert np.array_equal(np.asarray(mine), np.asarray(stock))
+
+
+def test_the_prompts_text_shows_an_image_as_one_placeholder(both):
+    row, _, (_, _, group) = both
+    count = {0: 1, 2: 0, 3: 2}[row]
+    for experience in group.experiences:
+        assert experience.prompt_text.count("<|image_pad|>") == count
+        assert experience.prompt_text.count(f"what {row}") == 1
+
+
+def test_a_reward_function_gets_the_images_that_verl_would_give_it(made):
+    from PIL import Image
+
+    from trinity_compat.explorer.scoring import to_dataproto
+    from trinity_compat.explorer.trajectory import Trajectory
+
+    task = train_stream(made.config, made.tokenizer, made.processor).task(3)
+    given = to_dataproto(task, Trajectory([1], [2], [1], [0.0]))
+    content = given.non_tensor_batch["raw_prompt"][0][0]["content"]
+    assert [part["type"] for part in content] == ["image", "image", "text"]
+    assert all(isinstance(part["image"], Image.Image) for part in content[:2])
+
+
+def test_an_image_that_a_tool_returns_is_refused(made):
+    from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+    from trinity_compat.explorer.agents import trajectory
+
+    output = AgentLoopOutput(
+        prompt_ids=[1],
+        response_ids=[2],
+        response_mask=[1],
+        multi_modal_data={"images": [object(), object()]},
+        metrics=AgentLoopMetrics(),
+    )
+    with pytest.raises(
+        ValueError, match="2 images, 1 of them the prompt's: those of tools cannot be trained"
+    ):
+        trajectory(output, 1)
+
+
+def test_images_for_a_model_without_a_processor_are_refused(made):
+    with pytest.raises(UserError, match="row 0 of the data has images, and veRL knows no processor"):
+        train_stream(made.config, made.tokenizer, None).task(0)
+
+
+def test_the_engine_never_samples_a_placeholder(made, monkeypatch):
+    from trinity_compat.explorer import rollout
+
+    monkeypatch.setattr(rollout, "arguments_for", lambda *_, **__: {})
+    engine = rollout.make_engine(made.config, made, "cpu", 0)
+    assert set(engine._config.banned) == {made.processor.image_token_id, made.processor.video_token_id}
+
+
+class Noted:
+    """Stands for vLLM's engine: remembers which of its methods were called."""
+
+    def __init__(self, asynchronous):
+        self.asynchronous, self.calls = asynchronous, []
+
+    def __getattr__(self, name):
+        def called(*_, **__):
+            self.calls.append(name)
+            return later() if self.asynchronous else []
+
+        async def later():
+            return []
+
+        return called
+
+
+@pytest.mark.parametrize("kind", [InProcessEngine, AsyncEngine])
+def test_new_weights_make_the_engine_look_at_an_image_again(kind):
+    engine = kind(EngineConfig(arguments={}, vocabulary=1))
+    engine._engine = Noted(kind is AsyncEngine)
+    asyncio.run(engine.load(WeightFile("", "", 0)))
+    assert "reset_encoder_cache" in engine._engine.calls
+    assert engine._engine.calls.index("reset_prefix_cache") > engine._engine.calls.index("collective_rpc")
