@@ -11,8 +11,6 @@ from trinity_compat.workflows.scoring import compute_score
 from trinity_compat.workflows.table import make_reward
 from trinity_compat.workflows.tasksets import Taskset
 
-pytest.importorskip("math_verify")
-pytest.importorskip("word2number")
 RECORDED = json.loads((Path(__file__).parent / "answers.json").read_text())
 
 

@@ -30,8 +30,8 @@ def kept(value: Any) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """A copy of a task with images and bytes where ``kept`` found them. Each image is opened once; one that is
-    open is shared with the copy."""
+    """A copy of a task with images and bytes where ``kept`` found them. Each image is opened once; one that
+    is open is shared with the copy."""
     return _opened(value, {})
 
 

@@ -78,7 +78,8 @@ def check(reading: TrinityReader) -> None:
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
             _check_selector(place, section)
-            if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:  # others: runtime/plan/workflows.py
+            # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
+            if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:
                 _check_names(place, section)
                 _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]))
             _check_length(place, section, reading)

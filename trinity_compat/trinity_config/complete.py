@@ -336,7 +336,8 @@ def _tasksets(one: Completed, said: Mapping[str, object]) -> None:
         for name in _SAMPLING:
             one.put_if_none(f"{path}.rollout_args.{name}", f"model.{name}")
         one.put_if_none(f"{path}.rollout_args.max_tokens", "model.max_response_tokens")
-    for name in _SAMPLING[:3] if one.at(TASKSETS) else ():  # the way back samples training answers by the model's section
+    # The way back samples training answers by the model's section.
+    for name in _SAMPLING[:3] if one.at(TASKSETS) else ():
         one.put_if_none(f"{TASKSETS}.0.rollout_args.{name}", f"model.{name}")
         own = one.at(f"{TASKSETS}.0.rollout_args.{name}")
         if own is not None:
