@@ -1,4 +1,4 @@
-"""What tests with images run in: torchvision and qwen-vl-utils, which the other tests' processes must not see."""
+"""What tests with images run in: torchvision and qwen-vl-utils, which no other test's process must see."""
 
 import os
 import subprocess
