@@ -68,6 +68,9 @@ class Executor:
             answers.append(answer)
         return answers
 
+    async def reset_encoder_cache(self):
+        self.done.append("forget images")
+
     async def pause_generation(self, mode, clear_cache):
         self.done.append("pause")
 

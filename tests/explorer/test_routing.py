@@ -110,7 +110,7 @@ def worker(engine, *, partial=True):
     made._model, made._engine = SimpleNamespace(processor=None), engine
     made._asked, made._runs = Asked(engine, partial=partial), {}
     made._count = made._version = made._ended = 0
-    made._prompt = lambda messages: [1] if messages else truncate([1, 2], 1, "error")
+    made._prompt = lambda task: [1] if task["raw_prompt"] else truncate([1, 2], 1, "error")
     return made
 
 

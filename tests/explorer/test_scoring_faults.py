@@ -105,7 +105,7 @@ def test_a_fault_that_passes_is_tried_again(toy, tmp_path):
         if os.path.exists({str(seen)!r}): return 0.25
         open({str(seen)!r}, 'w').close(); os._exit(3)"""
     limits = ScoringSpec(timeout_s=5.0, on_hang="retry")
-    _, bad = score(toy, [GOOD, BAD], *faulty(tmp_path, fault), limits=limits)
+    (bad,) = score(toy, [BAD], *faulty(tmp_path, fault), limits=limits)
     assert (bad.reward, bad.failure, bad.retries) == (0.25, "", 1)
     assert of_failures(bad) == {"reward/retries": 1.0}
 

@@ -84,7 +84,7 @@ def test_a_local_ray_job_submission_is_caught(run):
     ("line", "said"),
     [
         ("python3 -m recipe.prime.main_prime a=1", "this recipe trains its reward model as it goes"),
-        ("python3 -m verl.experimental.fully_async_policy.fully_async_main a=1", "decoupled already"),
+        ("python3 -m recipe.prime.main_prime a=1", "trains its reward model as it goes"),
         ("python3 main_ppo.py a=1", "by its place it is not veRL's own"),
         ("env -i /usr/bin/python3 -m verl.trainer.main_ppo a=1", "would train stock veRL"),
         (f"ray job submit --address=http://192.0.2.1:8265 -- {LAUNCH}", "install trinity-compat[run]"),

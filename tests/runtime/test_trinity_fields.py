@@ -275,7 +275,7 @@ def sample_of(pattern):
 
 
 ELSEWHERE = {
-    "another workflow": ({"default_workflow_type": "math_workflow"}, "default_workflow_type=math_workflow"),
+    "another workflow": ({"default_workflow_type": "math_workflow"}, "eval_tasksets.0 names no workflow"),
     "another reward": ({"default_reward_fn_type": "math_reward"}, "default_reward_fn_type=math_reward"),
     "an argument of another workflow": ({"workflow_args": {"max_env_steps": 3}}, "max_env_steps"),
     "a selector that learns": ({"data_selector": {"selector_type": "difficulty_based"}}, "difficulty_based"),

@@ -9,7 +9,7 @@ from trinity_compat.trinity_config.defaults import algorithm_defaults, with_defa
 from trinity_compat.trinity_config.schema import schema
 
 # docs/algorithms.md says why.
-OURS = {("raft", "advantage_fn")}
+OURS = {(name, "advantage_fn") for name in ("raft", "sft", "cpt", "dpo")}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -61,7 +61,8 @@ def read_call(folder: Path) -> ScriptCall:
     """What ``folder_of`` wrote."""
     data = json.loads((folder / _CALL).read_text())
     given = data["options"]
-    options = RunOptions(**{**given, "profiles": tuple(given["profiles"]), "sets": tuple(given["sets"])})
+    lists = {name: tuple(given[name]) for name in ("profiles", "sets", "plugin_dirs")}
+    options = RunOptions(**{**given, **lists})
     return ScriptCall(**{**data, "arguments": tuple(data["arguments"]), "options": options})
 
 
