@@ -62,6 +62,7 @@ _WITH_DEFAULT = re.compile(r"\$\{oc\.env:(\w+),[^{}]+\}")  # the default may be 
 _PREFIX = "TRINITY_COMPAT_SECRET_"  # of the variables that hand a run's secrets to its processes
 _NAME = re.compile(r"([A-Za-z][\w-]*)[\"']?\s*[:=]\s*[\"']?")
 _VALUE = re.compile(r"[^\s,}\"'&]*")
+_MEASURED = re.compile(r"[-+]?\d+\.\d+(e[-+]?\d+)?")  # veRL's rollout_corr/chi2_token:0.17
 _WHOLE = re.compile(r"[-+~]*(?:(?:env|set)=)?(?:[\w-]+\.)*([A-Za-z][\w-]*)=(?=.)", re.S)
 _HIDDEN = "***"
 
@@ -162,7 +163,9 @@ def _without_values(word: str) -> Iterator[str]:
     done = 0
     for match in _NAME.finditer(word):
         value = _VALUE.match(word, match.end())
-        if match.start() >= done and value and value[0] and _is_secret_option(match[1]):
+        if value is None or not value[0] or _MEASURED.fullmatch(value[0]):
+            continue
+        if match.start() >= done and _is_secret_option(match[1]):
             yield word[done : match.end()] + _HIDDEN
             done = value.end()
     yield word[done:]

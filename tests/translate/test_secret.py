@@ -83,6 +83,7 @@ def test_a_command_line_is_shown_without_its_secrets(words, shown):
         "MAX_TOKENS=3",
         "a=https://host:8000/x",
         "trainer.logger=['console']",
+        "step:3 - rollout_corr/chi2_token:0.17 - x:1",
     ],
 )
 def test_what_is_none_is_shown_as_it_is(word):
