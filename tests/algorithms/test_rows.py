@@ -85,11 +85,53 @@ def test_a_row_that_is_too_long_is_cut_where_that_is_asked_for(truncation, kept,
         ("sft", TOLD, MESSAGES, {"max_length": 10, "truncation": "right"}, "row 7 holds no token to learn"),
         ("cpt", {"prompt_type": "plaintext", "prompt_key": "a"}, {"a": "x"}, {}, "row 7 holds no token"),
         ("sft", TOLD, {"messages": "{no json"}, {}, "rows.parquet: row 7 "),
+        ("sft", TOLD, {"messages": []}, {}, "row 7 "),
+        ("sft", TOLD, {"messages": [{"content": "x"}]}, {}, "row 7 "),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(schema, told, row, more, message, tokenizer):
     with pytest.raises(UserError, match=message):
         Formatter(spec(schema, told, **more), tokenizer).experiences(row, 7)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told", "row", "more"),
+    [
+        ("cpt", {"prompt_type": "plaintext", "prompt_key": "a"}, {"a": "sort 4321"}, {"max_length": 3}),
+        ("sft", TOLD, MESSAGES, {"max_length": 5}),
+        (
+            "sft",
+            {**TOLD, "enable_concatenated_multi_turn": True},
+            {"messages": [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "hi"}]},
+            {},
+        ),
+    ],
+)  # fmt: skip
+def test_there_is_a_prompt_whatever_is_cut(schema, told, row, more, tokenizer):
+    """veRL's packing refuses a prompt without tokens; and what nothing comes before cannot be learnt."""
+    one = Formatter(spec(schema, told, truncation="left", **more), tokenizer).experiences(row, 0)[0]
+    assert len(one.prompt_ids) >= 1 and one.response_mask.any()
+    assert len(one.response_mask) == len(one.response_ids) == len(one.logprobs)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ('{"a": 1}\n{"a": 2, "b": "x"}\n', [{"a": 1, "b": None}, {"a": 2, "b": "x"}]),
+        ('[{"b": "x"}, {"a": 2}]', [{"b": "x", "a": None}, {"b": None, "a": 2}]),
+        ('{"a": "one\u2028line"}\n', [{"a": "one\u2028line"}]),
+    ],
+)
+def test_rows_of_json_have_all_their_columns_and_texts(tmp_path, text, rows):
+    (tmp_path / "rows.jsonl").write_text(text, encoding="utf-8")
+    found = open_rows(RowsSpec("sft", (str(tmp_path / "rows.jsonl"),)))
+    assert [found[number] for number in range(len(found))] == rows
+
+
+def test_json_that_holds_no_rows_is_refused(tmp_path):
+    (tmp_path / "rows.json").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"rows.json cannot be read as json: a row is not an object"):
+        open_rows(RowsSpec("sft", (str(tmp_path / "rows.json"),)))
 
 
 # -- the order of rows ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ MOUNTS = """\
 31 30 8:2 / /home/me/local rw,relatime - xfs /dev/sdb1 rw
 32 22 0:41 / /mnt/my\\040bucket rw - fuse.s3fs s3fs rw
 33 22 0:42 / /scratch rw - lustre mds@tcp:/scratch rw
+35 22 0:44 / /mnt/données rw - nfs4 server:/d rw
 34 22 0:43 / /homes rw - ext4 /dev/sdc1 rw
 """
 
@@ -26,6 +27,7 @@ MOUNTS = """\
         ("/homes/jobs", "ext4"),
         ("/mnt/my bucket/jobs", "fuse.s3fs"),
         ("/scratch/jobs", "lustre"),
+        ("/mnt/données/jobs", "nfs4"),
     ],
 )
 def test_the_innermost_mount_tells(folder, kind):

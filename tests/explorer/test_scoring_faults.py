@@ -284,3 +284,22 @@ def _lives(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.parametrize("broken", ["dead", "raises"])
+def test_a_process_that_is_gone_once_it_is_ready_takes_no_answer(toy, tmp_path, monkeypatch, broken):
+    starts = []
+
+    class Flawed(pools.Worker):
+        async def start(self, setup):
+            await super().start(setup)
+            starts.append(self)
+            if len(starts) == 1 and broken == "raises":
+                raise RuntimeError("no more threads")
+            if len(starts) == 1:
+                self.kill()
+
+    monkeypatch.setattr(pools, "Worker", Flawed)
+    scores = score(toy, [GOOD, GOOD], *faulty(tmp_path, "pass"), limits=LIMITS)
+    assert [(each.reward, each.failure) for each in scores] == [(0.5, ""), (0.5, "")]
+    assert len(starts) > 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from trinity_compat.runtime.checks import space
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.spec import RowsSpec, RunSpec, SyncSpec
 
 VERL = {
     "data": {"train_batch_size": 100, "max_prompt_length": 1000, "max_response_length": 3000},
@@ -26,6 +26,12 @@ def saving(model, **trainer):
 def test_the_buffer_holds_every_answer_at_its_longest():
     # 100 steps of 1,000 answers of 1.5 KB, 3,000 tokens of 13 bytes and 1,000 of 9
     assert space.need(SPEC) == space.Need(100 * 1000 * (1500 + 39000 + 9000), 0.0)
+
+
+def test_rows_of_files_are_not_stored_again(tmp_path):
+    of_files = replace(SPEC, rows=RowsSpec("sft", ("a.parquet",)))
+    assert space.need(of_files).buffer == 0.0
+    assert "buffer" not in "".join(space.remarks(of_files, tmp_path))
 
 
 def test_kept_steps_alone_hold_their_tokens():

@@ -30,6 +30,8 @@ def test_nothing_goes_unless_it_is_asked_for(tmp_path):
 
 def test_kept_steps_stay(tmp_path):
     assert unneeded(spec(tmp_path), 9) == Unneeded(6)
+    # Its evaluation is done before the trainer has read it.
+    assert unneeded(spec(tmp_path, keep_steps=0), 9) == Unneeded(8)
 
 
 @pytest.mark.parametrize(("marker", "upto"), [("4", Unneeded(4)), ("8", Unneeded(6)), (None, None)])
@@ -71,8 +73,9 @@ def test_a_database_that_fails_ends_the_dropping_and_nothing_else(tmp_path, caps
 
     made = spec(tmp_path, keep_steps=0)
     buffer = open_buffer(made.database_url)
-    buffer.put_groups([group(1)])
-    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=1), step=1)
+    for step in (1, 2):
+        buffer.put_groups([group(step)])
+        buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
     monkeypatch.setattr("trinity_compat.trainer.dropping.Retention.drop", full)
     with Dropper(made, period_s=0.01) as dropper:
         dropper._thread.join(20)

@@ -10,6 +10,7 @@ from plugin_outcomes import CASES, outcomes
 from recorded_model import ANSWERS, Recorded, make_tokenizer
 
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.explorer import own_time
 from trinity_compat.workflows import plugins
 from trinity_compat.workflows.running import Limits, Workflows
 from trinity_compat.workflows.tasksets import Taskset
@@ -130,3 +131,23 @@ def test_names_are_read_without_running_a_plugin(tmp_path):
         plugins.registered_in([tmp_path])
     with pytest.raises(UserError, match="no such folder"):
         plugins.registered_in([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_the_time_that_a_workflow_waits_for_the_model_can_be_left_out(case):
+    """Those that run in a thread too: explorer/own_time.py finds its clock in the context."""
+    clocks = []
+
+    class Noting(Recorded):
+        async def write(self, prompt_ids, sampling):
+            clocks.append(own_time._current.get())
+            return await super().write(prompt_ids, sampling)
+
+    async def all_of_it():
+        running = Workflows(Noting(), make_tokenizer(), "toy", Limits(512, 64), str(FOLDER))
+        workflow, reward, arguments = case
+        taskset = Taskset("t", "t", "", workflow, reward, reward_fn_args=arguments)
+        await own_time.limited(running.run(taskset, ROW, SAMPLINGS), 60.0)
+
+    asyncio.run(all_of_it())
+    assert clocks and None not in clocks

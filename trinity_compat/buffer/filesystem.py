@@ -4,6 +4,7 @@ network file systems don't give (https://www.sqlite.org/wal.html)."""
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from trinity_compat.errors import UserError
@@ -36,7 +37,7 @@ def kind_of(folder: Path, mounts: str) -> str:
         fields, kinds = before.split(), after.split()
         if len(fields) < 5 or not kinds:
             continue
-        point = Path(fields[4].encode().decode("unicode_escape"))  # a space is \040 there
+        point = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4]))  # a space: \040
         if place.is_relative_to(point) and len(point.parts) >= found[0]:  # of equal ones the last is on top
             found = (len(point.parts), kinds[0])
     return found[1]

@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from trinity_compat.buffer.images import opened
 from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.own_time import waiting_for_engine
@@ -49,12 +50,12 @@ class EngineWriter:
         while True:
             self._count += 1
             request = Request(f"workflow-{self._count}", list(prompt_ids), sampling)
-            try:
-                with waiting_for_engine():
+            with waiting_for_engine():
+                try:
                     (answer,) = await self._asked.submit([request])
                     return await answer
-            except asyncio.CancelledError:  # by a change of weights
-                await self._asked.again()
+                except asyncio.CancelledError:  # by a change of weights
+                    await self._asked.again()
 
 
 class UserWorkflows:
@@ -77,7 +78,7 @@ class UserWorkflows:
         async with asyncio.timeout(LIMIT_S):
             runs = await self._workflows.run(
                 referred(job.task["taskset"], self._tasksets),
-                job.task["raw_task"],
+                opened(job.task["raw_task"]),
                 [{**job.sampling_of(run), **length} for run in range(job.answers)],
                 number=job.task_no,
                 version=version,

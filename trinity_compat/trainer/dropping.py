@@ -63,7 +63,7 @@ def unneeded(spec: RunSpec, last: int) -> Unneeded | None:
     resume would start from. An older checkpoint can be resumed from too: what lacks is made again."""
     if spec.keep_steps is None:
         return None
-    upto = last - spec.keep_steps
+    upto = last - max(1, spec.keep_steps)  # the last step's evaluation may not have been read
     if int(value_at(spec.verl, "trainer.save_freq") or 0) > 0:
         upto = min(upto, marked_step(Path(spec.job_dir)))
     if value_at(spec.verl, "trainer.resume_mode") == "resume_path":

@@ -199,9 +199,13 @@ class ScoringPool:
             except asyncio.CancelledError:
                 worker.kill()
                 raise
+            except Exception as error:  # else whoever waits for a process would wait for ever
+                why = f"{type(error).__name__}: {error}"
             else:
-                self._started(worker)
-                return
+                if not worker.dead:
+                    self._started(worker)
+                    return
+                why = "it ended as soon as it was ready"
             worker.kill()
         self._cannot(why)
 

@@ -42,9 +42,9 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     local = spec.database_url.startswith("sqlite")
     total = (found.buffer if local else 0.0) + (found.checkpoints or 0.0)
     where = "" if local else " in its database"
-    parts = [f"buffer up to {_gb(found.buffer)}{where}"]
+    parts = [f"buffer up to {_gb(found.buffer)}{where}"] if found.buffer else []
     parts += [f"checkpoints about {_gb(found.checkpoints)}"] if found.checkpoints else []
-    yield f"disk      {' + '.join(parts)}; free at {folder}: {_gb(free)}"
+    yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {_gb(free)}"
     if total > free:
         yield (
             f"warning: the run may need {_gb(total)} and {_gb(free)} are free:"
@@ -54,6 +54,8 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
 
 
 def _buffer(spec: RunSpec, steps: int) -> float:
+    if spec.rows:
+        return 0.0
     data, rollout = spec.verl["data"], spec.verl["actor_rollout_ref"]["rollout"]
     tokens = _PER_TOKEN * int(data["max_response_length"])
     each = _PER_ANSWER + tokens + _PER_PROMPT_TOKEN * int(data["max_prompt_length"])

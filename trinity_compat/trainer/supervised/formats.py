@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from jinja2 import TemplateError
 
 from trinity_compat.buffer.model import Experience
 from trinity_compat.errors import UserError
@@ -34,8 +35,9 @@ class Formatter:
         try:
             made = self._make(row)
         except KeyError as error:
-            raise self._wrong(number, f"has no column {error}; it has {', '.join(row)}") from error
-        except (TypeError, ValueError) as error:
+            what = "key" if error.args[0] in ("role", "content") else "column"
+            raise self._wrong(number, f"has no {what} {error}; it has {', '.join(row)}") from error
+        except (TypeError, ValueError, IndexError, TemplateError) as error:
             raise self._wrong(number, str(error)) from error
         return tuple(self._experience(run, number, *parts) for run, parts in enumerate(made))
 
@@ -46,8 +48,8 @@ class Formatter:
         self, run: int, number: int, prompt: Tokens, response: Tokens, mask: Sequence[int]
     ) -> Experience:
         kept, start = self._cut(number, [*prompt, *response])
-        split = max(len(prompt) - start, 0)
-        counted = list(mask)[max(start - len(prompt), 0) :][: len(kept) - split]
+        split = max(len(prompt) - start, 1)  # what nothing comes before cannot be learnt
+        counted = list(mask)[max(start + split - len(prompt), 0) :][: len(kept) - split]
         if split >= len(kept) or not any(counted):
             raise self._wrong(number, "holds no token to learn")
         return Experience(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -85,11 +86,21 @@ class SupervisedTrainer(TrinityRayPPOTrainer):
             batch = to_dataproto(experiences, self.widths(experiences))
             tokens_of_rows = batch.batch["attention_mask"].sum(-1).tolist()
             batch.meta_info = {"temperature": 1.0, "images_seqlens": [], "global_token_num": tokens_of_rows}
+            batch.meta_info |= self._of_micro_batches(len(batch))
             answered, _ = super()._compute_old_log_prob(batch)
             mask = batch.batch["response_mask"]
             lost -= float((answered.batch["old_log_probs"] * mask).sum())
             tokens += float(mask.sum())
         return {"val/loss": lost / tokens} if tokens else {}
+
+    def _of_micro_batches(self, rows: int) -> dict[str, object]:
+        """A size that divides what each rank gets, as veRL demands it; the last rows are fewer."""
+        rollout = self.config.actor_rollout_ref.rollout
+        if rollout.log_prob_use_dynamic_bsz:
+            return {}
+        each = rows // self.actor_rollout_wg.world_size
+        size = math.gcd(each, int(rollout.log_prob_micro_batch_size_per_gpu))
+        return {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": size}
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
         """Zeros, which no loss of rows reads: a forward pass less."""
