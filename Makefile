@@ -1,4 +1,4 @@
-.PHONY: install demo screenshots test lint bench parity chaos starts mutate clean
+.PHONY: install demo screenshots test nightly lint bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -27,10 +27,15 @@ lint: install
 
 # First what is light; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by file. On both cores.
 HEAVY := runtime or upstream or postgres
+EACH_TIME := not chaos and not nightly
 
 test: lint
-	pytest -n 2 -m "not ($(HEAVY)) and not chaos" $(PYTEST_ARGS)
-	pytest -n 2 --dist loadfile -m "($(HEAVY)) and not chaos" $(PYTEST_ARGS)
+	pytest -n 2 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	pytest -n 2 --dist loadfile -m "($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+
+# Whole runs that CI has no time for.
+nightly: install
+	pytest -m nightly $(PYTEST_ARGS)
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
