@@ -252,7 +252,6 @@ def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(patt
 def sample_of(pattern):
     """(path, a value that is not the default) of a refused pattern."""
     special = {
-        "stages.*": ("stages", [{"stage_name": "a"}]),
         "data_processor.task_pipeline.*": ("data_processor.task_pipeline", {"num_process": 2}),
         "data_processor.experience_pipeline.operators.*": (
             "data_processor.experience_pipeline.operators",
