@@ -25,8 +25,9 @@ def command(job: Path, watch: bool | None) -> None:
     if states := stages.read(job):
         for line in stages.lines(job, states):
             click.echo(line)
-        at_work = stages.current(states)
-        job = job / at_work.name if at_work else job
+        if (at_work := stages.at_work(job, states)) is None:
+            return
+        job = at_work.root
     found, snapshot = status.read_job(job)
     if watch or (watch is None and sys.stdout.isatty() and status.is_live(snapshot.participants)):
         click.echo(f"job        {found.root}")

@@ -47,10 +47,10 @@ def write(root: Path, states: Sequence[StageState]) -> None:
     write_text(root / FILE, json.dumps({"stages": [asdict(each) for each in states]}, indent=1) + "\n")
 
 
-def current(states: Sequence[StageState]) -> StageState | None:
-    """The stage at work, else the last one that is done; None before the first began."""
-    begun = [each for each in states if each.state != "waiting"]
-    return begun[-1] if begun else None
+def at_work(root: Path, states: Sequence[StageState]) -> JobDir | None:
+    """The job of the stage at work, or of the last one; None before it has written anything."""
+    begun = [JobDir(root / each.name) for each in states if each.state != "waiting"]
+    return begun[-1] if begun and begun[-1].spec_path.exists() else None
 
 
 def lines(root: Path, states: Sequence[StageState]) -> Iterator[str]:

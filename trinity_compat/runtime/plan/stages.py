@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from trinity_compat.trinity_config.stages import Stage, stages_of
 
 _MODEL = "model.model_path"
 _SETS_MODEL = (f"{_MODEL}=", "actor_rollout_ref.model.path=")
+_OF_ONE = re.compile(r"stages\.\d+\.")
 _TRAINING = ("both", "train", "colocate")
 
 
@@ -66,9 +68,15 @@ def parts(source: Source, options: RunOptions, cwd: Path) -> list[Part]:
     target = options.target or release_of(source.config)
     found = []
     for stage in stages:
-        own = replace(options, job=str(root / stage.name), target=target)
+        own = replace(options, job=str(root / stage.name), target=target, sets=_sets(options.sets, stage))
         found.append(Part(stage, _source(source, stage, len(stages)), own, len(stages)))
     return found
+
+
+def _sets(sets: Sequence[str], stage: Stage) -> tuple[str, ...]:
+    """Those of every stage, and ``stages.N.PATH=VALUE`` of this one."""
+    own = f"stages.{stage.number}."
+    return tuple(text.removeprefix(own) for text in sets if text.startswith(own) or not _OF_ONE.match(text))
 
 
 def _refuse(options: RunOptions, stages: Sequence[Stage]) -> None:
@@ -83,6 +91,10 @@ def _refuse(options: RunOptions, stages: Sequence[Stage]) -> None:
             "--database names one database, and each stage has one of its own",
             hint="write buffer.trainer_input.experience_buffer.path in each stage",
         )
+    known = tuple(f"stages.{stage.number}." for stage in stages)
+    for text in options.sets:
+        if text.startswith("stages.") and not text.startswith(known):
+            raise UserError(f"--set {text}: the file has the stages 0 to {len(stages) - 1}")
     for stage in stages:
         mode = stage.config.get("mode", "both")
         if mode not in _TRAINING:
