@@ -77,7 +77,8 @@ def check(reading: TrinityReader) -> None:
         tasksets = reading.get(kind) or []
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
-            _check_selector(place, section)
+            if kind == TASKSETS:
+                _check_selector(place, section)
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
             if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:
                 _check_names(place, section)
@@ -174,6 +175,7 @@ def _scoring(reading: TrinityReader) -> Told:
 def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, object]:
     section = TrinityReader(taskset)
     selector = "data_selector" if section.get("data_selector") else "task_selector"
+    drawn = {} if place.startswith(EVAL_TASKSETS) else {"selector": _selector(section, selector)}
     return {
         "place": place,
         "name": section.get("name") or name,
@@ -182,10 +184,15 @@ def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, 
         "split": section.get("split", "train"),
         "subset_name": section.get("subset_name"),
         "format": {key: section.get(f"format.{key}") for key in _FORMAT},
-        "selector": {
-            "type": section.get(f"{selector}.selector_type", "sequential"),
-            "seed": section.get(f"{selector}.seed", 42),
-        },
+        **drawn,
+    }
+
+
+def _selector(section: TrinityReader, path: str) -> dict[str, object]:
+    """In which order training draws the rows; an evaluation asks each of them."""
+    return {
+        "type": section.get(f"{path}.selector_type", "sequential"),
+        "seed": section.get(f"{path}.seed", 42),
     }
 
 

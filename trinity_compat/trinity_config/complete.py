@@ -83,6 +83,7 @@ def completed(config: Mapping[str, object], target: str) -> Completed:
         _rows,
         _tasksets,
         _trainer,
+        _clipping,
         _group,
         _old_log_probs,
     ):
@@ -367,6 +368,19 @@ def _trainer(one: Completed, said: Mapping[str, object]) -> None:
     size = one.at(f"trainer.{name}")
     split = size if isinstance(size, int) and size > 0 else 1
     one.put("trainer.max_token_len_per_gpu", ceil(2 * one.number("model.max_model_len") / split))
+
+
+def _clipping(one: Completed, said: Mapping[str, object]) -> None:
+    """0.6.0 trains on veRL 0.8, whose engines clip by the optimizer's own field; 0.4.1 by the trainer's."""
+    path, older = "algorithm.optimizer.clip_grad", "trainer.grad_clip"
+    if one.target == TRINITY_OLD:
+        return
+    given, taken = one.at(older), one.at(path)
+    one.put(older, taken, path)
+    if value_at(said, older) is not None and given != taken:
+        one.notes.append(
+            f"{older}={given}: gradients are clipped by {path}={taken}, as trinity-rft itself does"
+        )
 
 
 def _group(one: Completed, said: Mapping[str, object]) -> None:
