@@ -68,8 +68,9 @@ def joined(parts: Sequence[datasets.Dataset], names: Sequence[str]) -> datasets.
         if odd is None:
             continue
         if column in _OF_VERL:
+            first = holding[0]
             raise UserError(
-                f"the column {column!r} of {names[holding[0]]} is {parts[holding[0]].features[column]}, that of"
+                f"the column {column!r} of {names[first]} is {parts[first].features[column]}, that of"
                 f" {names[odd]} {parts[odd].features[column]}",
                 hint="write both in one type, or train on one of them",
             )
