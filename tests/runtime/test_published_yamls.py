@@ -1,8 +1,8 @@
-"""The published guide's own files train: a tiny model and tiny data in place of the paths, nothing else changed.
+"""The published guide's own files train: a tiny model and data in place of the paths, nothing else changed.
 
-``published/`` holds what the guides print, without their comments: ppo.yaml and grpo.yaml (align_with_verl), and the
-stages of the configuration guide, which stand on grpo.yaml here. Their epochs are 15; a run ends after two steps, as
-``buffer.total_steps`` is left open there, but for the first stage, whose hundred steps the file says.
+``published/`` holds what the guides print, without their comments: ppo.yaml and grpo.yaml (align_with_verl), and
+the stages of the configuration guide, which stand on grpo.yaml here. Their epochs are 15; a run ends after two
+steps, as ``buffer.total_steps`` is left open there, but for the first stage, whose hundred steps the file says.
 """
 
 import json
@@ -56,7 +56,7 @@ def write_models(folder):
         **sizes,
         **special,
     )
-    made = {name: model for name in MODELS} | {REWARD_MODEL: Qwen2ForSequenceClassification(judge).float()}
+    made = dict.fromkeys(MODELS, model) | {REWARD_MODEL: Qwen2ForSequenceClassification(judge).float()}
     for name, each in made.items():
         each.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
