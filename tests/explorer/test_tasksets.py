@@ -1,6 +1,7 @@
 """Trinity's tasksets: what is read of a folder, in veRL's columns, in Trinity's order."""
 
 import json
+import sqlite3
 
 import pyarrow
 import pyarrow.parquet
@@ -174,3 +175,23 @@ def test_the_streams_of_a_run_read_the_tasksets_that_its_configuration_names(fol
     asked = [train.task(number)["raw_prompt"][0]["content"] for number in range(4)]
     assert sorted(asked) == ["test 0 + 1", "train 0 + 1", "train 1 + 1", "train 2 + 1"]
     assert evaluation.row(0)["reward_model"]["ground_truth"] == "1"
+
+
+@pytest.mark.parametrize("as_url", [True, False])
+def test_a_table_of_tasks_is_read_in_the_order_of_its_ids(tmp_path, as_url):
+    """As trinity-rft writes it: TaskModel in its buffer/schema/sql_schema.py."""
+    file = tmp_path / "tasks.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table sums (id integer primary key, raw_task json)")
+        rows = [(2, {"question": "1 + 2", "answer": "3"}), (1, {"question": "1 + 1", "answer": "2"})]
+        connection.executemany(
+            "insert into sums values (?, ?)", [(key, json.dumps(row)) for key, row in rows]
+        )
+    path = f"sqlite:///{file}" if as_url else file
+    found = rows_of(path, storage_type="sql")
+    assert [row["prompt"][0]["content"] for row in found] == ["1 + 1", "1 + 2"]
+    assert [row["reward_model"]["ground_truth"] for row in found] == ["2", "3"]
+    with pytest.raises(UserError, match=r"tasksets\.0\.path=.*no table 'products'"):
+        rows_of(path, storage_type="sql", name="products")
+    with pytest.raises(UserError, match="cannot be read"):
+        rows_of("postgres://h/d", storage_type="sql")

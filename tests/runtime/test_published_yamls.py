@@ -1,8 +1,8 @@
 """The published guide's own files train: a tiny model and data in place of the paths, nothing else changed.
 
 ``published/`` holds what the guides print, without their comments: ppo.yaml and grpo.yaml (align_with_verl),
-and the stages of the configuration guide, which stand on grpo.yaml here. Their epochs are 15; a run ends after
-two steps, as ``buffer.total_steps`` is left open there, but for the first stage, which says a hundred itself.
+and the stages of the configuration guide, which stand on grpo.yaml here. Their epochs are 15; a run ends
+after two steps, as ``buffer.total_steps`` is left open there; the first stage says a hundred itself.
 """
 
 import json
@@ -24,8 +24,8 @@ LOCAL = {"deepseek-ai/deepseek-llm-7b-chat": "${oc.env:HOME}/models/deepseek-llm
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """The folders that the files name, below a home of their own: a model that answers ``say 3`` by ``####`` and
-    any digit, and a reward model of random weights."""
+    """The folders that the files name, below a home of their own: a model that answers ``say 3`` by ``####``
+    and any digit, and a reward model of random weights."""
     folder = tmp_path_factory.mktemp("home")
     write_models(folder / "models")
     for name in ("gsm8k", "math"):

@@ -70,6 +70,7 @@ OF_A_TASKSET = {
     "path": ("/d/b", {}),
     "split": ("other", {}),
     "subset_name": ("main", {}),
+    "storage_type": ("sql", {}),
     "workflow_args.with_think": (True, ASKED),
     "reward_fn_args.answer_parser": ("x", ASKED),
     "format.prompt_key": ("question", {}),
@@ -266,6 +267,7 @@ READ |= {f"{ROWS}.{field}": row for field, row in OF_ROWS.items()}
 
 # Fields that are read, and why no plan of a training run shows it.
 SEEN_ELSEWHERE = {
+    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "explorer.bench_on_latest_checkpoint": "a bench's plan: tests/runtime/test_bench_plan.py",
     "*.rollout_args.max_tokens": "another value than the model's is refused, below",
 }
@@ -379,6 +381,7 @@ def sample_of(pattern):
 
 
 ELSEWHERE = {
+    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "another workflow": ({"default_workflow_type": "math_workflow"}, "eval_tasksets.0 names no workflow"),
     "another reward": ({"default_reward_fn_type": "math_reward"}, "default_reward_fn_type=math_reward"),
     "an argument of another workflow": ({"workflow_args": {"max_env_steps": 3}}, "max_env_steps"),
@@ -396,7 +399,7 @@ def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(cas
     assert error.value.where.line > 0
 
 
-@pytest.mark.parametrize("path", ["", "sqlite:///b.db", "postgresql+psycopg://db/run"])
+@pytest.mark.parametrize("path", ["", "sqlite:///b.db", "/d/backup.jsonl", "postgresql+psycopg://db/run"])
 @pytest.mark.parametrize("kind", ["queue", "sql", "file"])
 def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(kind, path, tmp_path):
     """Its behaviour is held by tests/buffer, on SQLite and PostgreSQL alike."""
@@ -415,8 +418,14 @@ def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(k
     assert len([note for note in made.notes if f"storage_type={kind}: the run's" in note]) == (
         kind != "queue"
     )
-    told = [note for note in made.notes if "the run's database is" in note]
-    assert len(told) == path.startswith("sqlite")
+    told = [note for note in made.notes if f"path={path}:" in note]
+    assert len(told) == path.startswith(("sqlite", "/"))
+
+
+def test_a_mode_that_there_is_not_is_refused_with_its_line(tmp_path):
+    with pytest.raises(UserError, match="mode=serve: it may be both, train") as error:
+        plan_of(tmp_path, {**BASE, "mode": "serve"})
+    assert error.value.where.line > 0 and "vllm serve" in error.value.hint
 
 
 @pytest.mark.parametrize("kind", ["queue", "sql"])

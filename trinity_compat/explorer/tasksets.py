@@ -18,6 +18,7 @@ import numpy as np
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.task_tables import table_rows
 
 # Columns that veRL's dataset, agent loops or rewards take by name.
 _OF_VERL = frozenset(
@@ -54,6 +55,8 @@ class Tasksets(RLHFDataset):
 
 def load_rows(taskset: Mapping[str, Any]) -> datasets.Dataset:
     """The rows as they lie there. Raises UserError where HF ``datasets`` cannot read them."""
+    if taskset.get("storage_type") == "sql":
+        return table_rows(str(taskset["path"]), str(taskset["name"]), str(taskset["place"]))
     if files := taskset.get("files"):
         return joined([_load({**taskset, "path": file}) for file in files], [str(file) for file in files])
     return _load(taskset)

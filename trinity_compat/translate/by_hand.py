@@ -77,6 +77,7 @@ def check(reading: TrinityReader) -> None:
         tasksets = reading.get(kind) or []
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
+            _check_storage(place, section)
             if kind == TASKSETS:
                 _check_selector(place, section)
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
@@ -101,6 +102,15 @@ def _check_names(place: str, section: TrinityReader) -> None:
                 f"{place}.workflow_args.{name}: {WORKFLOW} takes none of that name",
                 hint=f"it takes {', '.join(_WORKFLOW_ARGUMENTS)}",
             )
+
+
+def _check_storage(place: str, section: TrinityReader) -> None:
+    kind = section.get("storage_type", "file")
+    if kind not in ("file", "sql"):
+        raise UserError(
+            f"{place}.storage_type={kind}: tasks are read from files or a table, and again in each epoch",
+            hint="write file or sql",
+        )
 
 
 def _check_selector(place: str, section: TrinityReader) -> None:
@@ -142,7 +152,8 @@ def _tasksets(reading: TrinityReader) -> Told:
         found = reading.get(path) or []
         names = [f"{kind}/{number}" for number in range(len(found))]
         for number, (name, taskset) in enumerate(zip(names, found, strict=True)):
-            known[name] = _taskset(taskset, f"{path}.{number}", f"{kind}_taskset_{number}")
+            called = f"{'eval_' if kind == 'eval' else ''}taskset_{number}"
+            known[name] = _taskset(taskset, f"{path}.{number}", called)
         yield key, names
     yield TASKSETS_KEY, known
     yield "data.custom_cls.path", READER
@@ -180,6 +191,7 @@ def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, 
         "place": place,
         "name": section.get("name") or name,
         "path": section.get("path"),
+        "storage_type": section.get("storage_type", "file"),
         "files": section.get("workflow_args.files"),
         "split": section.get("split", "train"),
         "subset_name": section.get("subset_name"),

@@ -53,6 +53,8 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
 def _line_of(message: str, source: Source) -> int:
     """Of the first field that a message names; 0 where it names none of the file's."""
     lines = _lines(source)
+    if (head := message.partition("=")[0]) in lines:
+        return lines[head]
     for path in _PATH.findall(message):
         for known in (path, *sections_above(path)):
             for place in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
