@@ -1,7 +1,7 @@
 """Tasksets of ``storage_type: sql``: the rows of a table that trinity-rft writes its tasks to.
 
-Source: ``TaskModel`` in buffer/schema/sql_schema.py of trinity-rft 0.6.0: the table has the taskset's name, an
-``id`` and the row itself as JSON in ``raw_task``; rows come in the order of their ids.
+Source: ``TaskModel`` in buffer/schema/sql_schema.py of trinity-rft 0.6.0: the table has the taskset's name,
+an ``id`` and the row itself as JSON in ``raw_task``; rows come in the order of their ids.
 """
 
 from __future__ import annotations
