@@ -413,7 +413,7 @@ def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(k
     assert made.spec.database_url == (path if path.startswith("postgresql") else own)
     assert (made.spec.replay.cooldown_s, made.spec.replay.max_uses > 1) == (5.0, True)
     (line,) = [note for note in made.notes if ".capacity=" in note]
-    assert "x.yaml:" in line and "without a capacity" in line
+    assert "x.yaml:" in line and "has no capacity" in line
     # A queue is trinity-rft's default.
     assert len([note for note in made.notes if f"storage_type={kind}: the run's" in note]) == (
         kind != "queue"
