@@ -423,7 +423,7 @@ def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(k
 
 
 def test_a_mode_that_there_is_not_is_refused_with_its_line(tmp_path):
-    with pytest.raises(UserError, match="mode=serve: it may be both, train") as error:
+    with pytest.raises(UserError, match="mode: serve is not among both, train") as error:
         plan_of(tmp_path, {**BASE, "mode": "serve"})
     assert error.value.where.line > 0 and "vllm serve" in error.value.hint
 

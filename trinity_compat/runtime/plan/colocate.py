@@ -23,7 +23,7 @@ def mode_of(config: Tree, device: str) -> Mode:
         if mode == named:
             return "both" if mode == "colocate" and device == "cpu" else mode
     raise UserError(
-        f"mode={named}: it may be {', '.join(get_args(Mode))}",
+        f"mode: {named} is not among {', '.join(get_args(Mode))}",
         hint="`trinity-compat checkpoint to-hf JOB` writes a model that `vllm serve` takes"
         if named == "serve"
         else None,

@@ -53,7 +53,7 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
 def _line_of(message: str, source: Source) -> int:
     """Of the first field that a message names; 0 where it names none of the file's."""
     lines = _lines(source)
-    if (head := message.partition("=")[0]) in lines:
+    if (head := re.split("[=:]", message, maxsplit=1)[0]) in lines:
         return lines[head]
     for path in _PATH.findall(message):
         for known in (path, *sections_above(path)):
