@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trinity_compat.runtime.job.export import to_hf
+
 PUBLISHED = Path(__file__).parent / "published"
 MODELS = ("Qwen2-7B-Instruct", "deepseek-llm-7b-chat")
 REWARD_MODEL = "FsfairX-LLaMA3-RM-v0.1"
@@ -164,8 +166,8 @@ def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_pa
     rewards = [reward for (reward,) in rows(job, "select distinct reward from experiences")]
     assert len(rewards) > 10  # a model's, not a rule's 0 and 1
     assert all(value > 0 for value in metrics(job, "critic/vf_loss").values())
-    left = weights(job / "global_step_2" / "actor" / "huggingface")
-    assert differ(left, weights(home / "models" / "Qwen2-7B-Instruct"))
+    left = to_hf(job, step=2, out=tmp_path / "hf")
+    assert differ(weights(left), weights(home / "models" / "Qwen2-7B-Instruct"))
 
 
 @pytest.mark.runtime
@@ -177,7 +179,7 @@ def test_the_guide_s_stages_train_and_the_second_begins_where_the_first_ended(ho
     warm, rft = job / "sft_warmup", job / "rft"
     losses = metrics(warm, "train/loss")
     assert sorted(losses) == list(range(1, 101)) and losses[100] < losses[1]
-    left = warm / "global_step_100" / "actor" / "huggingface"
+    left = warm / "global_step_100" / "hf"  # merged: with an interval of its own veRL writes shards alone
     assert f"stage rft begins with the model {left}" in told
     assert rows(rft, "select trainer_step, count(*) from ledger group by 1") == [(1, 2048), (2, 2048)]
     before = metrics(rft, "val-core/openai/gsm8k/reward/mean@1")[0]
