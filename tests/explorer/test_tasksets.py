@@ -1,6 +1,7 @@
 """Trinity's tasksets: what is read of a folder, in veRL's columns, in Trinity's order."""
 
 import json
+import sqlite3
 
 import pyarrow
 import pyarrow.parquet
@@ -9,7 +10,7 @@ from omegaconf import OmegaConf
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.tasks import eval_stream, train_stream
-from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, load_rows
+from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, joined, load_rows
 
 FORMAT = {
     "prompt_key": "question",
@@ -55,6 +56,27 @@ def test_a_file_is_read_by_its_suffix(tmp_path, suffix):
     else:
         file.write_text(json.dumps(rows) if suffix == "json" else json.dumps(rows[0]))
     assert rows_of(file)[0]["reward_model"]["ground_truth"] == "2"
+
+
+def test_rows_of_several_tasksets_need_not_have_the_same_columns(tmp_path):
+    """What only one has is null in the others; a column of unlike types that nobody reads is left out."""
+    for name, level in (("a", 3), ("b", "hard")):
+        row = {"question": f"{name}?", "answer": name, "level": level, f"of_{name}": 1}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    parts = [as_verl_rows(load_rows(each), each) for each in map(taskset, sorted(tmp_path.iterdir()))]
+    rows = list(joined(parts, ["a", "b"]))
+    assert [row["prompt"][0]["content"] for row in rows] == ["a?", "b?"]
+    assert [(row["of_a"], row["of_b"]) for row in rows] == [(1, None), (None, 1)]
+    assert "level" not in rows[0]
+
+
+def test_tasksets_whose_chats_cannot_be_one_column_are_told_apart(tmp_path):
+    for name, info in (("a", {"index": 1}), ("b", {"index": "one"})):
+        row = {"question": "?", "answer": name, "extra_info": info}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    files = sorted(map(str, tmp_path.iterdir()))
+    with pytest.raises(UserError, match=r"'extra_info' of .*a\.jsonl is .*int64.*b\.jsonl .*string"):
+        load_rows(taskset("", files=files))
 
 
 def test_a_subset_is_one_of_the_folder_s_configurations(tmp_path):
@@ -153,3 +175,23 @@ def test_the_streams_of_a_run_read_the_tasksets_that_its_configuration_names(fol
     asked = [train.task(number)["raw_prompt"][0]["content"] for number in range(4)]
     assert sorted(asked) == ["test 0 + 1", "train 0 + 1", "train 1 + 1", "train 2 + 1"]
     assert evaluation.row(0)["reward_model"]["ground_truth"] == "1"
+
+
+@pytest.mark.parametrize("as_url", [True, False])
+def test_a_table_of_tasks_is_read_in_the_order_of_its_ids(tmp_path, as_url):
+    """As trinity-rft writes it: TaskModel in its buffer/schema/sql_schema.py."""
+    file = tmp_path / "tasks.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table sums (id integer primary key, raw_task json)")
+        rows = [(2, {"question": "1 + 2", "answer": "3"}), (1, {"question": "1 + 1", "answer": "2"})]
+        connection.executemany(
+            "insert into sums values (?, ?)", [(key, json.dumps(row)) for key, row in rows]
+        )
+    path = f"sqlite:///{file}" if as_url else file
+    found = rows_of(path, storage_type="sql")
+    assert [row["prompt"][0]["content"] for row in found] == ["1 + 1", "1 + 2"]
+    assert [row["reward_model"]["ground_truth"] for row in found] == ["2", "3"]
+    with pytest.raises(UserError, match=r"tasksets\.0\.path=.*no table 'products'"):
+        rows_of(path, storage_type="sql", name="products")
+    with pytest.raises(UserError, match="cannot be read"):
+        rows_of("postgres://h/d", storage_type="sql")

@@ -1,6 +1,8 @@
 """Every field of a Trinity YAML by hand changes something, has no effect for a reason, or is refused."""
 
 import json
+import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -33,12 +35,85 @@ LORA = {"model": {"lora_configs": [{"name": "a"}]}}
 SHUFFLED = {
     "buffer": {"explorer_input": {"taskset": {**TASKSET, "data_selector": {"selector_type": "shuffle"}}}}
 }
+IN_0_4_1 = {"synchronizer": {"sync_style": "dynamic_by_trainer"}}
+OLDER = {
+    "buffer": {"explorer_input": {"taskset": {**TASKSET, "task_selector": {"selector_type": "shuffle"}}}}
+}
 JUDGED = {
     "cluster": {"gpu_per_node": 8},
     "explorer": {"rollout_model": {"engine_num": 2}, "auxiliary_models": [{"model_path": "/reward"}]},
 }
+ROWS = "buffer.trainer_input.experience_buffer"
+REPLAY = f"{ROWS}.replay_buffer"
 ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
 MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
+
+ASKED = {"buffer": {"explorer_input": {"default_workflow_type": "math_workflow"}}}
+REPLAYED = {"buffer": {"trainer_input": {"experience_buffer": {"replay_buffer": {"enable": True}}}}}
+COOLED = merged(
+    REPLAYED,
+    {"buffer": {"trainer_input": {"experience_buffer": {"replay_buffer": {"reuse_cooldown_time": 5}}}}},
+)
+LIMITED = merged(
+    COOLED,
+    {
+        "buffer": {
+            "trainer_input": {
+                "experience_buffer": {"replay_buffer": {"priority_fn": "decay_limit_randomization"}}
+            }
+        }
+    },
+)
+
+# field of a taskset → (another value, what the file needs beside it), wherever the taskset stands
+OF_A_TASKSET = {
+    "path": ("/d/b", {}),
+    "split": ("other", {}),
+    "subset_name": ("main", {}),
+    "storage_type": ("sql", {}),
+    "workflow_args.with_think": (True, ASKED),
+    "reward_fn_args.answer_parser": ("x", ASKED),
+    "format.prompt_key": ("question", {}),
+    "format.response_key": ("answer", {}),
+    "format.messages_key": ("chat", {}),
+    "format.system_prompt": ("Be brief.", {}),
+    "format.system_prompt_key": ("rules", {}),
+    "default_workflow_type": ("math_boxed_workflow", ASKED),
+    "default_reward_fn_type": ("format_reward", ASKED),
+    "rollout_args.temperature": (0.5, {}),
+    "rollout_args.top_p": (0.5, {}),
+    "rollout_args.top_k": (5, {}),
+}
+
+SFT = {
+    "mode": "train",
+    "algorithm": {"algorithm_type": "sft", "repeat_times": 1},
+    "buffer": {"train_batch_size": 4, "trainer_input": {"experience_buffer": {"path": "/d/rows.jsonl"}}},
+}
+DPO = merged(SFT, {"algorithm": {"algorithm_type": "dpo", "repeat_times": 2}})
+SHUFFLED_ROWS = merged(
+    SFT,
+    {"buffer": {"trainer_input": {"experience_buffer": {"data_selector": {"selector_type": "shuffle"}}}}},
+)
+# field of the rows that the trainer reads itself → (another value, what the file needs beside it)
+OF_ROWS = {
+    "split": ("other", SFT),
+    "subset_name": ("main", SFT),
+    "data_selector.selector_type": ("shuffle", SFT),
+    "data_selector.seed": (7, SHUFFLED_ROWS),
+    "format.prompt_type": ("plaintext", SFT),
+    "format.prompt_key": ("question", SFT),
+    "format.response_key": ("answer", SFT),
+    "format.system_prompt_key": ("rules", SFT),
+    "format.system_prompt": ("Be brief.", SFT),
+    "format.messages_key": ("chat", SFT),
+    "format.tools_key": ("functions", SFT),
+    "format.chosen_key": ("good", DPO),
+    "format.rejected_key": ("bad", DPO),
+    "format.enable_concatenated_multi_turn": (True, SFT),
+    "format.chat_template": ("x", SFT),
+    "format.enable_thinking": (False, SFT),
+}
 
 # path → (another value, what the file needs beside it)
 READ = {
@@ -100,27 +175,13 @@ READ = {
     "buffer.train_batch_size": (24, {"explorer": {"eval_interval": 4}}),
     "buffer.total_epochs": (3, {}),
     "buffer.total_steps": (30, {}),
-    f"{ROW}.path": ("/d/b", {}),
-    f"{ROW}.split": ("other", {}),
-    f"{ROW}.subset_name": ("main", {}),
     f"{ROW}.workflow_args.truncation": ("left", {}),
     f"{ROW}.reward_fn_args.reward_manager": ("dapo", {}),
     f"{ROW}.reward_fn_args.custom_reward_function.path": ("/r.py", {}),
     f"{ROW}.reward_fn_args.overlong_buffer_cfg.len": (4, {}),
-    f"{ROW}.format.prompt_key": ("question", {}),
-    f"{ROW}.format.response_key": ("answer", {}),
-    f"{ROW}.format.messages_key": ("chat", {}),
-    f"{ROW}.format.system_prompt": ("Be brief.", {}),
-    f"{ROW}.format.system_prompt_key": ("rules", {}),
-    f"{ROW}.rollout_args.temperature": (0.5, {}),
-    f"{ROW}.rollout_args.top_p": (0.5, {}),
-    f"{ROW}.rollout_args.top_k": (5, {}),
     f"{ROW}.data_selector.selector_type": ("shuffle", {}),
     f"{ROW}.data_selector.seed": (7, SHUFFLED),
-    f"{EVAL}.path": ("/d/w", {}),
-    f"{EVAL}.split": ("test", {}),
     f"{EVAL}.repeat_times": (4, {}),
-    f"{EVAL}.rollout_args.temperature": (0.0, {}),
     "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
     "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
     "explorer.max_timeout": (60, {}),
@@ -147,7 +208,7 @@ READ = {
     "trainer.save_interval": (7, {}),
     "trainer.total_steps": (7, {}),
     "trainer.save_hf_checkpoint": ("never", {}),
-    "trainer.grad_clip": (0.3, {}),
+    "trainer.grad_clip": (0.3, IN_0_4_1),
     "trainer.use_dynamic_bsz": (False, {}),
     "trainer.use_remove_padding": (False, {}),
     "trainer.balance_batch": (False, {}),
@@ -181,6 +242,34 @@ READ = {
     "synchronizer.sync_offset": (2, {}),
     "synchronizer.sync_timeout": (7, {}),
     "log.level": ("DEBUG", {}),
+    "log.group_by_node": (True, {}),
+    f"{OPTIMIZER}.clip_grad": (0.3, {}),
+    "algorithm.sample_strategy": (
+        "staleness_control",
+        {"algorithm": {"sample_strategy_args": {"max_staleness": 4}}},
+    ),
+    f"{ROW}.task_selector.selector_type": ("shuffle", {}),
+    f"{ROW}.task_selector.seed": (7, OLDER),
+    "buffer.explorer_input.default_workflow_type": ("math_workflow", {}),
+    "buffer.explorer_input.default_eval_workflow_type": ("math_boxed_workflow", ASKED),
+    "buffer.explorer_input.default_reward_fn_type": ("format_reward", ASKED),
+    f"{REPLAY}.reuse_cooldown_time": (5, REPLAYED),
+    f"{REPLAY}.priority_fn": ("decay_limit_randomization", COOLED),
+    f"{REPLAY}.priority_fn_args.use_count_limit": (7, LIMITED),
+    "trainer.megatron.pipeline_model_parallel_size": (2, MEGATRON),
+    "trainer.megatron.virtual_pipeline_model_parallel_size": (2, MEGATRON),
+    "trainer.megatron.expert_model_parallel_size": (2, MEGATRON),
+    "trainer.megatron.expert_tensor_parallel_size": (2, MEGATRON),
+    "trainer.megatron.context_parallel_size": (2, MEGATRON),
+    "trainer.megatron.sequence_parallel": (False, MEGATRON),
+} | {f"{place}.{field}": row for place in (ROW, EVAL) for field, row in OF_A_TASKSET.items()}
+READ |= {f"{ROWS}.{field}": row for field, row in OF_ROWS.items()}
+
+# Fields that are read, and why no plan of a training run shows it.
+SEEN_ELSEWHERE = {
+    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
+    "explorer.bench_on_latest_checkpoint": "a bench's plan: tests/runtime/test_bench_plan.py",
+    "*.rollout_args.max_tokens": "another value than the model's is refused, below",
 }
 
 
@@ -194,7 +283,7 @@ def plan_of(tmp_path, config, **options):
 def downstream(made):
     """Everything that the processes of the run are given, what is told of it aside."""
     spec = json.loads(json.dumps(made.spec.as_saved(), default=str))
-    return {"spec": spec, "job": str(made.job.root), "env": dict(made.env)}
+    return {"spec": spec, "job": str(made.job.root), "env": dict(made.env), "log": made.log_folder}
 
 
 def changed(path, value, needs):
@@ -212,6 +301,24 @@ def test_a_field_that_is_read_changes_what_the_processes_are_given(path, tmp_pat
     made = plan_of(tmp_path, changed(path, value, needs))
     assert downstream(made) != before
     assert path not in made.unread
+
+
+def test_every_field_that_the_table_calls_read_is_seen_to_be():
+    """One taskset alone is a list of one (trinity_config/complete.py): its fields are those of the list."""
+    paths = {path for target in TARGETS for path in fields(schema(target))}
+    read = {path for path in paths if fate_of(path).kind == "read" and not path.startswith("stages.")}
+    tried = [re.sub(r"\.\d+(?=\.|$)", ".*", path).replace(f"{ROW}.", f"{ROW}s.*.") for path in READ]
+    seen = {
+        path
+        for path in read
+        if any(each == one or each.startswith(f"{one}.") for each in tried for one in (path, _listed(path)))
+    }
+    unseen = {path for path in read - seen if not any(fnmatchcase(path, name) for name in SEEN_ELSEWHERE)}
+    assert not unseen
+
+
+def _listed(path):
+    return path.replace(f"{ROW}.", f"{ROW}s.*.")
 
 
 def test_every_field_of_both_schemas_has_a_fate():
@@ -252,7 +359,6 @@ def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(patt
 def sample_of(pattern):
     """(path, a value that is not the default) of a refused pattern."""
     special = {
-        "stages.*": ("stages", [{"stage_name": "a"}]),
         "data_processor.task_pipeline.*": ("data_processor.task_pipeline", {"num_process": 2}),
         "data_processor.experience_pipeline.operators.*": (
             "data_processor.experience_pipeline.operators",
@@ -275,6 +381,7 @@ def sample_of(pattern):
 
 
 ELSEWHERE = {
+    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "another workflow": ({"default_workflow_type": "math_workflow"}, "eval_tasksets.0 names no workflow"),
     "another reward": ({"default_reward_fn_type": "math_reward"}, "default_reward_fn_type=math_reward"),
     "an argument of another workflow": ({"workflow_args": {"max_env_steps": 3}}, "max_env_steps"),
@@ -292,12 +399,61 @@ def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(cas
     assert error.value.where.line > 0
 
 
+@pytest.mark.parametrize("path", ["", "sqlite:///b.db", "/d/backup.jsonl", "postgresql+psycopg://db/run"])
+@pytest.mark.parametrize("kind", ["queue", "sql", "file"])
+def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(kind, path, tmp_path):
+    """Its behaviour is held by tests/buffer, on SQLite and PostgreSQL alike."""
+    replay = {"enable": True, "reuse_cooldown_time": 5}
+    storage = {"storage_type": kind, "replay_buffer": replay, **({"path": path} if path else {})}
+    made = plan_of(
+        tmp_path,
+        merged(BASE, {"buffer": {"trainer_input": {"experience_buffer": {**storage, "capacity": 3}}}}),
+    )
+    own = f"sqlite:///{made.job.root}/buffer/experiences.db"
+    assert made.spec.database_url == (path if path.startswith("postgresql") else own)
+    assert (made.spec.replay.cooldown_s, made.spec.replay.max_uses > 1) == (5.0, True)
+    (line,) = [note for note in made.notes if ".capacity=" in note]
+    assert "x.yaml:" in line and "has no capacity" in line
+    # A queue is trinity-rft's default.
+    assert len([note for note in made.notes if f"storage_type={kind}: the run's" in note]) == (
+        kind != "queue"
+    )
+    told = [note for note in made.notes if f"path={path}:" in note]
+    assert len(told) == path.startswith(("sqlite", "/"))
+
+
+def test_a_mode_that_there_is_not_is_refused_with_its_line(tmp_path):
+    with pytest.raises(UserError, match="mode: serve is not among both, train") as error:
+        plan_of(tmp_path, {**BASE, "mode": "serve"})
+    assert error.value.where.line > 0 and "vllm serve" in error.value.hint
+
+
+@pytest.mark.parametrize("kind", ["queue", "sql"])
+def test_rows_that_are_said_to_lie_in_no_file_are_refused(kind, tmp_path):
+    config = merged(BASE, SFT)
+    config["buffer"]["trainer_input"]["experience_buffer"]["storage_type"] = kind
+    with pytest.raises(UserError, match=rf"storage_type={kind}: sft reads rows of a file") as error:
+        plan_of(tmp_path, config)
+    assert error.value.where.line > 0
+
+
 def test_evaluations_that_are_not_alike_are_refused(tmp_path):
     two = [{"path": "/d/v"}, {"path": "/d/w", "repeat_times": 4}]
     config = json.loads(json.dumps(BASE))
     config["buffer"]["explorer_input"]["eval_tasksets"] = two
     with pytest.raises(UserError, match=r"eval_tasksets\.1\.repeat_times=4"):
         plan_of(tmp_path, config)
+
+
+def test_the_norm_that_gradients_are_clipped_to_is_the_release_s_own(tmp_path):
+    """0.6.0 trains on veRL 0.8, whose engines know the optimizer's field alone."""
+    config = changed("trainer.grad_clip", 0.3, {})
+    made = plan_of(tmp_path, config)
+    assert value_at(made.spec.verl, "actor_rollout_ref.actor.optim.clip_grad") == 1.0
+    (line,) = [note for note in made.notes if "grad_clip=0.3" in note]
+    assert "algorithm.optimizer.clip_grad=1.0" in line
+    older = plan_of(tmp_path, merged(config, IN_0_4_1))
+    assert value_at(older.spec.verl, "actor_rollout_ref.actor.optim.clip_grad") == 0.3
 
 
 def test_what_has_no_effect_is_said_with_its_reason(tmp_path):

@@ -1,6 +1,7 @@
 """Run by the interpreter that has trinity-rft: YAML texts (JSON rows on stdin) → what it makes of each.
 
-A row out: {"name", "config": dotted path → value} or {"name", "error"}.
+A row out: {"name", "config": dotted path → value} or {"name", "error"}; of a file with stages each one's
+configuration by its name, not completed.
 """
 
 import json
@@ -18,6 +19,8 @@ def completed(text):
         config = load_config(str(file))
         config.checkpoint_root_dir = folder
         config.ignore_validator_suggestions = True
+        if config.stages:
+            return {stage.name: stage.flatten() for stage in config}
         return config.check_and_update().flatten()
 
 

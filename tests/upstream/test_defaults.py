@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from trinity_files import CASES, LEAST, merged
 
+from trinity_compat.dotted import value_at
 from trinity_compat.trinity_config import TARGETS, dump
 from trinity_compat.trinity_config.complete import completed
+from trinity_compat.trinity_config.defaults import with_defaults
+from trinity_compat.trinity_config.stages import stages_of
 from trinity_compat.trinity_config.validate import validate
 from trinity_compat.trinity_config.watch import values_of
 
@@ -72,6 +75,35 @@ def test_a_file_is_completed_as_the_package_completes_it(upstream, target):
     assert len(given) > 20
     wrong = {name: differing(completed(file, target).config, theirs[name]) for name, file in given.items()}
     assert not {name: found for name, found in wrong.items() if found}
+
+
+OUTSIDE = (*MACHINE, "ignore_validator_suggestions", "data_processor.")
+STAGED = {
+    "name": "n",
+    "algorithm": {"algorithm_type": "grpo", "optimizer": {"lr": 1e-4}},
+    "trainer": {"save_interval": 5},
+    "stages": [
+        {
+            "stage_name": "warm",
+            "mode": "train",
+            "algorithm": {"algorithm_type": "sft"},
+            "buffer": {"batch_size": 3},
+        },
+        {"stage_name": "rft"},
+    ],
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_stage_inherits_what_it_inherits_there(upstream, target):
+    given = merged({**LEAST, **CLUSTER}, STAGED)
+    theirs = made_by(upstream(target), {"staged": given})["staged"]
+    ours = {each.config["name"]: with_defaults(each.config, "Config", target) for each in stages_of(given)}
+    assert list(theirs) == list(ours) == ["n/warm", "n/rft"]
+    for name, stage in ours.items():
+        assert values_of(stage).items() & {("trainer.save_hf_checkpoint", "last")}
+        wanted = {path: value for path, value in theirs[name].items() if not path.startswith(OUTSIDE)}
+        assert {path: value_at(stage, path) or value for path, value in wanted.items()} == wanted
 
 
 def made_by(interpreter, given):

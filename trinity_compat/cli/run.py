@@ -135,10 +135,9 @@ def command(
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
     extras.need_for_a_run()  # before the script's own downloads
     if is_configuration(source):
-        from trinity_compat.runtime.plan.source import from_yaml
-        from trinity_compat.runtime.run import run_source
+        from trinity_compat.runtime.stages import run_yaml
 
-        ended = [run_source(from_yaml(Path(source), options.target), options)]
+        ended = [run_yaml(Path(source), options)]
         code = ended[0].code
     elif options.plugin_dirs:
         raise UserError("--plugin-dir is for a Trinity YAML: a veRL script names its own reward function")

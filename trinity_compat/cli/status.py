@@ -20,8 +20,14 @@ def command(job: Path, watch: bool | None) -> None:
 
     On a terminal a running job is followed until it ends, or Ctrl-C; the job itself does not notice.
     """
-    from trinity_compat.runtime.job import status
+    from trinity_compat.runtime.job import stages, status
 
+    if states := stages.read(job):
+        for line in stages.lines(job, states):
+            click.echo(line)
+        if (at_work := stages.at_work(job, states)) is None:
+            return
+        job = at_work.root
     found, snapshot = status.read_job(job)
     if watch or (watch is None and sys.stdout.isatty() and status.is_live(snapshot.participants)):
         click.echo(f"job        {found.root}")

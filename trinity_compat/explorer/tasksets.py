@@ -18,7 +18,15 @@ import numpy as np
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.task_tables import table_rows
 
+# Columns that veRL's dataset, agent loops or rewards take by name.
+_OF_VERL = frozenset(
+    [
+        *("prompt", "data_source", "reward_model", "extra_info", "ability", "agent_name"),
+        *("images", "videos", "audios", "tools_kwargs", "interaction_kwargs"),
+    ]
+)
 _BY_SUFFIX = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
 
 
@@ -35,9 +43,10 @@ class Tasksets(RLHFDataset):
 
     def _read_files_and_tokenize(self) -> None:
         self.prompt_key = "prompt"
-        parts = [self._part(self.config.tasksets[name]) for name in self.data_files]
+        tasksets = [self.config.tasksets[name] for name in self.data_files]
+        parts = [self._part(taskset) for taskset in tasksets]
         self.sizes = [len(part) for part in parts]
-        self.dataframe = datasets.concatenate_datasets(parts)
+        self.dataframe = joined(parts, [f"{each['place']}.path={each['path']}" for each in tasksets])
 
     def _part(self, taskset: Mapping[str, Any]) -> Any:
         rows = as_verl_rows(load_rows(taskset), taskset)
@@ -46,9 +55,40 @@ class Tasksets(RLHFDataset):
 
 def load_rows(taskset: Mapping[str, Any]) -> datasets.Dataset:
     """The rows as they lie there. Raises UserError where HF ``datasets`` cannot read them."""
+    if taskset.get("storage_type") == "sql":
+        return table_rows(str(taskset["path"]), str(taskset["name"]), str(taskset["place"]))
     if files := taskset.get("files"):
-        return datasets.concatenate_datasets([_load({**taskset, "path": file}) for file in files])
+        return joined([_load({**taskset, "path": file}) for file in files], [str(file) for file in files])
     return _load(taskset)
+
+
+def joined(parts: Sequence[datasets.Dataset], names: Sequence[str]) -> datasets.Dataset:
+    """The rows of ``parts`` behind each other. A column that they hold in unlike types is left out where veRL
+    does not read it. Raises UserError, by the ``names`` of two parts, where it does."""
+    for column in sorted({column for part in parts for column in part.column_names}):
+        holding = [index for index, part in enumerate(parts) if column in part.column_names and len(part)]
+        odd = next((index for index in holding if _differ(parts[holding[0]], parts[index], column)), None)
+        if odd is None:
+            continue
+        if column in _OF_VERL:
+            first = holding[0]
+            raise UserError(
+                f"the column {column!r} of {names[first]} is {parts[first].features[column]}, that of"
+                f" {names[odd]} {parts[odd].features[column]}",
+                hint="write both in one type, or train on one of them",
+            )
+        parts = [part.remove_columns(column) if column in part.column_names else part for part in parts]
+    return datasets.concatenate_datasets(parts)
+
+
+def _differ(one: datasets.Dataset, other: datasets.Dataset, column: str) -> bool:
+    """Whether HF ``datasets`` can make no one column of both."""
+    # Of one row each: it does not look at the types of what is empty.
+    try:
+        datasets.concatenate_datasets([each.select_columns([column]).select([0]) for each in (one, other)])
+    except ValueError:
+        return True
+    return False
 
 
 def _load(taskset: Mapping[str, Any]) -> datasets.Dataset:

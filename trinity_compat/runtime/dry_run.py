@@ -15,10 +15,11 @@ from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.job.jobdir import locked
-from trinity_compat.runtime.plan import micro_batches, refusals, unread
+from trinity_compat.runtime.plan import micro_batches, refusals, stages, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source, from_yaml
+from trinity_compat.runtime.plan.stages import Part
 from trinity_compat.runtime.script import catchable, launch_source
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
@@ -29,7 +30,7 @@ def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[
     """The YAML that a run would read, then the plan as comments. With ``options.job`` the files of a run's
     config folder are written there. Raises UserError."""
     found = list(sources(path, arguments, options))
-    if options.job and len(found) > 1:
+    if options.job and len({rest.job for _, rest in found}) < len(found):
         raise UserError(
             f"{path} makes {len(found)} launches, and --job names one folder", hint="leave out --job"
         )
@@ -70,10 +71,17 @@ def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -
         config_files.write(made, source, options, report)
 
 
+def _of_stage(part: Part, options: RunOptions) -> RunOptions:
+    """A dry run writes files only where --job names the place."""
+    return part.options if options.job else replace(part.options, job=None)
+
+
 def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
     """What a YAML or a script would run, without executing any of it. Raises UserError."""
     if is_configuration(path):
-        yield from_yaml(Path(path), options.target), options
+        source = from_yaml(Path(path), options.target)
+        found = stages.parts(source, options, Path.cwd())
+        yield from [(part.source, _of_stage(part, options)) for part in found] or [(source, options)]
         return
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))

@@ -77,7 +77,9 @@ def check(reading: TrinityReader) -> None:
         tasksets = reading.get(kind) or []
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
-            _check_selector(place, section)
+            _check_storage(place, section)
+            if kind == TASKSETS:
+                _check_selector(place, section)
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
             if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:
                 _check_names(place, section)
@@ -100,6 +102,15 @@ def _check_names(place: str, section: TrinityReader) -> None:
                 f"{place}.workflow_args.{name}: {WORKFLOW} takes none of that name",
                 hint=f"it takes {', '.join(_WORKFLOW_ARGUMENTS)}",
             )
+
+
+def _check_storage(place: str, section: TrinityReader) -> None:
+    kind = section.get("storage_type", "file")
+    if kind not in ("file", "sql"):
+        raise UserError(
+            f"{place}.storage_type={kind}: tasks are read from files or a table, and again in each epoch",
+            hint="write file or sql",
+        )
 
 
 def _check_selector(place: str, section: TrinityReader) -> None:
@@ -141,7 +152,8 @@ def _tasksets(reading: TrinityReader) -> Told:
         found = reading.get(path) or []
         names = [f"{kind}/{number}" for number in range(len(found))]
         for number, (name, taskset) in enumerate(zip(names, found, strict=True)):
-            known[name] = _taskset(taskset, f"{path}.{number}", f"{kind}_taskset_{number}")
+            called = f"{'eval_' if kind == 'eval' else ''}taskset_{number}"
+            known[name] = _taskset(taskset, f"{path}.{number}", called)
         yield key, names
     yield TASKSETS_KEY, known
     yield "data.custom_cls.path", READER
@@ -174,18 +186,25 @@ def _scoring(reading: TrinityReader) -> Told:
 def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, object]:
     section = TrinityReader(taskset)
     selector = "data_selector" if section.get("data_selector") else "task_selector"
+    drawn = {} if place.startswith(EVAL_TASKSETS) else {"selector": _selector(section, selector)}
     return {
         "place": place,
         "name": section.get("name") or name,
         "path": section.get("path"),
+        "storage_type": section.get("storage_type", "file"),
         "files": section.get("workflow_args.files"),
         "split": section.get("split", "train"),
         "subset_name": section.get("subset_name"),
         "format": {key: section.get(f"format.{key}") for key in _FORMAT},
-        "selector": {
-            "type": section.get(f"{selector}.selector_type", "sequential"),
-            "seed": section.get(f"{selector}.seed", 42),
-        },
+        **drawn,
+    }
+
+
+def _selector(section: TrinityReader, path: str) -> dict[str, object]:
+    """In which order training draws the rows; an evaluation asks each of them."""
+    return {
+        "type": section.get(f"{path}.selector_type", "sequential"),
+        "seed": section.get(f"{path}.seed", 42),
     }
 
 

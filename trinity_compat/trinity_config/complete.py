@@ -22,6 +22,7 @@ _INPUT = "buffer.explorer_input"
 _SINGLE = f"{_INPUT}.taskset"
 _SAMPLING = ("temperature", "top_p", "top_k", "logprobs")
 _ENGINE = "explorer.rollout_model"
+_ON_ROWS = ("sft", "cpt", "dpo")  # algorithms that train on a file's rows
 # Where the engine's own section says them, they are the model's.
 _OF_THE_MODEL = (
     *("max_prompt_tokens", "max_response_tokens", "min_response_tokens"),
@@ -79,8 +80,10 @@ def completed(config: Mapping[str, object], target: str) -> Completed:
         _further_models,
         _synchronizer,
         _batches,
+        _rows,
         _tasksets,
         _trainer,
+        _clipping,
         _group,
         _old_log_probs,
     ):
@@ -285,6 +288,7 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
     answers = one.number("buffer.train_batch_size") or tasks * repeats
     one.put("buffer.train_batch_size", answers)
     if answers == tasks * repeats:
+        one.sources["buffer.batch_size"] = "buffer.train_batch_size"  # the same number, said twice
         return
     if one.at("mode") == "train":  # there is no explorer here whose batch could be another
         one.put("buffer.batch_size", max(1, answers // repeats), "buffer.train_batch_size")
@@ -308,6 +312,15 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
         f"{path}={answers}: an update trains on {each} tasks × {repeats} answers, the explorer's batch is"
         f" {tasks} tasks; what counts its steps is counted in updates"
     )
+
+
+def _rows(one: Completed, said: Mapping[str, object]) -> None:
+    """trinity-rft's default is a queue, into which nobody puts rows; the published guide leaves it out."""
+    buffer = "buffer.trainer_input.experience_buffer"
+    on_rows = one.at("algorithm.algorithm_type") in _ON_ROWS
+    if on_rows and one.at(f"{buffer}.path") and value_at(said, f"{buffer}.storage_type") is None:
+        one.put(f"{buffer}.storage_type", "file")
+        one.notes.append(f"{buffer}.storage_type is not given: the rows are those of the files at its path")
 
 
 def _in_updates(one: Completed, path: str, tasks: int, each: int, *, exactly: bool) -> None:
@@ -355,6 +368,19 @@ def _trainer(one: Completed, said: Mapping[str, object]) -> None:
     size = one.at(f"trainer.{name}")
     split = size if isinstance(size, int) and size > 0 else 1
     one.put("trainer.max_token_len_per_gpu", ceil(2 * one.number("model.max_model_len") / split))
+
+
+def _clipping(one: Completed, said: Mapping[str, object]) -> None:
+    """0.6.0 trains on veRL 0.8, whose engines clip by the optimizer's own field; 0.4.1 by the trainer's."""
+    path, older = "algorithm.optimizer.clip_grad", "trainer.grad_clip"
+    if one.target == TRINITY_OLD:
+        return
+    given, taken = one.at(older), one.at(path)
+    one.put(older, taken, path)
+    if value_at(said, older) is not None and given != taken:
+        one.notes.append(
+            f"{older}={given}: gradients are clipped by {path}={taken}, as trinity-rft itself does"
+        )
 
 
 def _group(one: Completed, said: Mapping[str, object]) -> None:

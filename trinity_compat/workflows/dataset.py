@@ -153,6 +153,10 @@ def opened(taskset: Taskset) -> Any:
     Raises UserError."""
     import datasets
 
+    if taskset.storage == "sql":
+        from trinity_compat.explorer.task_tables import table_rows
+
+        return table_rows(taskset.path, taskset.name, taskset.place)
     path = Path(taskset.path).expanduser()
     try:
         if kind := _FORMATS.get(path.suffix):

@@ -31,6 +31,7 @@ class Taskset:
     chat_template: str | None = None
     enable_thinking: bool | None = None
     drop_overlong: bool = True
+    storage: str = "file"  # or sql: a table of the taskset's name
     plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register
 
     def text(self, key: str, default: str | None = None) -> str | None:

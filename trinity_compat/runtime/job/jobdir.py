@@ -77,8 +77,15 @@ class JobDir:
     def load_spec(self) -> RunSpec:
         """The spec of the run that lies here. Raises UserError when there is none."""
         if not self.spec_path.exists():
-            raise UserError(f"{self.root} is no job directory: config/run.json is missing")
+            raise UserError(
+                f"{self.root} is no job directory: config/run.json is missing", hint=self._inside()
+            )
         return RunSpec.load(self.spec_path)
+
+    def _inside(self) -> str | None:
+        """The jobs in the folder: those of a run in stages."""
+        found = sorted(path.parts[-3] for path in self.root.glob("*/config/run.json"))
+        return f"name one of the jobs in it: {', '.join(found)}" if found else None
 
 
 def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:

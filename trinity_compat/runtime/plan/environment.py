@@ -1,5 +1,5 @@
-"""Variables that a Trinity YAML names, ``${oc.env:NAME,default}``: upstream resolves them when it loads the
-file, a run when it is planned."""
+"""What a Trinity YAML interpolates: variables, ``${oc.env:NAME,default}``, and in a file by hand its own
+fields, ``${model.model_path}``. Upstream resolves both when it loads the file, a run when it is planned."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import yaml
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.secret import is_secret
+from trinity_compat.translate.inverse import from_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.trinity_config.schema import schema
-from trinity_compat.verl_config.interpolate import resolved_alone
+from trinity_compat.verl_config.interpolate import InterpolationError, Path, Resolver, resolved_alone
 
+_VERL_OWN: Path = ("trainer", "trainer_config")  # its keys name each other, and are veRL's to resolve
+_NAMED = re.compile(r"\$\{oc\.env:(\w+)")
 _ANY = re.compile(r"\\?\$\{(oc\.env:(\w+))?")
 # kind in the schema → the types that it takes, and how it is called
 _NUMBERS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -25,24 +28,46 @@ _NUMBERS: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def filled(config: Tree, environ: Mapping[str, str]) -> dict[str, object]:
-    """``config`` with the value of each variable that ``environ`` has, else its default.
+    """``config`` with the value of each variable that ``environ`` has, else its default, and of each field
+    that another one names.
 
     A variable without either stays named, and so does one that holds a secret: ``secret.resolved`` fills it
-    in where nothing is written any more. Raises UserError for a text where upstream's schema has a number.
+    in where nothing is written any more. Raises UserError for a text where upstream's schema has a number,
+    and for a field that is not there.
     """
     env = {name: value for name, value in environ.items() if not is_secret(name)}
-    return {key: _filled(value, key, env) for key, value in config.items()}
+    fields = None if from_launch(config) else Resolver(config, env)
+    return {key: _filled(value, (key,), env, fields) for key, value in config.items()}
 
 
-def _filled(value: object, path: str, env: Mapping[str, str]) -> object:
+def _filled(value: object, path: Path, env: Mapping[str, str], fields: Resolver | None) -> object:
     if isinstance(value, Mapping):
-        return {key: _filled(part, f"{path}.{key}", env) for key, part in value.items()}
+        return {key: _filled(part, (*path, key), env, fields) for key, part in value.items()}
     if isinstance(value, list):
-        return [_filled(part, f"{path}.{position}", env) for position, part in enumerate(value)]
-    if not isinstance(value, str) or not _names_variables(value):
+        return [_filled(part, (*path, position), env, fields) for position, part in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
         return value
-    text = resolved_alone(value, env)
-    return _typed(text, value, path) if isinstance(text, str) and "${" not in text else text
+    if _names_variables(value):
+        text = resolved_alone(value, env)
+    elif fields and path[:2] != _VERL_OWN and not any(map(is_secret, _NAMED.findall(value))):
+        text = _of_field(value, path, fields)
+    else:
+        return value
+    return _typed(text, value, _dotted(path)) if isinstance(text, str) and "${" not in text else text
+
+
+def _of_field(value: str, path: Path, fields: Resolver) -> object:
+    try:
+        return fields.value(path, value)
+    except InterpolationError as error:
+        raise UserError(
+            f"{_dotted(path)}: {value} cannot be resolved ({error})",
+            hint="write a field of this file with its sections, as ${model.model_path}",
+        ) from None
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(map(str, path))
 
 
 def _names_variables(text: str) -> bool:

@@ -43,6 +43,11 @@ def database_url(config: Tree, job: JobDir) -> str:
 def database_note(config: Tree, spec: RunSpec, options: RunOptions, cwd: Path) -> list[str]:
     """A file that the YAML names itself: a rerun or a reset of the job must find its database with it."""
     path, ours = _named_database(config), spec.database_url
+    if spec.rows is None and path and "://" not in path:
+        return [
+            f"{_DATABASE}={path}: no copy is written there; the run's database keeps the experiences, and"
+            " `trinity-compat buffer export JOB` writes them as JSON lines"
+        ]
     here = f"sqlite:///{(cwd / path.removeprefix('sqlite:///')).absolute()}"
     if options.job or options.database or here == ours or not path.startswith("sqlite:///"):
         return []

@@ -11,6 +11,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.secret import shown
 from trinity_compat.trinity_config.read import load
+from trinity_compat.trinity_config.stages import Stage
 
 
 class SaidWord(TypedDict):
@@ -24,6 +25,7 @@ class LaunchRecord(TypedDict, total=False):
     """config/launch.json: a YAML's path alone, or a launch with its words as they were said."""
 
     yaml: str
+    stage: str
     script: str
     script_arguments: list[str]
     module: str
@@ -44,6 +46,7 @@ class Source:
     audit: str | None = None
     notes: tuple[str, ...] = ()
     target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
+    stage: Stage | None = None  # of a YAML that has several: the one that this is
 
 
 def from_yaml(path: Path, target: str | None = None) -> Source:

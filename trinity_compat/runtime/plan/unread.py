@@ -28,6 +28,7 @@ from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity_config import TARGETS, schema
 from trinity_compat.trinity_config.defaults import algorithm_defaults
 from trinity_compat.trinity_config.read import lines_of
+from trinity_compat.trinity_config.stages import Stage
 from trinity_compat.trinity_config.watch import values_of
 from trinity_compat.verl_config.interpolate import resolved_alone
 
@@ -52,6 +53,8 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
 def _line_of(message: str, source: Source) -> int:
     """Of the first field that a message names; 0 where it names none of the file's."""
     lines = _lines(source)
+    if (head := re.split("[=:]", message, maxsplit=1)[0]) in lines:
+        return lines[head]
     for path in _PATH.findall(message):
         for known in (path, *sections_above(path)):
             for place in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
@@ -63,9 +66,17 @@ def _line_of(message: str, source: Source) -> int:
 def _lines(source: Source) -> Mapping[str, int]:
     """Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML does not read."""
     try:
-        return lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
+        lines = lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
     except OSError:  # it has gone since it was read
         return {}
+    return _of_stage(lines, source.stage) if source.stage else lines
+
+
+def _of_stage(lines: Mapping[str, int], stage: Stage) -> Mapping[str, int]:
+    """Path in the stage → line in the file: where the stage says it, else where the whole does."""
+    own, replaced = f"stages.{stage.number}.", tuple(f"{name}." for name in stage.replaced)
+    whole = {path: line for path, line in lines.items() if not path.startswith(replaced)}
+    return whole | {path.removeprefix(own): line for path, line in lines.items() if path.startswith(own)}
 
 
 def _refuse(given: Tree, source: Source) -> None:

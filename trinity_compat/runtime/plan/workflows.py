@@ -140,6 +140,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str]) -> Taskset:
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
         plugin=workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS,
+        storage=str(value_at(trinity, f"{where}.storage_type") or "file"),
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
     )
 
