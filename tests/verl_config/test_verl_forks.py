@@ -121,7 +121,7 @@ def test_a_key_that_the_tree_lacks_is_refused(fork: Path) -> None:
     assert "the fork's configuration (verl/trainer/config)" in notes[0].message
 
 
-@pytest.mark.parametrize("inner", ["", "verl", "train", "train/verl"])
+@pytest.mark.parametrize("inner", ["", "verl", "src", "train", "train/verl"])
 def test_the_tree_is_found_from_the_script_upwards(fork: Path, tmp_path: Path, inner: str) -> None:
     """Where Python starts elsewhere: the package is installed from the script's own repository."""
     repository = tmp_path / "repository"

@@ -79,9 +79,10 @@ def _bases(launch: Launch, root: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _with_inner(folder: Path, limit: Path) -> Iterator[tuple[Path, Path]]:
-    """A repository often holds veRL's as ``verl/``, a submodule or a copy."""
+    """A repository often holds veRL's as ``verl/``, a submodule or a copy, or its packages in ``src/``."""
     yield folder, limit
     yield folder / "verl", limit
+    yield folder / "src", limit
 
 
 def _upwards(folder: Path, last: Path) -> Iterator[Path]:
