@@ -147,8 +147,16 @@ def config_of(launch: Launch, tree: Path, script: Path) -> tuple[Path, str, Path
     for path in sorted(found, key=lambda file: -len(os.path.commonpath([file, script]))):
         named = DECORATED.search(path.read_text(errors="replace"))
         if named:
-            return (path.parent / named[1]).resolve(), named[2], Path(str(path)[: -len(tail)])
+            base = Path(str(path)[: -len(tail)])
+            folder = in_package(named[1], tree) if "://" in named[1] else (path.parent / named[1]).resolve()
+            return (folder, named[2], base) if folder else None
     return None
+
+
+def in_package(spelled: str, tree: Path) -> Path | None:
+    """The folder that ``pkg://a.b.c`` names, the first below the tree."""
+    package = spelled.partition("://")[2].replace(".", "/")
+    return next((path for path in sorted(tree.rglob(package)) if path.is_dir()), None)
 
 
 def hydra_s(launch: Launch, folder: Path, name: str, base: Path) -> tuple[dict[str, Any] | None, str]:

@@ -111,16 +111,18 @@ def tree(tmp_path):
         "train.py": '@hydra.main(config_path="config", config_name="base")\ndef main(config): ...\n',
         "pkg/go.py": '@hydra.main(config_path="../config", config_name="base")\ndef main(config): ...\n',
         "tool.py": '@hydra.main(config_path="config", config_name="tool")\ndef main(config): ...\n',
+        "by_package.py": '@hydra.main(config_path="pkg://pkg.conf", config_name="own")\ndef main(c): ...\n',
         "plain.py": "print('hydra')\n",
         "main_generation.py": '@hydra.main(config_path="config", config_name="base")\ndef main(c): ...\n',
         "pkg/evaluate.py": '@hydra.main(config_path="../config", config_name="base")\ndef main(c): ...\n',
         "config/base.yaml": "defaults:\n  - ppo_trainer\n  - _self_\n",
         "config/_2_game.yaml": "defaults:\n  - base\n",
         "config/own.yaml": "actor_rollout_ref:\n  rollout: {n: 2}\n",
+        "pkg/conf/own.yaml": "actor_rollout_ref:\n  rollout: {n: 2}\n",
         "config/tool.yaml": "defaults:\n  - tool\nmodel: x\n",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"import hydra\n{text}" if name.endswith(".py") else text)
     return tmp_path
 
@@ -132,6 +134,7 @@ def tree(tmp_path):
         ("python train.py", "train"),
         ("python -m pkg.go --config-name=own trainer.x=1", "pkg.go"),
         ("python tool.py --config-name base", "tool"),
+        ("python by_package.py", "by_package"),
         ("python tool.py", ""),
         ("python plain.py", ""),
         ("python main_generation.py", ""),

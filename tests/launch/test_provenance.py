@@ -520,6 +520,19 @@ def test_a_given_variable_that_counts_is_not_named(lines, tmp_path):
     assert "TP113" not in [d.code for d in reading.diagnostics]
 
 
+@pytest.mark.parametrize("line", ["N=$(nvidia-smi -L | wc -l)", "export N=$(hostname)", "N=`nproc`"])
+def test_a_given_variable_stands_for_what_the_script_sets_it_to_and_cannot_be_known(line, tmp_path):
+    reading = reading_of(f"{line}\n{MAIN} a=$N b=$((N * 2))\n", tmp_path, env={"N": "4"})
+    assert [word.text for word in reading.launches[0].arguments] == ["a=4", "b=8"]
+    assert [(d.code, d.where.line) for d in reading.diagnostics] == [("TP117", 1)]
+    assert "--env N=4 stands for it" in reading.diagnostics[0].message
+
+
+def test_a_given_variable_does_not_stand_for_another_variable(tmp_path):
+    reading = reading_of(f"N=$M\n{MAIN} a=$N\n", tmp_path, env={"N": "4"})
+    assert [d.code for d in reading.diagnostics] == ["TP113"]
+
+
 def test_only_what_the_user_gave_is_named(tmp_path):
     text = f"HOME=/h\nN=8\n{MAIN} a=$HOME b=$N\n"
     found = reading_of(text, tmp_path, env={"HOME": "/root", "N": "4"}, given=["N"]).diagnostics

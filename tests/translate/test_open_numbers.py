@@ -19,6 +19,15 @@ def test_the_count_of_what_is_not_known_is_no_number():
         UserError, match=r"depends on \$\(nvidia-smi -L \| wc -l\), which is not known"
     ) as error:
         translate_launch(launch, Options())
+    assert error.value.hint == "give it: --env NGPU=…"
+    launch = read_text(SCRIPT, env={"NGPU": "8"}).launches[0]
+    assert translate_launch(launch, Options())[0].config["cluster"]["gpu_per_node"] == 8
+
+
+def test_what_no_variable_holds_is_appended():
+    launch = read_text(SCRIPT.replace("NGPU=", "").replace("$NGPU", "$(hostname)")).launches[0]
+    with pytest.raises(UserError) as error:
+        translate_launch(launch, Options())
     assert error.value.hint == "append trainer.n_gpus_per_node=VALUE after --"
 
 

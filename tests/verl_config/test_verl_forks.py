@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ def test_a_key_that_the_tree_lacks_is_refused(fork: Path) -> None:
     assert "the fork's configuration (verl/trainer/config)" in notes[0].message
 
 
-@pytest.mark.parametrize("inner", ["", "verl", "train", "train/verl"])
+@pytest.mark.parametrize("inner", ["", "verl", "src", "train", "train/verl"])
 def test_the_tree_is_found_from_the_script_upwards(fork: Path, tmp_path: Path, inner: str) -> None:
     """Where Python starts elsewhere: the package is installed from the script's own repository."""
     repository = tmp_path / "repository"
@@ -157,6 +158,67 @@ def test_a_main_of_its_own_is_composed_from_what_its_decorator_names(fork: Path,
     assert not config.diagnostics and config.set_keys == ("env.seed",)
     assert config.get("data.train_batch_size") == 48
     assert set(config.fork.keys) == {PENALTY, "env.seed"}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package on top of an installed veRL: its mains name its configuration by ``pkg://``, and a config
+    group of it leads to veRL's own."""
+    files = {
+        "agent/config/base.yaml": "defaults: [agent: common, agent/engine: verl, _self_]\n"
+        "hydra:\n  searchpath: ['pkg://verl.trainer.config', 'pkg://agent.more']\n",
+        "agent/config/agent/common.yaml": "steps: 20\n",
+        "agent/config/agent/engine/verl.yaml": "# @package _global_\n"
+        "defaults: [/ppo_trainer, /extra, _self_]\ndata: {train_batch_size: 48}\n",
+        "agent/config/agent/engine/other.yaml": "# @package _global_\nlearner: {rate: 1}\n",
+        "agent/more/extra.yaml": "retries: 3\n",
+        "recipes/math/train.py": MAIN.format(folder="pkg://agent.config", name="base"),
+        "recipes/math/run.sh": "python3 train.py\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / ".git").mkdir()
+    return tmp_path
+
+
+def started_in_package(package: Path, *arguments: str) -> Launch:
+    folder = package / "recipes" / "math"
+    given = ("actor_rollout_ref.rollout.n=2", *arguments)
+    launch = make_launch(*given, file=str(folder / "run.sh"), cwd=str(folder), module="train")
+    return replace(launch, main="verl.trainer.main_ppo")
+
+
+def test_a_main_that_names_the_folder_of_a_package_is_composed_from_it(package: Path) -> None:
+    config = effective_config(started_in_package(package, "agent.steps=30", "retries=4"))
+    assert not config.diagnostics and config.version.value == "0.9.1"
+    assert config.set_keys == ("actor_rollout_ref.rollout.n", "agent.steps", "retries")
+    assert config.get("data.train_batch_size") == 48
+    assert config.fork and set(config.fork.keys) == {"agent.steps", "retries"}
+    assert config.fork.keys["agent.steps"].where.file == "agent/config/agent/common.yaml"
+
+
+def test_the_release_below_a_package_s_group_is_inferred_from_the_keys(package: Path) -> None:
+    config = effective_config(
+        started_in_package(package, "actor_rollout_ref.actor.checkpoint.contents=[model]")
+    )
+    assert not config.diagnostics and config.get("agent.steps") == 20
+    assert config.version.value == "0.3.0"
+
+
+def test_a_config_group_of_a_package_is_chosen(package: Path) -> None:
+    config = effective_config(started_in_package(package, "agent/engine=verl"))
+    assert not config.diagnostics and config.get("data.train_batch_size") == 48
+
+
+def test_a_package_s_folder_outside_of_what_may_be_read_is_not(
+    package: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (package / "agent").rename(outside / "agent")
+    (package / "agent").symlink_to(outside / "agent")
+    config = effective_config(started_in_package(package))
+    assert config.fork is None and config.get("agent.steps") is None
 
 
 def test_a_package_s_own_copy_of_the_tree_is_taken(fork: Path) -> None:

@@ -30,10 +30,14 @@ class EnvRef:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A piece that cannot be known without running something: ``$(nvidia-smi …)``, ``$(hostname)``."""
+    """A piece that cannot be known without running something: ``$(nvidia-smi …)``, ``$(hostname)``.
+
+    ``variable``: which the script sets to just that, so that ``--env`` can say it instead; else empty.
+    """
 
     expression: str
     where: Where
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,11 +136,11 @@ class LaunchView:
             source = part.source
             if source is None or (isinstance(source, EnvRef) and (part.text or source.default == "")):
                 continue  # what a command would print is a guess even where it has a text
-            name = source.name if isinstance(source, EnvRef) else None
+            name = source.name if isinstance(source, EnvRef) else source.variable
             shown = source.expression if isinstance(source, Open) else ""
             raise self.refused(
                 key,
-                f"{self.spelling(key)} depends on {'$' + name if name else shown}, which is not known",
+                f"{self.spelling(key)} depends on {shown or '$' + name}, which is not known",
                 f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
             )
 

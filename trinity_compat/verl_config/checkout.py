@@ -8,12 +8,12 @@ repository that the script stands in, where people install it from (``pip instal
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trinity_compat.launch.model import Launch
-from trinity_compat.launch.sources import hydra_config
+from trinity_compat.launch.sources import hydra_config, package_folder
 from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder, shown_below
 
 TREE = "verl/trainer/config"
@@ -30,6 +30,11 @@ class Main:
     folder: ConfigFolder
     name: str
 
+    @property
+    def base(self) -> Path:
+        """Where Python imports the folder's package from."""
+        return self.folder.path.parents[len(PurePosixPath(self.path).parts) - 1]
+
 
 @dataclass(frozen=True)
 class Checkout:
@@ -44,8 +49,9 @@ def find_checkout(launch: Launch, root: Path) -> Checkout | None:
     repository only; None where it has no config files of veRL's, nor a main that names some."""
     main: Main | None = None
     tree: ConfigFolder | None = None
-    for base, limit in _bases(launch, root):
-        main = main or _main(base, limit, launch.module)
+    bases = list(_bases(launch, root))
+    for base, limit in bases:
+        main = main or _main(base, limit, launch.module, bases)
         if tree is None and is_tree(base / TREE, limit):
             tree = _folder(base, limit, TREE)
         if main and tree:
@@ -73,9 +79,10 @@ def _bases(launch: Launch, root: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _with_inner(folder: Path, limit: Path) -> Iterator[tuple[Path, Path]]:
-    """A repository often holds veRL's as ``verl/``, a submodule or a copy."""
+    """A repository often holds veRL's as ``verl/``, a submodule or a copy, or its packages in ``src/``."""
     yield folder, limit
     yield folder / "verl", limit
+    yield folder / "src", limit
 
 
 def _upwards(folder: Path, last: Path) -> Iterator[Path]:
@@ -99,14 +106,18 @@ def _repository(launch: Launch, root: Path) -> Path | None:
     return projects[-1] if projects else above[0]
 
 
-def _main(base: Path, limit: Path, module: str) -> Main | None:
-    """What the main's file names, where it lies below ``base`` and says so in literals."""
+def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path]]) -> Main | None:
+    """What the main's file names, where it lies below ``base`` and says so in literals. The folder of a
+    package is searched for in all ``bases``."""
     path = base / (module.replace(".", "/") + ".py")
     if not readable_file(path, limit):
         return None
     named = hydra_config(_text(path))
     if named is None:
         return None
+    if package := package_folder(named[0]):
+        found = ((at, inside) for at, inside in bases if readable_folder(at / package, inside))
+        return next((Main(package, _folder(at, inside, package), named[1]) for at, inside in found), None)
     folder = posixpath.normpath(posixpath.join(posixpath.dirname(module.replace(".", "/")), named[0]))
     if folder.startswith(("..", "/")) or not readable_folder(base / folder, limit):
         return None

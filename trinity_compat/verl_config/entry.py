@@ -9,17 +9,18 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch
+from trinity_compat.launch.sources import package_folder
 from trinity_compat.mains import canonical
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.checkout import TREE as _TREE
-from trinity_compat.verl_config.checkout import Checkout, is_tree
+from trinity_compat.verl_config.checkout import Checkout, Main, is_tree
+from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
 from trinity_compat.verl_config.folders import ConfigFolder, readable_folder, shown_below
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
     ConfigFile,
-    Find,
     Tree,
     recipes,
     release_tree,
@@ -47,7 +48,7 @@ class SearchPath:
     the release's verl/trainer/config, or the one in the tree that the script starts from."""
 
     primary: str
-    places: list[Find]
+    places: list[Tree | ConfigFolder]
     tree: Tree | ConfigFolder
     declares_tree: bool
     where: Where
@@ -58,7 +59,7 @@ class SearchPath:
     def find(self, name: str) -> ConfigFile | None:
         """The first config file of that name; veRL's own tree comes last, declared or not."""
         for place in self.places:
-            file = place(name)
+            file = place.find(name)
             if file is not None:
                 return file
         file = self.tree.find(name)
@@ -66,7 +67,7 @@ class SearchPath:
         return file
 
     def has_group(self, group: str) -> bool:
-        return self.tree.has_group(group)
+        return any(place.has_group(group) for place in (*self.places, self.tree))
 
     def sets(self, file: ConfigFile) -> bool:
         """Whether the keys of ``file`` count as set by the user, not as defaults of veRL's or a fork's."""
@@ -133,12 +134,12 @@ def search_path(
         path.places.append(_folder(flags, "config_dir", path, version, root, module))
     if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):
         place = _folder(flags, "config_path", path, version, root, module)
-        path.declares_tree = place == path.tree.find
+        path.declares_tree = place is path.tree
         if not path.declares_tree:
             path.places.append(place)
     elif folder != _TREE:
-        path.places.append((main.folder if main else _recipe(folder, version)).find)
-    _add_declared(path, root)
+        path.places.append(main.folder if main else _recipe(folder, version))
+    _add_declared(path, root, main)
     return path
 
 
@@ -183,7 +184,9 @@ def _is_own(spelled: str, folder: str) -> bool:
     return posixpath.normpath(spelled) == posixpath.basename(folder)
 
 
-def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path, module: str) -> Find:
+def _folder(
+    flags: Flags, flag: str, path: SearchPath, version: str, root: Path, module: str
+) -> Tree | ConfigFolder:
     """The folder that --config-path or --config-dir names; notes where Hydra would look elsewhere."""
     spelled = flags.values[flag].removeprefix("file://")
     where = flags.words[flag].where
@@ -191,11 +194,11 @@ def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path,
     if _is_tree(spelled) and (found is None or is_tree(found, root)):
         if found is not None:
             path.tree = ConfigFolder(found, root, defaults=True, shown=shown_below(found, root))
-        return path.tree.find
+        return path.tree
     if found is not None:
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
             path.notes.append(_relative_note(spelled, module, where))
-        return ConfigFolder(found, root).find
+        return ConfigFolder(found, root)
     known = _of_repository(spelled, version)
     if known is None:
         raise UserError(
@@ -205,7 +208,7 @@ def _folder(flags: Flags, flag: str, path: SearchPath, version: str, root: Path,
         )
     message = f"{spelled} is not below {root}: the file of that name in veRL's own repository is taken"
     path.notes.append(Diagnostic("TP213", message, where))
-    return known.find
+    return known
 
 
 def _named_folder(spelled: str, flag: str, root: Path, module: str) -> Path | None:
@@ -242,17 +245,21 @@ def _nearest(version: str) -> tuple[str, ...]:
     return (*reversed(VERL_RELEASES[: at + 1]), *VERL_RELEASES[at + 1 :])
 
 
-def _add_declared(path: SearchPath, root: Path) -> None:
-    """``hydra.searchpath`` of the primary config."""
+def _add_declared(path: SearchPath, root: Path, main: Main | None) -> None:
+    """``hydra.searchpath`` of the primary config; packages lie where the main's own does."""
     file = path.find(path.primary) if path.places else None
     hydra = file.config.get("hydra") if file else None
     declared = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
     for entry in declared if isinstance(declared, list) else ():
-        spelled = str(entry).removeprefix("file://").removeprefix("pkg://")
-        if _is_tree(spelled.replace("verl.trainer.config", _TREE)):
+        package = package_folder(str(entry))
+        spelled = package or str(entry).removeprefix("file://")
+        base, limit = (main.base, main.folder.root) if package and main else (root, root)
+        if _is_tree(spelled):
             path.declares_tree = True
-        elif readable_folder(root / spelled, root):
-            path.places.append(ConfigFolder(root / spelled, root).find)
+        elif readable_folder(base / spelled, limit):
+            own = bool(package and main)
+            shown = shown_below(base / spelled, limit) if own else ""
+            path.places.append(ConfigFolder(base / spelled, limit, defaults=own, shown=shown))
 
 
 def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:
@@ -267,6 +274,17 @@ def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:
         content = merge(merge({}, file.config), content)
         below = [str(line) for line in file.defaults if isinstance(line, str) and line != "_self_"]
         if not below:
-            return None, content
+            return _through_groups(path) or (None, content)
         name = below[0]
     return name, content
+
+
+def _through_groups(path: SearchPath) -> tuple[str, dict[str, object]] | None:
+    """What user_keys gives where a config group of the user's, by its default choice, leads to veRL's."""
+    try:
+        parts = defaults_list(path.find, path.primary, Choices())
+    except CompositionError:
+        return None
+    files = [file for _, file in parts]
+    flavour = next((name for name in FLAVOURS if path.tree.find(name) in files), None)
+    return (flavour, merge_parts([part for part in parts if part[1].source])) if flavour else None

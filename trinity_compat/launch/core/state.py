@@ -236,9 +236,25 @@ class Shell:
             return
         if append:
             self.note_read(name)
+        else:
+            value = self._told(name, value)
         value = self._shaped(old, old.value or EMPTY, value, append)
         exported = old.exported or "a" in self.options
         self.put(name, replace(old, value=value, exported=exported, given=False))
+
+    def _told(self, name: str, value: Value) -> Value:
+        """What the user said that ``name`` is, where the script sets it to what a program would print."""
+        opened = next((bit.source for bit in value if isinstance(bit.source, Open)), None)
+        if opened is None:
+            return value
+        given = self.log.given.get(name)
+        if given is None:
+            single = len(value) == 1 and not opened.variable
+            return (replace(value[0], source=replace(opened, variable=name)),) if single else value
+        given.read = True
+        told = f"{name} is set to {opened.expression}, which cannot be known; "
+        self.warn("TP117", f"{told}--env {name}={text_of(given.value)} stands for it")
+        return given.value
 
     def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:
         """The value under the variable's attributes (-i, -l, -u)."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from trinity_compat import mains
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import literal, text_of
-from trinity_compat.launch.sources import hydra_config
+from trinity_compat.launch.sources import hydra_config, package_folder
 
 _SECTION = re.compile(r"(?m)^actor_rollout_ref:")
 _ON_VERL_S = re.compile(r"(?m)^\s*-\s*[\"']?/?(ppo_trainer|ppo_megatron_trainer)\b")
@@ -29,7 +29,9 @@ def find(sh: Shell, words: Sequence[str]) -> mains.Found | None:
     named = hydra_config(_text(sh, path))
     if named is None:
         return None
-    folder = posixpath.normpath(posixpath.join(posixpath.dirname(path), named[0]))
+    package = package_folder(named[0])
+    above = text_of(sh.cwd) if package else posixpath.dirname(path)
+    folder = posixpath.normpath(posixpath.join(above, package or named[0]))
     name = _given_name(words[found.arguments :]) or named[1]
     return replace(found, main=mains.PPO) if _is_verl_s(sh, folder, name, _DEPTH) else None
 

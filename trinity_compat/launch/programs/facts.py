@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 
 from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import literal, text_of
 from trinity_compat.launch.programs import clock
+
+_LONGEST_EXPR = 99  # words
 
 ISO = {"": "%F", "d": "%F", "h": "%FT%H%:z", "m": "%FT%H:%M%:z", "s": "%FT%H:%M:%S%:z"}
 UNAME = {"": "Linux", "s": "Linux", "m": "x86_64", "o": "GNU/Linux"}
@@ -49,19 +53,50 @@ def uname(sh: Shell, given: Arguments) -> int | None:
 
 
 def expr(sh: Shell, given: Arguments) -> int | None:
-    """``expr number operator number``; division goes towards zero, and a result of 0 is status 1."""
+    """``expr number operator number …``, products first, else from left to right; division goes towards
+    zero, and a result of 0 is status 1."""
     texts = given.texts()
-    if len(texts) != 3 or texts[1] not in ("+", "-", "*", "/", "%"):
+    numbers, operators = texts[::2], texts[1::2]
+    if len(numbers) != len(operators) + 1 or not operators or len(texts) > _LONGEST_EXPR:
         return None
-    if not all(re.fullmatch(r"-?\d{1,18}", text) for text in (texts[0], texts[2])):
+    if not all(re.fullmatch(r"-?\d{1,18}", text) for text in numbers) or {*operators} - {*_OPERATIONS}:
         return None
-    a, operator, b = int(texts[0]), texts[1], int(texts[2])
-    if operator in "/%" and b == 0:
+    try:
+        result = _calculated([int(number) for number in numbers], operators)
+    except ZeroDivisionError:
         return 2
-    quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
-    result = {"+": a + b, "-": a - b, "*": a * b, "/": quotient, "%": a - b * quotient}[operator]
+    if abs(result) >= 2**63:
+        return None
     sh.write_line(literal(str(result), sh.where))
     return int(result == 0)
+
+
+def _calculated(numbers: list[int], operators: list[str]) -> int:
+    """Raises ZeroDivisionError."""
+    terms, signs = [numbers[0]], []
+    for sign, number in zip(operators, numbers[1:], strict=True):
+        if sign in "+-":
+            terms.append(number)
+            signs.append(sign)
+        else:
+            terms[-1] = _OPERATIONS[sign](terms[-1], number)
+    result = terms[0]
+    for sign, number in zip(signs, terms[1:], strict=True):
+        result = _OPERATIONS[sign](result, number)
+    return result
+
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": lambda a, b: a - b * _quotient(a, b),
+}
 
 
 def printenv(sh: Shell, given: Arguments) -> int | None:

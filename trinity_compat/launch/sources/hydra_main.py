@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+_PACKAGE = "pkg://"
 _DECORATOR = re.compile(r"^[ \t]*@((?:hydra\.)?main\(.*?\))[ \t]*(?:#.*)?$", re.M | re.S)
 
 
@@ -37,6 +38,11 @@ def hydra_config(text: str) -> tuple[str, str] | None:
     """(config_path, config_name) of the first that names both in literals; None where none does."""
     mains = hydra_mains(text)
     return next(((main.folder, main.name) for main in mains if main.folder is not None and main.name), None)
+
+
+def package_folder(spelled: str) -> str:
+    """The folder that Hydra's ``pkg://a.b`` names, from where the package is imported; empty for others."""
+    return spelled.removeprefix(_PACKAGE).replace(".", "/") if spelled.startswith(_PACKAGE) else ""
 
 
 def _arguments(call: str) -> dict[str, ast.expr]:
