@@ -36,7 +36,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "launch": ("reading.py", ("tests/launch",)),
     "verl_config": ("effective.py", ("tests/verl_config",)),
-    "translate": ("translator.py", ("tests/translate",)),
+    "translate": (
+        "translator.py",
+        ("tests/translate", "tests/runtime/test_refusals.py", "tests/runtime/test_refusals_and_audit.py"),
+    ),
     "audit": ("collect.py", ("tests/audit",)),
     "compare": ("verdict.py", ("tests/compare",)),
     "buffer": ("store.py", ("tests/buffer",)),
