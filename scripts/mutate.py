@@ -4,10 +4,11 @@
 
 Takes a seeded sample of mutants of each package below, every operator alike, and runs them one after the
 other in a copy of the working tree: PYTHONPATH points there, so that a test that starts the command line gets
-the mutated code too. The controls come first: the untouched copy passes, the command line is the copy's, and
-a module that raises fails its package's tests. Results go to DIR/results.json after each mutant; a second
-call with the same seed goes on where the first stopped. A person who finds that a survivor means the same as
-the code writes why into its ``equivalent`` there; the table counts those apart.
+the mutated code too. Tests that run the mutated line go first, by a coverage of the untouched copy; a mutant
+that they let live meets all of its package's. The controls come first: the untouched copy passes, the command
+line is the copy's, and a module that raises fails its package's tests. Results go to DIR/results.json after
+each mutant; a second call with the same seed goes on where the first stopped. A person who finds that a
+survivor means the same as the code writes why into its ``equivalent`` there; the table counts those apart.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
 # package → (the module that the control breaks, the tests that should notice)
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "launch": ("reading.py", ("tests/launch",)),
     "verl_config": ("effective.py", ("tests/verl_config",)),
-    "translate": ("translator.py", ("tests/translate",)),
+    "translate": (
+        "translator.py",
+        ("tests/translate", "tests/runtime/test_refusals.py", "tests/runtime/test_refusals_and_audit.py"),
+    ),
     "audit": ("collect.py", ("tests/audit",)),
     "compare": ("verdict.py", ("tests/compare",)),
     "buffer": ("store.py", ("tests/buffer",)),
     "synchronizer": ("policy.py", ("tests/synchronizer",)),
 }
-MARKS = "not runtime and not upstream and not postgres and not chaos"
+MARKS = "not runtime and not upstream and not postgres and not chaos and not nightly"
 # A mutant that runs this much longer than the tests without it hangs: its tests time out, which is a failure.
 SLOWER, AT_LEAST_S = 4, 60
 
@@ -243,9 +249,12 @@ class Copy:
         told = subprocess.run(words, cwd="/", env=self.env, capture_output=True, text=True, check=False)
         return told.stdout
 
-    def tests_pass(self, tests: tuple[str, ...], limit_s: float | None) -> bool:
+    def tests_pass(self, tests: Sequence[str], limit_s: float | None, *options: str) -> bool:
         """Whether the tests pass, within ``limit_s``. Stops at the first failure."""
-        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", MARKS, *tests]
+        named = self.root / ".tests"
+        named.write_text("\n".join(tests), encoding="utf-8")
+        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", MARKS]
+        words += [*options, f"@{named}"]
         with subprocess.Popen(
             words, cwd=self.root, env=self.env, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -258,7 +267,13 @@ class Copy:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def survives(self, file: str, source: str, tests: tuple[str, ...], limit_s: float) -> bool:
+    def measure(self, package: str, data: Path) -> bool:
+        """Whether the package's tests pass; which of them run which line goes to ``data``."""
+        self.env["COVERAGE_FILE"] = str(data)
+        of = f"--cov=trinity_compat/{package}"
+        return self.tests_pass(PACKAGES[package][1], None, of, "--cov-context=test", "--cov-report=")
+
+    def survives(self, file: str, source: str, tests: Sequence[str], limit_s: float) -> bool:
         """Whether the tests pass with ``source`` in the place of ``file``, which is put back after."""
         path = self.root / file
         original = path.read_bytes()
@@ -280,30 +295,42 @@ def check_command_line(tree: Copy) -> None:
         raise SystemExit(f"the command line is not the copy's: {told!r}")
 
 
-def limit_for(tree: Copy, package: str) -> float:
-    """Seconds after which a mutant hangs. Raise SystemExit unless the tests pass, and fail on the control."""
-    module, tests = PACKAGES[package]
-    began = time.monotonic()
-    if not tree.tests_pass(tests, None):
-        raise SystemExit(f"{package}: its tests fail without a mutation: {' '.join(tests)}")
-    limit_s = max(AT_LEAST_S, SLOWER * (time.monotonic() - began))
-    file = f"trinity_compat/{package}/{module}"
-    if tree.survives(file, 'raise RuntimeError("the control")\n', tests, limit_s):
-        raise SystemExit(f"{package}: its tests pass though {file} raises: they don't see the copy")
-    return limit_s
+class Tests:
+    """The tests of one package, and which of them run a line.
+
+    Raises SystemExit unless they pass without a mutation, and fail on the control.
+    """
+
+    def __init__(self, tree: Copy, package: str, data: Path) -> None:
+        module, self.all = PACKAGES[package]
+        began = time.monotonic()
+        if not tree.measure(package, data):
+            raise SystemExit(f"{package}: its tests fail without a mutation: {' '.join(self.all)}")
+        self.limit_s = max(AT_LEAST_S, SLOWER * (time.monotonic() - began))
+        file = f"trinity_compat/{package}/{module}"
+        if tree.survives(file, 'raise RuntimeError("the control")\n', self.all, self.limit_s):
+            raise SystemExit(f"{package}: its tests pass though {file} raises: they don't see the copy")
+        self._data = CoverageData(str(data))
+        self._data.read()
+
+    def running(self, file: Path, line: int) -> list[str]:
+        """The ids of the tests that run ``line`` of ``file``; none where only an import does."""
+        contexts = self._data.contexts_by_lineno(str(file)).get(line, [])
+        return sorted({context.partition("|")[0] for context in contexts} - {""})
 
 
 def run(mutants: list[Mutant], tree: Copy, out: Path) -> list[dict[str, object]]:
     """The results of ``mutants``, those that OUT has already taken from there."""
     stored = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
     done = {_key(result): result for result in stored}
-    results, limits = [], dict[str, float]()
+    results, tests = [], dict[str, Tests]()
     for mutant in mutants:
         result = done.get(_key(asdict(mutant)))
         if result is None or result["diff"] != mutant.diff(ROOT):
-            if mutant.package not in limits:
-                limits[mutant.package] = limit_for(tree, mutant.package)
-            result = examine(mutant, tree, limits[mutant.package])
+            if mutant.package not in tests:
+                data = out.with_name(f"{mutant.package}.coverage")
+                tests[mutant.package] = Tests(tree, mutant.package, data)
+            result = examine(mutant, tree, tests[mutant.package])
             said = "survived" if result["survived"] else "killed"
             print(f"{said:8}  {mutant.file}:{mutant.line} {mutant.kind}", flush=True)
         results.append(result)
@@ -316,10 +343,14 @@ def _key(result: dict[str, object]) -> tuple[object, ...]:
     return tuple(result[name] for name in ("file", "start", "end", "text"))
 
 
-def examine(mutant: Mutant, tree: Copy, limit_s: float) -> dict[str, object]:
+def examine(mutant: Mutant, tree: Copy, tests: Tests) -> dict[str, object]:
     began = time.monotonic()
-    tests = PACKAGES[mutant.package][1]
-    survived = tree.survives(mutant.file, mutant.source(ROOT), tests, limit_s)
+    first = tests.running(tree.root / mutant.file, mutant.line)
+    survived = all(
+        tree.survives(mutant.file, mutant.source(ROOT), names, tests.limit_s)
+        for names in (first, tests.all)
+        if names
+    )
     seconds = round(time.monotonic() - began, 1)
     more = {"diff": mutant.diff(ROOT), "survived": survived, "seconds": seconds, "equivalent": ""}
     return asdict(mutant) | more

@@ -54,3 +54,8 @@ def test_what_a_directive_silences(place, text, keys):
 
 def test_an_empty_file_has_no_directives():
     assert directives("") == []
+
+
+def test_a_directive_ends_where_its_statement_does():
+    (found,) = directives('a=1\n# trinity-compat: ignore=TC033\nb="1 \\\n2"\nc=3\n')
+    assert (found.first, found.last) == (3, 4)

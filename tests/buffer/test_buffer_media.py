@@ -50,7 +50,7 @@ def test_what_is_only_looked_at_names_its_images(buffer):
     buffer.put_groups([seeing(0, RED)])
     (found,) = buffer.groups("train")
     assert found.task["raw_prompt"][0]["content"][0]["image"] == RED.reference
-    assert list(references(found.task)) == [RED.digest]
+    assert list(references(found.task)) == [RED.reference]
     assert image_count(found.task["raw_prompt"]) == 1
 
 
@@ -77,7 +77,7 @@ def test_show_says_how_many_images_a_prompt_has(buffer, url):
     shown = CliRunner().invoke(command, ["show", url], catch_exceptions=False).output.splitlines()
     assert shown[1] == "  images   2"
     (row,) = CliRunner().invoke(command, ["show", url, "--json"]).output.splitlines()
-    assert list(references(json.loads(row)["task"])) == [RED.digest, BLUE.digest]
+    assert list(references(json.loads(row)["task"])) == [RED.reference, BLUE.reference]
 
 
 # -- from veRL's rows, and back ---------------------------------------------------------------------

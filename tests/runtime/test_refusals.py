@@ -41,7 +41,6 @@ def planned(tmp_path, word, *options):
     ("word", "why"),
     [
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
-        ("data.gen_batch_size=24", "generates exactly data.train_batch_size prompts"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
         ("+actor_rollout_ref.rollout.quantization=fp8", "the trainer's precision"),
         ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "tensor_model_parallel_size"),
@@ -95,7 +94,7 @@ def test_an_older_release_s_spelling_has_its_line_too(tmp_path):
     "word",
     [
         "reward.reward_model.enable=False",
-        "data.gen_batch_size=8",
+        "data.gen_batch_size=24",
         "actor_rollout_ref.rollout.pipeline_model_parallel_size=1",
         "actor_rollout_ref.model.lora_rank=8",
     ],

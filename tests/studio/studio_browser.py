@@ -51,6 +51,13 @@ def serving(folder: Path):
         thread.join(10)
 
 
-def axe() -> str:
-    """axe-core's script."""
-    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+_AXE = """axe.run(document, {resultTypes: ['violations']}).then(found => found.violations
+    .filter(each => ['serious', 'critical'].includes(each.impact))
+    .map(each => [each.id, each.nodes.map(node => node.html)]))"""
+
+
+def accessible(page) -> bool:
+    """Whether axe-core finds nothing serious. Raises AssertionError with what it finds."""
+    page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    assert page.evaluate(_AXE) == []
+    return True

@@ -255,6 +255,19 @@ def test_a_rank_that_falls_silent_is_an_error_after_the_timeout(company, fault):
     assert waited < 120
 
 
+def test_a_trainer_that_cannot_go_on_tells_the_ranks(company):
+    def broken():
+        yield from weights(1).items()
+        raise OSError("no such shard")
+
+    company.start(1)
+    meeting = company.meeting(1)
+    company.call(meeting)
+    with pytest.raises(OSError, match="no such shard"):
+        WeightGroup(meeting, 0, CPU).send(meeting, broken(), 128)
+    assert company.answer()[1:3] == ("HandoverFailed", "the trainer gave this handover up")
+
+
 def test_a_trainer_that_dies_is_an_error_for_the_ranks(company):
     company.start(1)
     company.start(2)

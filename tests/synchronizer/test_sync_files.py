@@ -127,6 +127,16 @@ def test_prune_takes_away_the_files_of_earlier_releases(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["v00000004"]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "float8_e4m3fn", "float8_e5m2", "int32", "int8"])
+def test_every_type_is_named_as_other_programs_name_it(tmp_path, dtype):
+    given = {"some": torch.tensor([1, 2, 3]).to(getattr(torch, dtype))}
+    write_version(tmp_path, 1, given.items())
+    (part,) = (tmp_path / "v00000001").glob("*.safetensors")
+    read = load_file(part)["some"]
+    assert read.dtype == given["some"].dtype
+    assert read.double().tolist() == [1, 2, 3]
+
+
 def test_other_programs_read_the_parts(tmp_path):
     given = weights() | {"odd": torch.tensor([True, False, True]), "none": torch.zeros(0, 3)}
     version = write_version(tmp_path, 1, given.items())

@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 from toy_job import toy
 
 from trinity_compat.buffer import open_buffer
@@ -69,6 +70,13 @@ def test_the_loss_of_validation_rows_is_the_mean_over_their_tokens(exchange, mon
     trainer = object.__new__(SupervisedTrainer)
     trainer.exchange, trainer.tokenizer = exchange, make_tokenizer()
     trainer.actor_rollout_wg = SimpleNamespace(world_size=1)
+    trainer.config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {
+                "rollout": {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 4}
+            }
+        }
+    )
     assert trainer._validate() == {"val/loss": 2.0}
 
 

@@ -248,3 +248,36 @@ def test_a_mode_that_verl_does_not_run_in_means_nothing(argument):
     assert config["synchronizer"]["sync_style"] == "fixed"
     found = fates(translation)[f"{V1}.separate_async.parameter_sync_step"]
     assert found.status.value == "no_effect"
+
+
+DRAWN = ("data.train_batch_size=16", f"{MINI}=16")
+NOT_FILTERED = "algorithm.filter_groups.enable=False"
+
+
+def test_until_0_8_a_step_trains_all_that_it_draws():
+    translation, config = translated(
+        *DRAWN, NOT_FILTERED, "data.gen_batch_size=32", module="recipe.dapo.main_dapo"
+    )
+    assert to_verl(config)["data.train_batch_size"] == 32
+    found = fates(translation)
+    assert found["data.gen_batch_size"].status.value == "derived"
+    assert found["data.train_batch_size"].status.value == "no_effect"
+    assert "data.gen_batch_size=32 prompts a step" in found["data.train_batch_size"].reason
+
+
+def test_the_trainers_of_v1_only_fetch_so_many_at_a_time():
+    translation, config = translated(*DRAWN, "+data.gen_batch_size=32", verl_version="0.9.1")
+    told = to_verl(config)
+    assert (told["data.train_batch_size"], told.get("data.gen_batch_size")) == (16, None)
+    assert fates(translation)["data.gen_batch_size"].status.value == "no_effect"
+
+
+def test_what_filter_groups_draws_at_a_time_stays():
+    _, config = translated(
+        *DRAWN,
+        "algorithm.filter_groups.enable=True",
+        "data.gen_batch_size=32",
+        module="recipe.dapo.main_dapo",
+    )
+    told = to_verl(config)
+    assert (told["data.train_batch_size"], told["data.gen_batch_size"]) == (16, 32)

@@ -4,9 +4,10 @@ from collections import Counter
 
 import pytest
 
+from trinity_compat.translate.by_hand import told_by_hand
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.sections.trainer import of_the_strategy, schedule
-from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
 
 from .helpers import translated
 
@@ -84,3 +85,8 @@ def test_no_two_ways_back_tell_the_same_key(arguments):
     _, config = translated(*arguments)
     told = Counter(key for way in WAYS_BACK for key in dict(way(TrinityReader(config))))
     assert len(told) > 40 and set(told.values()) == {1}
+
+
+@pytest.mark.parametrize(("given", "told"), [({"save_interval": 20}, 20), ({}, NEVER)])
+def test_how_often_a_yaml_by_hand_saves(given, told):
+    assert dict(told_by_hand({"trainer": given}))["trainer.save_freq"] == told

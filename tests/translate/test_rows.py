@@ -157,3 +157,10 @@ def test_rules_that_are_aliases_to_aliases_are_refused(tmp_path):
     (tmp_path / "bomb.yaml").write_text("\n".join(lines))
     with pytest.raises(UserError, match=r"bomb\.yaml: cannot read the rules: line 6: too large"):
         load_rows(str(tmp_path / "bomb.yaml"))
+
+
+def test_what_verl_has_dropped_keeps_the_reason_of_its_own_row():
+    translation, _ = translated("+actor_rollout_ref.rollout.use_fire_sampling=True")
+    found = {finding.key: finding for finding in translation.findings}
+    fate = found["actor_rollout_ref.rollout.use_fire_sampling"]
+    assert (fate.status.value, fate.code) == ("unsupported", "TC045")

@@ -65,7 +65,7 @@ def published():
 @pytest.mark.parametrize("target", TARGETS)
 def test_our_own_launches(accept, target):
     made, hopeless = texts(seeds(), target)
-    assert len(made) == 4
+    assert len(made) == (5 if target == "0.6.0" else 4)  # 0.4.1 takes no supervised launch
     refused = {name: verdict for name, verdict in accept(made, target).items() if verdict[0]}
     assert {name: verdict for name, verdict in refused.items() if name not in hopeless} == {}
     assert hopeless <= set(refused)

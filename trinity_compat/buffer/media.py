@@ -40,10 +40,10 @@ def found(value: object) -> Iterator[Media]:
         yield from found(part)
 
 
-def references(value: object) -> Iterator[str]:
-    """Digests that a task read from the buffer names."""
+def references(value: object) -> Iterator[Mapping[str, Any]]:
+    """What stands for ``Media`` in a task read from the buffer."""
     if is_reference(value):
-        yield value[NAME]
+        yield value
         return
     for part in _parts(value):
         yield from references(part)

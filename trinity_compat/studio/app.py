@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.errors import UserError
 from trinity_compat.secret import shown
-from trinity_compat.studio import comparing, control, experiences, live, runs
+from trinity_compat.studio import comparing, control, experiences, images, live, runs
 from trinity_compat.studio.guard import Door, Guard
 from trinity_compat.studio.pages import HERE, Studio, page
 from trinity_compat.web import ASSETS
@@ -35,6 +35,7 @@ def create_app(root: Path, door: Door) -> Starlette:
             Route("/configuration/{job:path}", runs.configuration),
             Route("/experiences/{job:path}", experiences.experiences),
             Route("/group/{job:path}", experiences.group),
+            Route("/image/{job:path}", images.image),
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
             Route("/compare", comparing.comparison),

@@ -18,7 +18,7 @@ from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.extras import need
 from trinity_compat.secret import hidden
-from trinity_compat.studio import export, tokens
+from trinity_compat.studio import export, images, tokens
 from trinity_compat.studio.control import must_be_ours
 from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
 from trinity_compat.studio.jobs import Job
@@ -152,6 +152,7 @@ def group(request: Request) -> Response:
         "about": about,
         "answers": _answers(job, members, index.notes([member[0] for member in members])),
         "prompt": members[0][1].prompt_text if members else "",
+        "images": images.named_in(about["task"]),
         "over_time": index.over_time(str(about["kind"]), str(about["name"])),
     }
     return page(request, "group.html", values)

@@ -148,7 +148,7 @@ class _Draft:
         self.put("algorithm.optimizer.min_lr_ratio", self.value("optim.min_lr_ratio", 0.0))
         name = str(self.value("optim.optimizer", "AdamW"))
         self.put("algorithm.optimizer.optimizer_type", _OPTIMIZERS.get(name, "adamw"))
-        if rank := self.value("model.lora_rank", 0):
+        if rank := self.value("model.lora_rank"):
             adapter = {
                 "name": "lora",
                 "lora_rank": rank,

@@ -50,7 +50,10 @@ def in_main_ppo_s_words(view: LaunchView) -> tuple[LaunchView, tuple[Move, ...]]
     if main == mains.FULLY_ASYNC:
         return _fully_async(view)
     mode = view.value(MODE) if view.origin.get(USE_V1) else None
-    return (_v1(view, str(mode)), ()) if mode in (SEPARATE, COLOCATE) else (view, ())
+    if mode in (SEPARATE, COLOCATE):
+        return _v1(view, str(mode)), ()
+    filtered = view.flag("algorithm.filter_groups.enable")
+    return (view if filtered or view.value(DRAWN) in (None, view.value(BATCH)) else _drawn(view)), ()
 
 
 @derivation
@@ -68,6 +71,21 @@ def asynchronous(view: LaunchView) -> Said:
         )
         yield Verdict(BYPASS.key, Status.APPROXIMATED, reason)
         yield Verdict(PROXIMAL, Status.APPROXIMATED, reason)
+
+
+def _drawn(view: LaunchView) -> LaunchView:
+    """``data.gen_batch_size`` where no group is filtered: until 0.8 the trainer's loader is cut by it, and a
+    step trains all that it has drawn (trainer/ppo/ray_trainer.py, recipe/dapo/dapo_ray_trainer.py); the
+    trainers of v1 only fetch so many prompts at a time (trainer/ppo/v1/trainer_base.py)."""
+    said = Words(view, (DRAWN,))
+    if view.origin.get(USE_V1):
+        said.idle(DRAWN, f"without algorithm.filter_groups a step takes {BATCH}={view.value(BATCH)} prompts")
+        return said.view()
+    said.put(BATCH, view.size(DRAWN), DRAWN)
+    without = "without algorithm.filter_groups veRL trains all that it draws"
+    said.idle(BATCH, f"{without}: {said.reworded[BATCH]} prompts a step")
+    said.verdicts.append(Verdict(DRAWN, Status.DERIVED, f"{without}: it is the train batch"))
+    return said.view()
 
 
 def _fully_async(view: LaunchView) -> tuple[LaunchView, tuple[Move, ...]]:
