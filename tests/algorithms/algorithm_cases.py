@@ -93,7 +93,28 @@ POLICY_LOSSES = [
     *_each("sft_is", None),
     *_each("sft_phi", None, {"cutoff_prob": 0.3}),
     *_each("dpo", None, {"beta": 0.5, "label_smoothing": 0.2}),
+    *_each(
+        "mix",
+        {"mu": 0.3, "clip_range": 0.2},
+        {"clip_range_low": 0.1, "clip_range_high": 0.3, "sft_loss_agg_mode": "seq-mean-token-sum"},
+        {"clip_range": 0.2, "grpo_loss_agg_mode": "seq-mean-token-mean"},
+    ),
+    *_each(
+        "mix_chord",
+        {"clip_range": 0.2},
+        {"clip_range": 0.2, "mu_warmup_steps": 4, "mu_peak": 0.5, "enable_phi_function": False},
+        {"clip_range": 0.2, "mu_decay_steps": 9, "mu_peak": 0.9, "mu_valley": 0.05},
+    ),
 ]
+STEP = 3  # what chord's schedule is asked for
+# What mix's arguments say of the trainer's sizes: the batch is one update, a micro-batch of one GPU.
+EXPERTS = [False, True, True, False]
+SIZES = {
+    "ppo_mini_batch_size": ROWS,
+    "ppo_micro_batch_size_per_gpu": ROWS,
+    "train_batch_size_usual": EXPERTS.count(False),
+    "train_batch_size_expert": EXPERTS.count(True),
+}
 
 ADVANTAGES = [
     *_each("ppo", None, {"gamma": 0.9, "lam": 0.8}),

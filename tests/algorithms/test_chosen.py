@@ -97,7 +97,17 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
     ("section", "message", "hint"),
     [
         ({"algorithm_type": "opdm"}, "algorithm_type=opdm: trinity-rft has no such", "did you mean 'opmd'?"),
-        ({"algorithm_type": "mix"}, "algorithm_type=mix cannot be trained here: .* expert's", "run the YAML"),
+        (
+            {"algorithm_type": "grpo", "policy_loss_fn": "mix"},
+            "policy_loss_fn=mix tells an expert's rows apart, and algorithm.sample_strategy=default takes none",
+            "mix",
+        ),
+        ({"algorithm_type": "mix", "sample_strategy": "default"}, "sample_strategy=default takes none", "mix"),
+        (
+            {"algorithm_type": "mix", "policy_loss_fn_args": {"sft_loss_agg_mode": "mean"}},
+            "sft_loss_agg_mode=mean: mix takes token-mean or .* or null",
+            None,
+        ),
         ({"advantage_fn": "clipb"}, "advantage_fn=clipb cannot be trained here: .* entropy", "grpo"),
         (
             {"policy_loss_fn": "opmd", "policy_loss_fn_args": {"tua": 1}},

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from algorithm_batches import answers, of_loss, tokens
-from algorithm_cases import answer_batch, cases
+from algorithm_cases import EXPERTS, STEP, answer_batch, cases
 from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
@@ -46,7 +46,8 @@ def configured(kind, name, arguments):
         common = {
             "loss_agg_mode": "seq-mean-token-mean"
         }  # its default_args alone, as upstream's function has them
-    given = {"algorithm_type": "grpo", kind: name, **({f"{kind}_args": arguments} if arguments else {})}
+    of = "mix" if name.startswith("mix") else "grpo"
+    given = {"algorithm_type": of, kind: name, **({f"{kind}_args": arguments} if arguments else {})}
     return configuration(json.dumps({**given, **common}))
 
 
@@ -56,7 +57,13 @@ def policy_loss(arguments, batch, name):
     # As ppo_loss counts a mini-batch. One without a token is part of a larger one: alone, veRL divides by 0.
     counted = max(1, int(of["mask"].sum()))
     config.global_batch_info.update(dp_size=1, batch_num_tokens=counted, global_batch_size=len(of["mask"]))
-    config.__dict__[COLUMNS] = dict.fromkeys(FUNCTIONS["policy_loss_fn"][name].columns, of["ref"])
+    further = {
+        "ref_log_prob": of["ref"],
+        "expert_mask": torch.tensor(EXPERTS),
+        "step": torch.full((len(EXPERTS),), STEP),
+    }
+    columns = FUNCTIONS["policy_loss_fn"][name].columns
+    config.__dict__[COLUMNS] = {column: further[column] for column in columns}
     loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_log_prob=of["old"],
         log_prob=of["log_prob"],

@@ -11,10 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from trinity_compat.algorithms.kl import loss_keys
-from trinity_compat.algorithms.model import ALGORITHMS, FUNCTIONS, KINDS, Algorithm, Function, Kind, Schema
+from trinity_compat.algorithms.model import (
+    ALGORITHMS,
+    FUNCTIONS,
+    KINDS,
+    MIX,
+    Algorithm,
+    Function,
+    Kind,
+    Schema,
+)
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
 from trinity_compat.releases import TRINITY
@@ -47,7 +56,16 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
     another type, and what a run here cannot do.
     """
     of = _algorithm(str(section.get("algorithm_type") or "ppo"))
-    return {kind: _choose(kind, section, of) for kind in KINDS if kind not in skip}
+    chosen = {kind: _choose(kind, section, of) for kind in KINDS if kind not in skip}
+    strategy = section.get("sample_strategy") or of.sample_strategy
+    for each in chosen.values():
+        if "expert_mask" in each.function.columns and strategy != MIX:
+            raise UserError(
+                f"{each.path}={each.function.name} tells an expert's rows apart, and"
+                f" algorithm.sample_strategy={strategy} takes none",
+                hint=f"write sample_strategy: {MIX}, or another function",
+            )
+    return chosen
 
 
 def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
@@ -128,7 +146,9 @@ def _wanted(parameter: Parameter, value: object) -> str | None:
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    # A choice of literals or none is typing's Union, other ones are the language's.
+    several = isinstance(annotation, UnionType) or get_origin(annotation) is Union
+    return get_args(annotation) if several else (annotation,)
 
 
 def _is(value: object, kind: Any) -> bool:
