@@ -37,6 +37,16 @@ JUDGED = {
     "cluster": {"gpu_per_node": 8},
     "explorer": {"rollout_model": {"engine_num": 2}, "auxiliary_models": [{"model_path": "/reward"}]},
 }
+SFT = "buffer.trainer_input.auxiliary_buffers.sft_dataset"
+MIXED = {
+    "algorithm": {"algorithm_type": "mix", "repeat_times": 2},
+    "buffer": {
+        "train_batch_size": 16,
+        "trainer_input": {
+            "auxiliary_buffers": {"sft_dataset": {"storage_type": "file", "path": "/d/sft.jsonl"}}
+        },
+    },
+}
 ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
 MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
 
@@ -123,6 +133,14 @@ READ = {
     f"{EVAL}.rollout_args.temperature": (0.0, {}),
     "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
     "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
+    f"{SFT}.path": ("/d/other.jsonl", MIXED),
+    f"{SFT}.split": ("test", MIXED),
+    f"{SFT}.subset_name": ("main", MIXED),
+    f"{SFT}.format.prompt_type": ("plaintext", MIXED),
+    f"{SFT}.format.messages_key": ("chat", MIXED),
+    f"{SFT}.format.enable_concatenated_multi_turn": (True, MIXED),
+    f"{SFT}.data_selector.selector_type": ("shuffle", MIXED),
+    "algorithm.sample_strategy_args.expert_data_ratio": (0.25, MIXED),
     "explorer.max_timeout": (60, {}),
     "explorer.env_vars.NAME": ("value", {}),
     "explorer.eval_interval": (7, {}),
@@ -241,12 +259,21 @@ REFUSED = [
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(pattern, tmp_path):
     path, value = sample_of(pattern)
-    needs = LORA if "lora_configs" in path else {}
+    needs = LORA if "lora_configs" in path else MIXED if path.startswith(SFT) else {}
     with pytest.raises(UserError) as error:
         plan_of(tmp_path, changed(path, value, needs))
     assert error.value.where and error.value.where.line > 0
     assert error.value.message.startswith(path)
     assert error.value.hint
+
+
+@pytest.mark.parametrize("needs", [{}, MIXED])
+def test_a_further_buffer_that_nothing_reads_is_refused_with_its_line(needs, tmp_path):
+    path = "buffer.trainer_input.auxiliary_buffers.other"
+    config = changed(path, {"storage_type": "file", "path": "/d/a.jsonl"}, needs)
+    with pytest.raises(UserError, match=f"{path}.* nothing of this run reads that buffer") as error:
+        plan_of(tmp_path, config)
+    assert error.value.where.line > 0
 
 
 def sample_of(pattern):
@@ -258,10 +285,8 @@ def sample_of(pattern):
             "data_processor.experience_pipeline.operators",
             [{"name": "data_juicer"}],
         ),
-        "buffer.trainer_input.auxiliary_buffers.*": (
-            "buffer.trainer_input.auxiliary_buffers",
-            {"a": {"path": "/d/a.jsonl"}},
-        ),
+        "buffer.trainer_input.auxiliary_buffers.*.format.image_key": (f"{SFT}.format.image_key", "image"),
+        "buffer.trainer_input.auxiliary_buffers.*.format.video_key": (f"{SFT}.format.video_key", "video"),
         "model.lora_configs.*.lora_dtype": ("model.lora_configs.0.lora_dtype", "float16"),
         "trainer.trainer_type": ("trainer.trainer_type", "tinker"),
     }

@@ -97,7 +97,8 @@ def policy_loss(
     tokens = Tokens(log_prob, old_log_prob, advantages, mask, **columns)
     made = function.call(tokens, **config.policy_loss.trinity_args)
     parts: Sequence[Loss] = [made] if isinstance(made, Loss) else made
-    total, metrics = log_prob.new_zeros(()), {}
+    total = log_prob.new_zeros(())
+    metrics: Metrics = {}
     for part in parts:
         weighted = part.values if rollout_is_weights is None else part.values * rollout_is_weights
         share = _share(config, mask, part.rows, counts)

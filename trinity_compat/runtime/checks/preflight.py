@@ -43,6 +43,8 @@ def check(plan: RunPlan) -> None:
         rows.check(plan.spec.rows)
     else:
         check_data(verl, cwd=plan.cwd)
+    if plan.spec.experts:
+        rows.check(plan.spec.experts.rows)
     check_reward_function(verl, cwd=plan.cwd)
     if plan.spec.mode != "explore":
         check_resume(verl, cwd=plan.cwd)
@@ -55,10 +57,11 @@ def missing(plan: RunPlan) -> Iterator[str]:
     """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
     them; for a dry run, which may be made on another machine."""
     # Not disk, ports or packages: those of the machine that runs it count.
-    of_rows = plan.spec.rows
+    of_rows, experts = plan.spec.rows, plan.spec.experts
     looks: list[Callable[[], None]] = [
         partial(check_models, plan.spec.verl, cwd=plan.cwd),
         partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
+        *([partial(rows.check, experts.rows)] if experts else []),
         partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
     ]
     for look in looks:

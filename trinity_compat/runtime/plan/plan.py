@@ -52,6 +52,7 @@ def describe(plan: RunPlan) -> list[str]:
         f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
         f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
+        *rows.expert_line(spec.experts),
         *_reward_model(spec),
     ]
 
