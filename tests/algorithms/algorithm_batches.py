@@ -31,4 +31,6 @@ def answers(name):
         "response_mask": mask,
         "values": torch.tensor(of["values"]),
         "reward_baselines": torch.tensor(of["baselines"]),
+        "old_log_probs": torch.tensor(of["old"]),
+        "teacher_logprobs": torch.tensor(of["teacher"]),
     }

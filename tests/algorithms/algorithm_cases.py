@@ -54,6 +54,8 @@ def answer_batch(name):
         "mask": mask,
         "values": [[keep * rng.uniform(-1, 1) for keep in row] for row in mask],
         "baselines": [rng.uniform(0, 1) for _ in range(count)],
+        "old": [[-rng.uniform(0.01, 4) for _ in row] for row in mask],
+        "teacher": [[-rng.uniform(0.01, 4) for _ in row] for row in mask],
     }
 
 
@@ -130,6 +132,14 @@ ADVANTAGES = [
     *_each("asymre", None, {"baseline_shift": 0.2}),
     *_each("asymre_verl", None),
     *_each("rec", None, {"std_normalize": True}),
+    *_each("on_policy_distill", None, {"kl_coef": 0.3}),
+    *_each(
+        "jsd",
+        None,
+        {"lambda_coef": 0.0, "kl_coef": 2.0},
+        {"lambda_coef": 1.0},
+        {"lambda_coef": 0.2, "temperature": 0.7, "chunk_size": 3},
+    ),
 ]
 
 KL_LOSSES = [(name, None) for name in ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")]

@@ -159,6 +159,15 @@ def test_what_cannot_be_done_is_said_in_the_yamls_words(section, message, hint):
     assert hint is None or hint in (error.value.hint or "")
 
 
+def test_a_teacher_scores_as_the_reference_and_changes_no_reward():
+    told = verl_keys({"algorithm_type": "on_policy_distill"})
+    assert (told["algorithm.use_kl_in_reward"], told["algorithm.kl_ctrl.kl_coef"]) == (True, 0.0)
+    assert told[f"{ACTOR}.use_kl_loss"] is False
+    for kind in ("kl_loss_fn", "kl_penalty_fn"):
+        with pytest.raises(UserError, match=f"{kind}=k2: the reference model is the teacher of jsd"):
+            verl_keys({"algorithm_type": "jsd", kind: "k2"})
+
+
 def test_each_algorithm_names_functions_that_there_are():
     for algorithm in ALGORITHMS.values():
         for kind, functions in FUNCTIONS.items():

@@ -22,7 +22,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.algorithms import FUNCTIONS
 from trinity_compat.algorithms.chosen import PREFIX, verl_keys
-from trinity_compat.trainer.algorithms import COLUMNS, aggregate
+from trinity_compat.trainer.algorithms import COLUMNS, aggregate, with_advantages
 from trinity_compat.verl_config.pinned import compose_pinned
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def configured(kind, name, arguments):
         common = {
             "loss_agg_mode": "seq-mean-token-mean"
         }  # its default_args alone, as upstream's function has them
-    of = "mix" if name.startswith("mix") else "grpo"
+    of = name if name in ("mix", "mix_chord", "on_policy_distill", "jsd") else "grpo"
     given = {"algorithm_type": of, kind: name, **({f"{kind}_args": arguments} if arguments else {})}
     return configuration(json.dumps({**given, **common}))
 
@@ -91,10 +91,12 @@ def kl_loss(arguments, batch, name):
 def advantages(arguments, batch, name):
     algorithm = configured("advantage_fn", name, arguments).algorithm
     tensors, tasks = answers(batch), np.array(answer_batch(batch)["tasks"])
+    tensors["ref_log_prob"] = tensors.pop("teacher_logprobs")
     data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": tasks})
     done = compute_advantage(
         data, algorithm.adv_estimator, gamma=algorithm.gamma, lam=algorithm.lam, config=algorithm
     )
+    done = with_advantages(done, algorithm)
     return done.batch["advantages"][tensors["response_mask"].bool()].tolist()
 
 

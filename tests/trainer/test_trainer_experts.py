@@ -134,6 +134,7 @@ def trainer(job, monkeypatch):
     """A trainer without models, at step 1, with the answers and the expert's rows of that step. ``scored``
     and ``updated``: batches that the models were given."""
     from verl import DataProto
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
     from trinity_compat.trainer.batch import Shape
     from trinity_compat.trainer.experts.trainer import MixTrainer
@@ -145,7 +146,11 @@ def trainer(job, monkeypatch):
     made.exchange, made.shape, made.global_steps = exchange, Shape(4, 3, 0), 1
     actor, rollout = {"ppo_mini_batch_size": BATCH}, {"n": RUNS}
     made.config = OmegaConf.create(
-        {"actor_rollout_ref": {"actor": actor, "rollout": rollout}, "trainer": {"balance_batch": False}}
+        {
+            "actor_rollout_ref": {"actor": actor, "rollout": rollout},
+            "trainer": {"balance_batch": False},
+            "algorithm": {"adv_estimator": "grpo"},
+        }
     )
     made.scored, made.updated = [], []
 
@@ -159,7 +164,7 @@ def trainer(job, monkeypatch):
         self.updated.append((batch, sizes.actor.ppo_mini_batch_size * sizes.rollout.n))
 
     monkeypatch.setattr(TrinityRayPPOTrainer, "_compute_ref_log_prob", score)
-    monkeypatch.setattr(TrinityRayPPOTrainer, "_update_actor", update)
+    monkeypatch.setattr(RayPPOTrainer, "_update_actor", update)
     return made
 
 

@@ -74,9 +74,35 @@ def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str
     told: dict[str, object] = {}
     for chosen in functions.values():
         told |= _keys(chosen)
+    if needs_teacher(functions):
+        told |= _scored_by_the_reference(functions)
     if "policy_loss_fn" in functions:
         told[f"{_ACTOR}.loss_agg_mode"] = _aggregation(section, functions["policy_loss_fn"])
     return told
+
+
+def needs_teacher(functions: Mapping[Kind, Chosen]) -> bool:
+    """Whether an advantage is what a teacher thinks of the answers."""
+    return "advantage_fn" in functions and "ref_log_prob" in functions["advantage_fn"].function.columns
+
+
+def _scored_by_the_reference(functions: Mapping[Kind, Chosen]) -> dict[str, object]:
+    """veRL computes a reference's log-probabilities where a KL term asks for them: one in the reward with the
+    coefficient 0, which changes no reward and logs the KL from the teacher."""
+    for kind in ("kl_loss_fn", "kl_penalty_fn"):
+        if kind in functions and functions[kind].function.name != "none":
+            raise UserError(
+                f"algorithm.{kind}={functions[kind].function.name}: the reference model is the teacher of"
+                f" {functions['advantage_fn'].function.name}, so there is none for a KL term",
+                hint="write none",
+            )
+    control = "algorithm.kl_ctrl"
+    return {
+        "algorithm.use_kl_in_reward": True,
+        "algorithm.kl_penalty": "kl",
+        f"{control}.type": "fixed",
+        f"{control}.kl_coef": 0.0,
+    }
 
 
 def _with_reference(section: Mapping[str, Any]) -> Mapping[str, Any]:

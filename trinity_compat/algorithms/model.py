@@ -30,10 +30,14 @@ Schema = Literal["experience", "sft", "cpt", "dpo"]
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
-    positions of the answers to each task."""
+    positions of the answers to each task. For an advantage that names the column, each [N, T]:
+    ``old_log_prob``, the trainer's at the step's start or the rollout's; ``ref_log_prob``, the reference
+    model's."""
 
     rewards: Tensor
     groups: Sequence[Sequence[int]]
+    old_log_prob: Tensor = None
+    ref_log_prob: Tensor = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,8 @@ Verl: TypeAlias = Callable[[Arguments], Mapping[str, object] | None]
 class Function:
     """One of Trinity's functions.
 
-    ``call`` is ours, None where veRL's own is always taken. ``columns``: of ``Tokens``, those that it needs
-    beyond the first four. ``without_arguments``: what Trinity sets where
+    ``call`` is ours, None where veRL's own is always taken. ``columns``: of ``Tokens`` or ``Answers``, those
+    that it needs beyond the first ones. ``without_arguments``: what Trinity sets where
     the YAML gives no arguments at all (``default_args``), over the defaults of the signature. ``verl``:
     arguments → veRL's keys where a function of veRL's gives the same numbers, else None. ``check``:
     arguments → what is wrong with them together, "" when nothing is. ``lacks``: arguments → why they cannot
@@ -140,7 +144,8 @@ def algorithm(name: str, title: str, **fields: Any) -> None:
 
 
 def advantage(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Answers, **arguments) → advantages [N], without gradient."""
+    """Enter a function (Answers, **arguments) → advantages without gradient: [N], or [N, T] of one that
+    names columns."""
     return _entered("advantage_fn", name, source, fields, computes=True)
 
 

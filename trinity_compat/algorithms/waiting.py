@@ -4,13 +4,10 @@ from functools import partial
 
 from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind, algorithm
 
-_TEACHER = "it needs a teacher's log-probabilities of each answer"
 _STEPS = "it needs the state of the environment at each step, which the buffer does not hold"
 _CLIPS = "it needs the entropy of each token, which veRL gives no estimator"
 
 algorithm("gigpo", "GiGPO", paper="2505.10978", advantage_fn="gigpo", lacks=_STEPS)
-algorithm("on_policy_distill", "on-policy distillation", advantage_fn="on_policy_distill", lacks=_TEACHER)
-algorithm("jsd", "distillation by JSD", advantage_fn="jsd", lacks=_TEACHER)
 
 
 def _lacking(kind: Kind, reasons: dict[str, str]) -> None:
@@ -24,5 +21,5 @@ def _because(reason: str, arguments: Arguments) -> str:
 
 _lacking(
     "advantage_fn",
-    {"gigpo": _STEPS, "on_policy_distill": _TEACHER, "jsd": _TEACHER, "clipb": _CLIPS, "clipv": _CLIPS},
+    {"gigpo": _STEPS, "clipb": _CLIPS, "clipv": _CLIPS},
 )

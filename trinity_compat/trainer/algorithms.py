@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 from verl.utils.metric import AggregationType, Metric
@@ -45,11 +46,13 @@ class Algo(AlgoConfig):
 @dataclass
 class PolicyLoss(PolicyLossConfig):
     """veRL's ``actor.policy_loss`` with the arguments of a loss of ours, a KL estimate that veRL lacks, and
-    whose entropy counts (``usual``: that of fresh answers; all rows')."""
+    whose entropy counts (``usual``: that of fresh answers; all rows'), and the model that is the reference in
+    place of the policy's first one."""
 
     trinity_args: dict[str, Any] = field(default_factory=dict)
     trinity_kl: str | None = None
     trinity_entropy: str | None = None
+    trinity_teacher: str | None = None
 
 
 def estimate(
@@ -64,11 +67,35 @@ def estimate(
     """An estimator as veRL calls it: float [N, T] twice, the advantages and, as for veRL's own of one
     reward per answer, the same as returns. ``index``: [N], equal for the answers to one task."""
     assert function.call is not None
+    if function.columns:  # veRL hands them to no estimator: with_advantages does it
+        return torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
     with torch.no_grad():
         answers = Answers(token_level_rewards.sum(-1), _groups(index))
         advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
         spread = advantages.unsqueeze(-1) * response_mask
     return spread, spread
+
+
+# Answers' name of a column, veRL's.
+_IN_BATCH = {"old_log_prob": "old_log_probs", "ref_log_prob": "ref_log_prob"}
+
+
+def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> DataProto:
+    """The batch of an update, with the advantages of an estimator that reads more than veRL hands it; as it
+    is for every other. ``config``: veRL's ``algorithm`` section."""
+    name = str(config["adv_estimator"])
+    function = FUNCTIONS["advantage_fn"].get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+    if function is None or not function.columns:
+        return batch
+    assert function.call is not None
+    columns = {column: batch.batch[_IN_BATCH[column]] for column in function.columns}
+    rewards = batch.batch["token_level_rewards"].sum(-1)
+    answers = Answers(rewards, _groups(batch.non_tensor_batch["uid"]), **columns)
+    with torch.no_grad():
+        advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
+        advantages = advantages.where(batch.batch["response_mask"].bool(), 0.0)
+    batch.batch["advantages"], batch.batch["returns"] = advantages, advantages.clone()
+    return batch
 
 
 def _groups(index: np.ndarray) -> list[list[int]]:

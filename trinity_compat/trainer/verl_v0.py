@@ -34,6 +34,7 @@ from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Claimed, Exchange
+from trinity_compat.trainer.algorithms import with_advantages
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
@@ -262,6 +263,13 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
             super().init_workers()
         self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
+
+    def _update_actor(self, batch: DataProto) -> DataProto:
+        return self._updated(with_advantages(batch, self.config.algorithm))
+
+    def _updated(self, batch: DataProto) -> DataProto:
+        """veRL's update of the policy on a batch that has its advantages."""
+        return super()._update_actor(batch)
 
     def fit(self) -> None:
         with logged_through(self._log):

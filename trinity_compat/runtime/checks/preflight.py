@@ -26,6 +26,7 @@ from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.secret import without_passwords
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
+from trinity_compat.translate.sections.teacher import TEACHER
 
 _ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
 _MIN_FREE = 256 * 2**20  # bytes
@@ -75,7 +76,8 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
     """Model folders exist and hold a config.json; names on a hub are left to the hub."""
     critic = ["critic.model.path"] if has_critic(verl) else []
     reward = [REWARD] if is_served(verl) else []
-    for key in ("actor_rollout_ref.model.path", *critic, *reward):
+    teacher = [TEACHER] if value_at(verl, TEACHER) else []
+    for key in ("actor_rollout_ref.model.path", *critic, *reward, *teacher):
         value = value_at(verl, key)
         if not value or "://" in str(value):
             continue

@@ -61,13 +61,13 @@ class MixTrainer(TrinityRayPPOTrainer):
         scored = super()._compute_ref_log_prob(self._all_of(batch))
         return self._kept(scored, len(batch), ("ref_log_prob",))
 
-    def _update_actor(self, batch: DataProto) -> DataProto:
+    def _updated(self, batch: DataProto) -> DataProto:
         mixed = self._mixed(batch)
         if self.config.trainer.balance_batch:
             self._balance_batch(mixed, metrics={})
         mixed.meta_info["global_token_num"] = mixed.batch["attention_mask"].sum(-1).tolist()
         with _update_of(self.config, len(mixed)):
-            return super()._update_actor(mixed)
+            return super()._updated(mixed)
 
     def response_logprobs(self, experience: Experience) -> list[float]:
         """Of one answer alone."""
