@@ -59,6 +59,33 @@ def answer_batch(name):
     }
 
 
+def turns(name):
+    """What an environment told of each turn of each answer; of some batches not all."""
+    rng = random.Random(f"turns {name}")
+    count = sum(map(len, ANSWER_BATCHES[name]))
+    missing = {"equal": ("step_reward",), "extreme": ("env_state_hash",)}.get(name, ())
+    return [
+        [
+            {key: value for key, value in _turn(rng).items() if key not in missing}
+            for _ in range(rng.randint(1, TURNS))
+        ]
+        for _ in range(count)
+    ]
+
+
+TURNS = (LENGTH + 1) // 2  # of one token each, the environment's between them
+
+
+def _turn(rng):
+    gains = rng.choice([0.0, 1.0, -0.5]), rng.choice([0.25, 2.0])
+    return {
+        "env_state_hash": rng.choice("abc"),
+        "step_reward": gains[0],
+        "place": rng.choice("de"),
+        "gain": gains[1],
+    }
+
+
 def _each(name, *arguments):
     return [(name, given) for given in arguments]
 
@@ -120,7 +147,7 @@ SIZES = {
 
 ADVANTAGES = [
     *_each("ppo", None, {"gamma": 0.9, "lam": 0.8}),
-    *_each("grpo", None, {"std_cal_level": "batch"}, {"epsilon": 0.1}),
+    *_each("grpo", None, {"std_cal_level": "batch"}, {"epsilon": 0.1}, {"rank_penalty": 0.3}),
     *_each("grpo_verl", None),
     *_each("step_wise_grpo", None, {"std_cal_level": "batch"}, {"enable_step_norm": True}),
     *_each("reinforceplusplus", None, {"gamma": 0.9}),
@@ -132,6 +159,12 @@ ADVANTAGES = [
     *_each("asymre", None, {"baseline_shift": 0.2}),
     *_each("asymre_verl", None),
     *_each("rec", None, {"std_normalize": True}),
+    *_each(
+        "gigpo",
+        None,
+        {"omega": 0.5, "gamma": 0.9, "fnorm": "std"},
+        {"step_reward_key": "gain", "env_state_hash_key": "place"},
+    ),
     *_each("on_policy_distill", None, {"kl_coef": 0.3}),
     *_each(
         "jsd",

@@ -137,8 +137,11 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
         ({"policy_loss_fn": "sapo", "policy_loss_fn_args": {"tau_neg": 0.5}}, "sapo: tau_neg must be", None),
         ({"policy_loss_fn_args": {"clip_ratio_c": 2.0}}, "ppo: clip_range, or clip_range_low and", None),
         (
-            {"advantage_fn": "grpo", "advantage_fn_args": {"std_threshold": 0.1}},
-            "it leaves groups out",
+            {
+                "advantage_fn": "grpo",
+                "advantage_fn_args": {"std_threshold": 0, "duplicate_experiences": True},
+            },
+            "left out are drawn anew",
             "grpo",
         ),
         (
@@ -157,6 +160,13 @@ def test_what_cannot_be_done_is_said_in_the_yamls_words(section, message, hint):
     with pytest.raises(UserError, match=message) as error:
         verl_keys(section)
     assert hint is None or hint in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("more", [{}, {"epsilon": 0.1}])
+def test_groups_without_a_difference_are_left_out_by_the_explorer(more):
+    told = verl_keys({"algorithm_type": "grpo", "advantage_fn_args": {"std_threshold": 0.1, **more}})
+    assert told["algorithm.filter_groups.enable"] and told["algorithm.filter_groups.metric"] == "reward"
+    assert told["algorithm.trinity_std_threshold"] == 0.1
 
 
 def test_a_teacher_scores_as_the_reference_and_changes_no_reward():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from algorithm_batches import answers, of_loss, tokens
+from algorithm_batches import answers, in_turns, of_loss, tokens
 from algorithm_cases import EXPERTS, STEP, answer_batch, cases
 from omegaconf import OmegaConf
 from verl import DataProto
@@ -92,7 +92,11 @@ def advantages(arguments, batch, name):
     algorithm = configured("advantage_fn", name, arguments).algorithm
     tensors, tasks = answers(batch), np.array(answer_batch(batch)["tasks"])
     tensors["ref_log_prob"] = tensors.pop("teacher_logprobs")
-    data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": tasks})
+    info = [{} for _ in tasks]
+    if name == "gigpo":
+        tensors["response_mask"], info = in_turns(batch)
+    told = {"uid": tasks, "reward_extra_info": np.array(info, dtype=object)}
+    data = DataProto.from_dict(tensors=tensors, non_tensors=told)
     done = compute_advantage(
         data, algorithm.adv_estimator, gamma=algorithm.gamma, lam=algorithm.lam, config=algorithm
     )

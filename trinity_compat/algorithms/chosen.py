@@ -202,7 +202,7 @@ def _keys(chosen: Chosen) -> Mapping[str, object]:
     """veRL's own function where it has the same numbers, else ours under its registered name."""
     function, arguments = chosen.function, dict(chosen.arguments)
     if (of_verl := function.verl(arguments)) is not None:
-        return of_verl
+        return {**of_verl, **_left_out(arguments)}
     name = f"{PREFIX}{function.name}"
     if function.kind == "kl_loss_fn":
         # veRL has to keep a reference model; the estimate is replaced in its workers.
@@ -217,11 +217,25 @@ def _keys(chosen: Chosen) -> Mapping[str, object]:
             "algorithm.adv_estimator": name,
             "algorithm._target_": f"{CLASSES}.Algo",
             f"algorithm.{PREFIX}args": arguments,
+            **_left_out(arguments),
         }
     return {
         f"{_POLICY_LOSS}.loss_mode": name,
         f"{_POLICY_LOSS}._target_": f"{CLASSES}.PolicyLoss",
         f"{_POLICY_LOSS}.{PREFIX}args": arguments,
+    }
+
+
+def _left_out(arguments: Mapping[str, Any]) -> dict[str, object]:
+    """Groups that teach nothing: the explorer draws others in their place."""
+    threshold = arguments.get("std_threshold")
+    if threshold is None:
+        return {}
+    return {
+        "algorithm._target_": f"{CLASSES}.Algo",
+        "algorithm.filter_groups.enable": True,
+        "algorithm.filter_groups.metric": "reward",
+        f"algorithm.{PREFIX}std_threshold": threshold,
     }
 
 

@@ -32,10 +32,13 @@ class Answers:
     """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
     positions of the answers to each task. For an advantage that names the column, each [N, T]:
     ``old_log_prob``, the trainer's at the step's start or the rollout's; ``ref_log_prob``, the reference
-    model's."""
+    model's; ``mask``, bool, true for the tokens that count. ``info``: for each answer what its scoring told
+    beside the reward."""
 
     rewards: Tensor
     groups: Sequence[Sequence[int]]
+    mask: Tensor = None
+    info: Sequence[Mapping[str, Any]] = ()
     old_log_prob: Tensor = None
     ref_log_prob: Tensor = None
 

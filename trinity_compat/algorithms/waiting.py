@@ -2,12 +2,9 @@
 
 from functools import partial
 
-from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind, algorithm
+from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind
 
-_STEPS = "it needs the state of the environment at each step, which the buffer does not hold"
 _CLIPS = "it needs the entropy of each token, which veRL gives no estimator"
-
-algorithm("gigpo", "GiGPO", paper="2505.10978", advantage_fn="gigpo", lacks=_STEPS)
 
 
 def _lacking(kind: Kind, reasons: dict[str, str]) -> None:
@@ -19,7 +16,4 @@ def _because(reason: str, arguments: Arguments) -> str:
     return reason
 
 
-_lacking(
-    "advantage_fn",
-    {"gigpo": _STEPS, "clipb": _CLIPS, "clipv": _CLIPS},
-)
+_lacking("advantage_fn", {"clipb": _CLIPS, "clipv": _CLIPS})

@@ -38,9 +38,11 @@ LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
 
 @dataclass
 class Algo(AlgoConfig):
-    """veRL's ``algorithm`` with the arguments of an estimator of ours."""
+    """veRL's ``algorithm`` with the arguments of an estimator of ours, and the deviation of a group's rewards
+    that the explorer's filter takes for none."""
 
     trinity_args: dict[str, Any] = field(default_factory=dict)
+    trinity_std_threshold: float = 0.0
 
 
 @dataclass
@@ -76,8 +78,13 @@ def estimate(
     return spread, spread
 
 
-# Answers' name of a column, veRL's.
-_IN_BATCH = {"old_log_prob": "old_log_probs", "ref_log_prob": "ref_log_prob"}
+# Answers' name of a column → how it lies in veRL's batch.
+_IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
+    "mask": lambda batch: batch.batch["response_mask"].bool(),
+    "info": lambda batch: list(batch.non_tensor_batch["reward_extra_info"]),
+    "old_log_prob": lambda batch: batch.batch["old_log_probs"],
+    "ref_log_prob": lambda batch: batch.batch["ref_log_prob"],
+}
 
 
 def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> DataProto:
@@ -88,12 +95,13 @@ def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> DataProto:
     if function is None or not function.columns:
         return batch
     assert function.call is not None
-    columns = {column: batch.batch[_IN_BATCH[column]] for column in function.columns}
+    columns = {column: _IN_BATCH[column](batch) for column in function.columns}
     rewards = batch.batch["token_level_rewards"].sum(-1)
     answers = Answers(rewards, _groups(batch.non_tensor_batch["uid"]), **columns)
     with torch.no_grad():
         advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
-        advantages = advantages.where(batch.batch["response_mask"].bool(), 0.0)
+        each = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
+        advantages = each.where(batch.batch["response_mask"].bool(), 0.0)
     batch.batch["advantages"], batch.batch["returns"] = advantages, advantages.clone()
     return batch
 
