@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
@@ -50,8 +51,7 @@ def _taught(
 ) -> TrainingWorker:
     """A reference's worker with the teacher's weights."""
     named = OmegaConf.merge(model, {"path": teacher, "hf_config_path": None})
-    config.model_config = omega_conf_to_dataclass(named)
-    return kind(config=config)
+    return kind(config=replace(config, model_config=omega_conf_to_dataclass(named)))
 
 
 class CpuPools(ResourcePoolManager):
