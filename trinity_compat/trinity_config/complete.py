@@ -287,10 +287,12 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
     answers = rows - expert_rows(one.config)
     if answers == tasks * repeats:
         return
+    path = "buffer.train_batch_size"
+    if rows != answers:
+        _check_whole_groups(path, rows, answers, repeats)
     if one.at("mode") == "train":  # there is no explorer here whose batch could be another
         one.put("buffer.batch_size", max(1, answers // repeats), "buffer.train_batch_size")
         return
-    path = "buffer.train_batch_size"
     _check_whole_groups(path, rows, answers, repeats)
     each = answers // repeats
     counted = [
