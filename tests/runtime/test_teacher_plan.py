@@ -8,6 +8,7 @@ from trinity_files import LEAST, merged
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.plan import describe
 from trinity_compat.runtime.plan.planning import make_plan
 
 TEACHER = "explorer.auxiliary_models.0.model_path"
@@ -38,6 +39,7 @@ def test_the_teacher_is_the_reference_model(name, tmp_path):
     assert value_at(verl, "algorithm.adv_estimator") == f"trinity_{name}"
     assert value_at(verl, "algorithm.use_kl_in_reward") is True
     assert not value_at(verl, "reward.reward_model.enable")
+    assert "teacher   /teacher, in place of the trainer's reference model" in describe(made)
     assert value_at(verl, "trainer.n_gpus_per_node") == 1  # none is kept for a judge
 
 
