@@ -105,6 +105,15 @@ class RowsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """Rows of an expert's that each step trains beside fresh answers: ``each_step`` of ``rows``, which begin
+    again when they are used up."""
+
+    rows: RowsSpec
+    each_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
 
@@ -131,6 +140,7 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
     rows: RowsSpec | None = None  # trained on in place of an explorer's answers
+    experts: ExpertSpec | None = None  # trained on beside them
 
     def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
         """As JSON, with references to the environment for what looks like a secret; and the variables that a
@@ -160,6 +170,7 @@ class RunSpec:
             "replay": replay and ReplaySpec(**replay),
             "scoring": ScoringSpec(**data.get("scoring", {})),
             "rows": _rows(data.get("rows")),
+            "experts": _experts(data.get("experts")),
         }
         secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
         return cls(**{**data, **secrets, **sections})
@@ -171,6 +182,11 @@ def _rows(data: Mapping[str, Any] | None) -> RowsSpec | None:
     lists = {name: tuple(data[name]) for name in ("paths", "val_paths")}
     inner = {name: tuple(data["format"][name]) for name in ("prompt_dict_keys", "response_dict_keys")}
     return RowsSpec(**{**data, **lists, "format": RowFormat(**{**data["format"], **inner})})
+
+
+def _experts(data: Mapping[str, Any] | None) -> ExpertSpec | None:
+    rows = _rows(data["rows"]) if data else None
+    return ExpertSpec(rows, data["each_step"]) if data and rows else None
 
 
 def has_baseline(verl: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """The batches of ``algorithm_cases.py`` as tensors, and what is kept of a result: torch alone is needed."""
 
 import torch
-from algorithm_cases import answer_batch, token_batch
+from algorithm_cases import LENGTH, answer_batch, token_batch, turns
 
 
 def tokens(name):
@@ -31,4 +31,16 @@ def answers(name):
         "response_mask": mask,
         "values": torch.tensor(of["values"]),
         "reward_baselines": torch.tensor(of["baselines"]),
+        "old_log_probs": torch.tensor(of["old"]),
+        "teacher_logprobs": torch.tensor(of["teacher"]),
     }
+
+
+def in_turns(name):
+    """(the mask of answers in turns, what is told of each): every second token is the environment's."""
+    told = turns(name)
+    mask = torch.zeros(len(told), LENGTH)
+    for row, each in enumerate(told):
+        mask[row, : 2 * len(each) : 2] = 1.0
+    info = [{key: [turn[key] for turn in each] for key in each[0]} for each in told]
+    return mask, info

@@ -54,6 +54,35 @@ def answer_batch(name):
         "mask": mask,
         "values": [[keep * rng.uniform(-1, 1) for keep in row] for row in mask],
         "baselines": [rng.uniform(0, 1) for _ in range(count)],
+        "old": [[-rng.uniform(0.01, 4) for _ in row] for row in mask],
+        "teacher": [[-rng.uniform(0.01, 4) for _ in row] for row in mask],
+    }
+
+
+def turns(name):
+    """What an environment told of each turn of each answer; of some batches not all."""
+    rng = random.Random(f"turns {name}")
+    count = sum(map(len, ANSWER_BATCHES[name]))
+    missing = {"equal": ("step_reward",), "extreme": ("env_state_hash",)}.get(name, ())
+    return [
+        [
+            {key: value for key, value in _turn(rng).items() if key not in missing}
+            for _ in range(rng.randint(1, TURNS))
+        ]
+        for _ in range(count)
+    ]
+
+
+TURNS = (LENGTH + 1) // 2  # of one token each, the environment's between them
+
+
+def _turn(rng):
+    gains = rng.choice([0.0, 1.0, -0.5]), rng.choice([0.25, 2.0])
+    return {
+        "env_state_hash": rng.choice("abc"),
+        "step_reward": gains[0],
+        "place": rng.choice("de"),
+        "gain": gains[1],
     }
 
 
@@ -93,11 +122,32 @@ POLICY_LOSSES = [
     *_each("sft_is", None),
     *_each("sft_phi", None, {"cutoff_prob": 0.3}),
     *_each("dpo", None, {"beta": 0.5, "label_smoothing": 0.2}),
+    *_each(
+        "mix",
+        {"mu": 0.3, "clip_range": 0.2},
+        {"clip_range_low": 0.1, "clip_range_high": 0.3, "sft_loss_agg_mode": "seq-mean-token-sum"},
+        {"clip_range": 0.2, "grpo_loss_agg_mode": "seq-mean-token-mean"},
+    ),
+    *_each(
+        "mix_chord",
+        {"clip_range": 0.2},
+        {"clip_range": 0.2, "mu_warmup_steps": 4, "mu_peak": 0.5, "enable_phi_function": False},
+        {"clip_range": 0.2, "mu_decay_steps": 9, "mu_peak": 0.9, "mu_valley": 0.05},
+    ),
 ]
+STEP = 3  # what chord's schedule is asked for
+# What mix's arguments say of the trainer's sizes: the batch is one update, a micro-batch of one GPU.
+EXPERTS = [False, True, True, False]
+SIZES = {
+    "ppo_mini_batch_size": ROWS,
+    "ppo_micro_batch_size_per_gpu": ROWS,
+    "train_batch_size_usual": EXPERTS.count(False),
+    "train_batch_size_expert": EXPERTS.count(True),
+}
 
 ADVANTAGES = [
     *_each("ppo", None, {"gamma": 0.9, "lam": 0.8}),
-    *_each("grpo", None, {"std_cal_level": "batch"}, {"epsilon": 0.1}),
+    *_each("grpo", None, {"std_cal_level": "batch"}, {"epsilon": 0.1}, {"rank_penalty": 0.3}),
     *_each("grpo_verl", None),
     *_each("step_wise_grpo", None, {"std_cal_level": "batch"}, {"enable_step_norm": True}),
     *_each("reinforceplusplus", None, {"gamma": 0.9}),
@@ -109,6 +159,20 @@ ADVANTAGES = [
     *_each("asymre", None, {"baseline_shift": 0.2}),
     *_each("asymre_verl", None),
     *_each("rec", None, {"std_normalize": True}),
+    *_each(
+        "gigpo",
+        None,
+        {"omega": 0.5, "gamma": 0.9, "fnorm": "std"},
+        {"step_reward_key": "gain", "env_state_hash_key": "place"},
+    ),
+    *_each("on_policy_distill", None, {"kl_coef": 0.3}),
+    *_each(
+        "jsd",
+        None,
+        {"lambda_coef": 0.0, "kl_coef": 2.0},
+        {"lambda_coef": 1.0},
+        {"lambda_coef": 0.2, "temperature": 0.7, "chunk_size": 3},
+    ),
 ]
 
 KL_LOSSES = [(name, None) for name in ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")]

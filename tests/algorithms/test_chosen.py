@@ -97,7 +97,21 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
     ("section", "message", "hint"),
     [
         ({"algorithm_type": "opdm"}, "algorithm_type=opdm: trinity-rft has no such", "did you mean 'opmd'?"),
-        ({"algorithm_type": "mix"}, "algorithm_type=mix cannot be trained here: .* expert's", "run the YAML"),
+        (
+            {"algorithm_type": "grpo", "policy_loss_fn": "mix"},
+            "policy_loss_fn=mix tells an expert's rows apart, and .*sample_strategy=default takes none",
+            "mix",
+        ),
+        (
+            {"algorithm_type": "mix", "sample_strategy": "default"},
+            "sample_strategy=default takes none",
+            "mix",
+        ),
+        (
+            {"algorithm_type": "mix", "policy_loss_fn_args": {"sft_loss_agg_mode": "mean"}},
+            "sft_loss_agg_mode=mean: mix takes token-mean or .* or null",
+            None,
+        ),
         ({"advantage_fn": "clipb"}, "advantage_fn=clipb cannot be trained here: .* entropy", "grpo"),
         (
             {"policy_loss_fn": "opmd", "policy_loss_fn_args": {"tua": 1}},
@@ -123,8 +137,11 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
         ({"policy_loss_fn": "sapo", "policy_loss_fn_args": {"tau_neg": 0.5}}, "sapo: tau_neg must be", None),
         ({"policy_loss_fn_args": {"clip_ratio_c": 2.0}}, "ppo: clip_range, or clip_range_low and", None),
         (
-            {"advantage_fn": "grpo", "advantage_fn_args": {"std_threshold": 0.1}},
-            "it leaves groups out",
+            {
+                "advantage_fn": "grpo",
+                "advantage_fn_args": {"std_threshold": 0, "duplicate_experiences": True},
+            },
+            "left out are drawn anew",
             "grpo",
         ),
         (
@@ -143,6 +160,22 @@ def test_what_cannot_be_done_is_said_in_the_yamls_words(section, message, hint):
     with pytest.raises(UserError, match=message) as error:
         verl_keys(section)
     assert hint is None or hint in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("more", [{}, {"epsilon": 0.1}])
+def test_groups_without_a_difference_are_left_out_by_the_explorer(more):
+    told = verl_keys({"algorithm_type": "grpo", "advantage_fn_args": {"std_threshold": 0.1, **more}})
+    assert told["algorithm.filter_groups.enable"] and told["algorithm.filter_groups.metric"] == "reward"
+    assert told["algorithm.trinity_std_threshold"] == 0.1
+
+
+def test_a_teacher_scores_as_the_reference_and_changes_no_reward():
+    told = verl_keys({"algorithm_type": "on_policy_distill"})
+    assert (told["algorithm.use_kl_in_reward"], told["algorithm.kl_ctrl.kl_coef"]) == (True, 0.0)
+    assert told[f"{ACTOR}.use_kl_loss"] is False
+    for kind in ("kl_loss_fn", "kl_penalty_fn"):
+        with pytest.raises(UserError, match=f"{kind}=k2: the reference model is the teacher of jsd"):
+            verl_keys({"algorithm_type": "jsd", kind: "k2"})
 
 
 def test_each_algorithm_names_functions_that_there_are():

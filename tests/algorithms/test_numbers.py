@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from algorithm_batches import answers, of_loss, tokens
-from algorithm_cases import answer_batch, cases
+from algorithm_batches import answers, in_turns, of_loss, tokens
+from algorithm_cases import EXPERTS, STEP, answer_batch, cases
 from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
@@ -22,7 +22,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.algorithms import FUNCTIONS
 from trinity_compat.algorithms.chosen import PREFIX, verl_keys
-from trinity_compat.trainer.algorithms import COLUMNS, aggregate
+from trinity_compat.trainer.algorithms import COLUMNS, aggregate, with_advantages
 from trinity_compat.verl_config.pinned import compose_pinned
 
 HERE = Path(__file__).parent
@@ -46,7 +46,8 @@ def configured(kind, name, arguments):
         common = {
             "loss_agg_mode": "seq-mean-token-mean"
         }  # its default_args alone, as upstream's function has them
-    given = {"algorithm_type": "grpo", kind: name, **({f"{kind}_args": arguments} if arguments else {})}
+    of = name if name in ("mix", "mix_chord", "on_policy_distill", "jsd") else "grpo"
+    given = {"algorithm_type": of, kind: name, **({f"{kind}_args": arguments} if arguments else {})}
     return configuration(json.dumps({**given, **common}))
 
 
@@ -56,7 +57,13 @@ def policy_loss(arguments, batch, name):
     # As ppo_loss counts a mini-batch. One without a token is part of a larger one: alone, veRL divides by 0.
     counted = max(1, int(of["mask"].sum()))
     config.global_batch_info.update(dp_size=1, batch_num_tokens=counted, global_batch_size=len(of["mask"]))
-    config.__dict__[COLUMNS] = dict.fromkeys(FUNCTIONS["policy_loss_fn"][name].columns, of["ref"])
+    further = {
+        "ref_log_prob": of["ref"],
+        "expert_mask": torch.tensor(EXPERTS),
+        "step": torch.full((len(EXPERTS),), STEP),
+    }
+    columns = FUNCTIONS["policy_loss_fn"][name].columns
+    config.__dict__[COLUMNS] = {column: further[column] for column in columns}
     loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_log_prob=of["old"],
         log_prob=of["log_prob"],
@@ -84,10 +91,16 @@ def kl_loss(arguments, batch, name):
 def advantages(arguments, batch, name):
     algorithm = configured("advantage_fn", name, arguments).algorithm
     tensors, tasks = answers(batch), np.array(answer_batch(batch)["tasks"])
-    data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": tasks})
+    tensors["ref_log_prob"] = tensors.pop("teacher_logprobs")
+    info = [{} for _ in tasks]
+    if name == "gigpo":
+        tensors["response_mask"], info = in_turns(batch)
+    told = {"uid": tasks, "reward_extra_info": np.array(info, dtype=object)}
+    data = DataProto.from_dict(tensors=tensors, non_tensors=told)
     done = compute_advantage(
         data, algorithm.adv_estimator, gamma=algorithm.gamma, lam=algorithm.lam, config=algorithm
     )
+    done = with_advantages(done, algorithm)
     return done.batch["advantages"][tensors["response_mask"].bool()].tolist()
 
 

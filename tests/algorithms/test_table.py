@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trinity_compat.algorithms import ALGORITHMS
+from trinity_compat.algorithms import ALGORITHMS, FUNCTIONS, KINDS
 from trinity_compat.algorithms.chosen import verl_keys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
@@ -21,8 +21,37 @@ def row_of(name):
     told = verl_keys({"algorithm_type": name})
     made = [told["algorithm.adv_estimator"], told["actor_rollout_ref.actor.policy_loss.loss_mode"]]
     functions = [of[8:] if of.startswith("trinity_") else f"veRL {of}" for of in map(str, made)]
-    runs = "on rows" if algorithm.of_files else "on fresh answers" if name == "raft" else "yes"
-    return [runs, *functions, algorithm.kl_loss_fn]
+    return [_runs(algorithm, told), *functions, algorithm.kl_loss_fn]
+
+
+def _runs(algorithm, told):
+    if algorithm.of_files:
+        return "on rows"
+    if algorithm.sample_strategy == "mix":
+        return "on both"
+    if algorithm.advantage_fn in told["algorithm.adv_estimator"] and "ref_log_prob" in columns(algorithm):
+        return "with a teacher"
+    return "on fresh answers" if algorithm.name == "raft" else "yes"
+
+
+def columns(algorithm):
+    return FUNCTIONS["advantage_fn"][algorithm.advantage_fn].columns
+
+
+def functions_in_table():
+    """(kind, name) of each function that the second table names as running."""
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for kind in cells[0].split(", "):
+            if kind in KINDS and len(cells) == 3:
+                yield from ((kind, name.strip()) for name in cells[1].split(","))
+
+
+def test_the_table_of_functions_has_all_that_run():
+    named = set(functions_in_table())
+    for kind, functions in FUNCTIONS.items():
+        run = {name for name, each in functions.items() if each.signature or each.call or not each.lacks({})}
+        assert {name for field, name in named if field == kind} == run, kind
 
 
 def test_all_of_trinitys_algorithms_are_known():

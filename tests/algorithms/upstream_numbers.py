@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from algorithm_batches import answers, of_loss, tokens  # noqa: E402
-from algorithm_cases import answer_batch, cases  # noqa: E402
+from algorithm_cases import EXPERTS, SIZES, STEP, answer_batch, cases, turns  # noqa: E402
 from trinity.algorithm.advantage_fn import ADVANTAGE_FN  # noqa: E402
 from trinity.algorithm.kl_fn import KL_FN  # noqa: E402
 from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN  # noqa: E402
@@ -34,8 +34,10 @@ def made(registry, name, arguments):
 
 def policy_loss(name, arguments, batch):
     """Of dpo pair by pair: given several, 0.6.0 sums all of them into one."""
-    of, function = tokens(batch), made(POLICY_LOSS_FN, name, arguments)
+    mixed = name in ("mix", "mix_chord")
+    of, function = tokens(batch), made(POLICY_LOSS_FN, name, {**arguments, **SIZES} if mixed else arguments)
     rows = len(of["mask"])
+    of_experts = {"expert_mask": torch.tensor(EXPERTS), "step": torch.full((rows,), STEP)} if mixed else {}
     parts = [slice(first, first + 2) for first in range(0, rows, 2)] if name == "dpo" else [slice(None)]
     losses = [
         function(
@@ -44,6 +46,7 @@ def policy_loss(name, arguments, batch):
             ref_logprob=of["ref"][part],
             action_mask=of["mask"][part],
             advantages=of["advantages"][part],
+            **of_experts,
         )[0]
         for part in parts
     ]
@@ -62,6 +65,20 @@ def kl_loss(name, arguments, batch):
     return of_loss(loss, of)
 
 
+def experiences_of_turns(of, turns):
+    """One for each turn, with what the environment told of it."""
+    for run, told in enumerate(turns):
+        for step, info in enumerate(told):
+            yield Experience(
+                eid=EID(batch=0, task=of["tasks"][run], run=run, step=step),
+                tokens=torch.zeros(2, dtype=torch.int32),
+                prompt_length=1,
+                reward=of["rewards"][run],
+                logprobs=torch.zeros(1),
+                info=dict(info),
+            )
+
+
 def experiences(of):
     for number, (reward, task) in enumerate(zip(of["rewards"], of["tasks"], strict=True)):
         length = sum(of["mask"][number])
@@ -70,12 +87,15 @@ def experiences(of):
             tokens=torch.zeros(1 + length, dtype=torch.int32),
             prompt_length=1,
             reward=reward,
-            logprobs=torch.zeros(length),
+            logprobs=torch.tensor(of["old"][number][:length]),
         )
 
 
 def advantage(name, arguments, batch):
     of, function = answer_batch(batch), made(ADVANTAGE_FN, name, arguments)
+    if name == "gigpo":
+        done, _ = function(list(experiences_of_turns(of, turns(batch))))
+        return [float(one.advantages[0]) for one in sorted(done, key=lambda one: (one.eid.run, one.eid.step))]
     if not type(function).compute_in_trainer():
         done, _ = function(list(experiences(of)))
         by_run = {int(one.eid.run): one.advantages.tolist() for one in done}

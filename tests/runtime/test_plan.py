@@ -214,7 +214,11 @@ def test_a_staleness_limit_below_the_trainer_s_interval_is_refused(style):
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (("algorithm.sample_strategy=mix",), "algorithm.sample_strategy=mix: the trainer takes whole groups"),
+        (("algorithm.sample_strategy=mix",), "algorithm.sample_strategy=mix: the sizes of this file"),
+        (
+            ("algorithm.sample_strategy=lifo",),
+            "algorithm.sample_strategy=lifo: the trainer takes whole groups",
+        ),
         ((STALE[0], "algorithm.sample_strategy_args.max_staleness=-1"), "max_staleness=-1: write a number"),
         ((STALE[0], "algorithm.sample_strategy_args.max_staleness=two"), "max_staleness=two: write a number"),
     ],
@@ -230,7 +234,7 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
         ("algorithm_type=rlooo", "algorithm_type=rlooo: trinity-rft has no such thing", "mean 'rloo'?"),
         ("kl_penalty_fn=opmd", "kl_penalty_fn=opmd: trinity-rft has no such thing", "k1, k2"),
         ("kl_loss_fn=k4", "kl_loss_fn=k4: trinity-rft has no such thing", "k1, k2"),
-        ("policy_loss_fn=mix", "policy_loss_fn=mix cannot be trained here: .* expert's rows", "rec, sapo"),
+        ("advantage_fn=clipb", "advantage_fn=clipb cannot be trained here: .* entropy", "opmd"),
         ("policy_loss_fn=opmd", "policy_loss_fn_args.clip_range: opmd of policy_loss_fn has", "it has tau"),
     ],
 )

@@ -78,6 +78,32 @@ def test_dpo_keeps_pairs_together_and_its_reference_model(tmp_path):
     assert not actor["use_dynamic_bsz"] and actor["ppo_micro_batch_size_per_gpu"] % 2 == 0
 
 
+ACTOR = "actor_rollout_ref.actor"
+MICRO = f"trainer.trainer_config.{ACTOR}.ppo_micro_batch_size_per_gpu"
+
+
+@pytest.mark.parametrize(
+    ("values", "micro"),
+    [
+        ({"algorithm.algorithm_type": "dpo", "buffer.train_batch_size": 12, MICRO: 4}, 2),  # 3 pairs a GPU
+        ({"algorithm.algorithm_type": "dpo", "buffer.train_batch_size": 8, MICRO: 64}, 4),
+        ({"buffer.train_batch_size": 24, MICRO: 4, "trainer.use_dynamic_bsz": False}, 3),
+        ({"buffer.train_batch_size": 24, MICRO: 4, "trainer.use_dynamic_bsz": True}, 4),  # cut by tokens
+    ],
+)
+def test_an_update_that_no_micro_batch_divides_is_cut_smaller(values, micro, tmp_path):
+    made = planned(tmp_path, **values)
+    assert value_at(made.spec.verl, f"{ACTOR}.ppo_micro_batch_size_per_gpu") == micro
+    assert any("which divides the" in note for note in made.notes) == (micro not in (values[MICRO],))
+
+
+@pytest.mark.parametrize("name", ["dpo", "sft"])
+def test_an_update_that_the_gpus_cannot_share_is_refused(name, tmp_path):
+    what = "6 pairs" if name == "dpo" else "6 rows"
+    with pytest.raises(UserError, match=f"4 GPUs cannot share the {what} of an update evenly"):
+        planned(tmp_path, **{"algorithm.algorithm_type": name, "buffer.train_batch_size": 6})
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -45,6 +45,16 @@ JUDGED = {
 }
 ROWS = "buffer.trainer_input.experience_buffer"
 REPLAY = f"{ROWS}.replay_buffer"
+EXPERTS = "buffer.trainer_input.auxiliary_buffers.sft_dataset"
+MIXED = {
+    "algorithm": {"algorithm_type": "mix", "repeat_times": 2},
+    "buffer": {
+        "train_batch_size": 16,
+        "trainer_input": {
+            "auxiliary_buffers": {"sft_dataset": {"storage_type": "file", "path": "/d/sft.jsonl"}}
+        },
+    },
+}
 ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
 MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
 
@@ -88,7 +98,7 @@ OF_A_TASKSET = {
 SFT = {
     "mode": "train",
     "algorithm": {"algorithm_type": "sft", "repeat_times": 1},
-    "buffer": {"train_batch_size": 4, "trainer_input": {"experience_buffer": {"path": "/d/rows.jsonl"}}},
+    "buffer": {"train_batch_size": 12, "trainer_input": {"experience_buffer": {"path": "/d/rows.jsonl"}}},
 }
 DPO = merged(SFT, {"algorithm": {"algorithm_type": "dpo", "repeat_times": 2}})
 SHUFFLED_ROWS = merged(
@@ -184,6 +194,7 @@ READ = {
     f"{EVAL}.repeat_times": (4, {}),
     "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
     "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
+    "algorithm.sample_strategy_args.expert_data_ratio": (0.25, MIXED),
     "explorer.max_timeout": (60, {}),
     "explorer.env_vars.NAME": ("value", {}),
     "explorer.eval_interval": (7, {}),
@@ -264,10 +275,27 @@ READ = {
     "trainer.megatron.sequence_parallel": (False, MEGATRON),
 } | {f"{place}.{field}": row for place in (ROW, EVAL) for field, row in OF_A_TASKSET.items()}
 READ |= {f"{ROWS}.{field}": row for field, row in OF_ROWS.items()}
+SHUFFLED_EXPERTS = merged(
+    MIXED,
+    {
+        "buffer": {
+            "trainer_input": {
+                "auxiliary_buffers": {"sft_dataset": {"data_selector": {"selector_type": "shuffle"}}}
+            }
+        }
+    },
+)
+READ |= {
+    f"{EXPERTS}.{field}": (value, SHUFFLED_EXPERTS if field == "data_selector.seed" else MIXED)
+    for field, (value, _) in OF_ROWS.items()
+    if field not in ("format.chosen_key", "format.rejected_key")
+}
+READ[f"{EXPERTS}.path"] = ("/d/other.jsonl", MIXED)
 
 # Fields that are read, and why no plan of a training run shows it.
 SEEN_ELSEWHERE = {
     "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
+    "buffer.trainer_input.auxiliary_buffers.*.storage_type": "another kind than a file is refused, below",
     "explorer.bench_on_latest_checkpoint": "a bench's plan: tests/runtime/test_bench_plan.py",
     "*.rollout_args.max_tokens": "another value than the model's is refused, below",
 }
@@ -307,7 +335,7 @@ def test_every_field_that_the_table_calls_read_is_seen_to_be():
     """One taskset alone is a list of one (trinity_config/complete.py): its fields are those of the list."""
     paths = {path for target in TARGETS for path in fields(schema(target))}
     read = {path for path in paths if fate_of(path).kind == "read" and not path.startswith("stages.")}
-    tried = [re.sub(r"\.\d+(?=\.|$)", ".*", path).replace(f"{ROW}.", f"{ROW}s.*.") for path in READ]
+    tried = [_pattern(path) for path in READ]
     seen = {
         path
         for path in read
@@ -315,6 +343,11 @@ def test_every_field_that_the_table_calls_read_is_seen_to_be():
     }
     unseen = {path for path in read - seen if not any(fnmatchcase(path, name) for name in SEEN_ELSEWHERE)}
     assert not unseen
+
+
+def _pattern(path):
+    listed = re.sub(r"\.\d+(?=\.|$)", ".*", path).replace(f"{ROW}.", f"{ROW}s.*.")
+    return listed.replace(EXPERTS, EXPERTS.removesuffix("sft_dataset") + "*")
 
 
 def _listed(path):
@@ -348,12 +381,27 @@ REFUSED = [
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(pattern, tmp_path):
     path, value = sample_of(pattern)
-    needs = LORA if "lora_configs" in path else {}
+    needs = LORA if "lora_configs" in path else MIXED if path.startswith(EXPERTS) else {}
     with pytest.raises(UserError) as error:
         plan_of(tmp_path, changed(path, value, needs))
     assert error.value.where and error.value.where.line > 0
     assert error.value.message.startswith(path)
     assert error.value.hint
+
+
+@pytest.mark.parametrize("needs", [{}, MIXED])
+def test_a_further_buffer_that_nothing_reads_is_refused_with_its_line(needs, tmp_path):
+    path = "buffer.trainer_input.auxiliary_buffers.other"
+    config = changed(path, {"storage_type": "file", "path": "/d/a.jsonl"}, needs)
+    with pytest.raises(UserError, match=f"{path}.* nothing of this run reads that buffer") as error:
+        plan_of(tmp_path, config)
+    assert error.value.where.line > 0
+
+
+def test_an_expert_s_rows_are_read_from_files_only(tmp_path):
+    config = changed(f"{EXPERTS}.storage_type", "sql", MIXED)
+    with pytest.raises(UserError, match="storage_type=sql: sft reads rows of a file"):
+        plan_of(tmp_path, config)
 
 
 def sample_of(pattern):
@@ -364,10 +412,8 @@ def sample_of(pattern):
             "data_processor.experience_pipeline.operators",
             [{"name": "data_juicer"}],
         ),
-        "buffer.trainer_input.auxiliary_buffers.*": (
-            "buffer.trainer_input.auxiliary_buffers",
-            {"a": {"path": "/d/a.jsonl"}},
-        ),
+        "buffer.trainer_input.auxiliary_buffers.*.format.image_key": (f"{EXPERTS}.format.image_key", "image"),
+        "buffer.trainer_input.auxiliary_buffers.*.format.video_key": (f"{EXPERTS}.format.video_key", "video"),
         "model.lora_configs.*.lora_dtype": ("model.lora_configs.0.lora_dtype", "float16"),
         "trainer.trainer_type": ("trainer.trainer_type", "tinker"),
     }

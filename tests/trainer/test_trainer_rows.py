@@ -1,8 +1,13 @@
 """A run on rows of files: what veRL's trainer is handed, and a whole one that is stopped and goes on."""
 
 import json
+import math
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -135,3 +140,59 @@ def test_a_run_learns_and_goes_on_where_it_ended(tmp_path):
     assert [step for step, _ in losses] == [1, 2, 3, 4, 5, 6]
     assert losses[-1][1] < losses[0][1]
     assert "vllm" not in json.loads((tmp_path / "job/config/start.json").read_text())["versions"]
+
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_sft.sh"
+
+
+def launched(cwd, toy_dir):
+    return subprocess.Popen(
+        [sys.executable, "-m", "trinity_compat", "run", str(SCRIPT), "--device", "cpu"],
+        cwd=cwd,
+        env=os.environ | {"TOY_DIR": str(toy_dir)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def kill_trainer_after(step, url, process):
+    """As soon as that step is logged. Fails when the run ends before."""
+    until = time.monotonic() + 200
+    while time.monotonic() < until and process.poll() is None:
+        time.sleep(0.1)
+        if not Path(url.removeprefix("sqlite:///")).exists():
+            continue
+        buffer = open_buffer(url)
+        logged = [done for done, _ in buffer.read_metrics("trainer")]
+        pids = [each.pid for each in buffer.participants() if each.role == "trainer"]
+        buffer.close()
+        if logged and max(logged) >= step:
+            os.kill(pids[0], signal.SIGKILL)
+            return
+    pytest.fail(f"step {step} was never reached: {process.communicate()[0][-3000:]}")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_an_sft_launch_measures_its_validation_rows_and_goes_on_after_a_kill(tmp_path):
+    folder = toy(tmp_path / "toy")
+    job = tmp_path / "checkpoints" / "toy" / "sft"
+    url = f"sqlite:///{job}/buffer/experiences.db"
+    process = launched(tmp_path, folder)
+    kill_trainer_after(12, url, process)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, said[-3000:]
+    process = launched(tmp_path, folder)
+    said, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, said[-3000:]
+    log = (job / "log" / "trainer.log").read_text()
+    assert "continues from step 10" in log and "val/loss" in log
+    buffer = open_buffer(url)
+    metrics = dict(buffer.read_metrics("trainer"))
+    buffer.close()
+    assert sorted(metrics) == list(range(1, 21))  # each step once: 11 and 12 were made again
+    assert metrics[20]["train/loss"] < metrics[1]["train/loss"]
+    measured = {step: found["val/loss"] for step, found in metrics.items() if "val/loss" in found}
+    assert sorted(measured) == [10, 20] and all(map(math.isfinite, measured.values()))
+    assert measured[20] < measured[10]

@@ -11,10 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from trinity_compat.algorithms.kl import loss_keys
-from trinity_compat.algorithms.model import ALGORITHMS, FUNCTIONS, KINDS, Algorithm, Function, Kind, Schema
+from trinity_compat.algorithms.model import (
+    ALGORITHMS,
+    FUNCTIONS,
+    KINDS,
+    MIX,
+    Algorithm,
+    Function,
+    Kind,
+    Schema,
+)
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
 from trinity_compat.releases import TRINITY
@@ -47,7 +56,16 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
     another type, and what a run here cannot do.
     """
     of = _algorithm(str(section.get("algorithm_type") or "ppo"))
-    return {kind: _choose(kind, section, of) for kind in KINDS if kind not in skip}
+    chosen = {kind: _choose(kind, section, of) for kind in KINDS if kind not in skip}
+    strategy = section.get("sample_strategy") or of.sample_strategy
+    for each in chosen.values():
+        if "expert_mask" in each.function.columns and strategy != MIX:
+            raise UserError(
+                f"{each.path}={each.function.name} tells an expert's rows apart, and"
+                f" algorithm.sample_strategy={strategy} takes none",
+                hint=f"write sample_strategy: {MIX}, or another function",
+            )
+    return chosen
 
 
 def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
@@ -56,9 +74,35 @@ def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str
     told: dict[str, object] = {}
     for chosen in functions.values():
         told |= _keys(chosen)
+    if needs_teacher(functions):
+        told |= _scored_by_the_reference(functions)
     if "policy_loss_fn" in functions:
         told[f"{_ACTOR}.loss_agg_mode"] = _aggregation(section, functions["policy_loss_fn"])
     return told
+
+
+def needs_teacher(functions: Mapping[Kind, Chosen]) -> bool:
+    """Whether an advantage is what a teacher thinks of the answers."""
+    return "advantage_fn" in functions and "ref_log_prob" in functions["advantage_fn"].function.columns
+
+
+def _scored_by_the_reference(functions: Mapping[Kind, Chosen]) -> dict[str, object]:
+    """veRL computes a reference's log-probabilities where a KL term asks for them: one in the reward with the
+    coefficient 0, which changes no reward and logs the KL from the teacher."""
+    for kind in ("kl_loss_fn", "kl_penalty_fn"):
+        if kind in functions and functions[kind].function.name != "none":
+            raise UserError(
+                f"algorithm.{kind}={functions[kind].function.name}: the reference model is the teacher of"
+                f" {functions['advantage_fn'].function.name}, so there is none for a KL term",
+                hint="write none",
+            )
+    control = "algorithm.kl_ctrl"
+    return {
+        "algorithm.use_kl_in_reward": True,
+        "algorithm.kl_penalty": "kl",
+        f"{control}.type": "fixed",
+        f"{control}.kl_coef": 0.0,
+    }
 
 
 def _with_reference(section: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -128,7 +172,9 @@ def _wanted(parameter: Parameter, value: object) -> str | None:
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    # A choice of literals or none is typing's Union, other ones are the language's.
+    several = isinstance(annotation, UnionType) or get_origin(annotation) is Union
+    return get_args(annotation) if several else (annotation,)
 
 
 def _is(value: object, kind: Any) -> bool:
@@ -156,7 +202,7 @@ def _keys(chosen: Chosen) -> Mapping[str, object]:
     """veRL's own function where it has the same numbers, else ours under its registered name."""
     function, arguments = chosen.function, dict(chosen.arguments)
     if (of_verl := function.verl(arguments)) is not None:
-        return of_verl
+        return {**of_verl, **_left_out(arguments)}
     name = f"{PREFIX}{function.name}"
     if function.kind == "kl_loss_fn":
         # veRL has to keep a reference model; the estimate is replaced in its workers.
@@ -171,11 +217,25 @@ def _keys(chosen: Chosen) -> Mapping[str, object]:
             "algorithm.adv_estimator": name,
             "algorithm._target_": f"{CLASSES}.Algo",
             f"algorithm.{PREFIX}args": arguments,
+            **_left_out(arguments),
         }
     return {
         f"{_POLICY_LOSS}.loss_mode": name,
         f"{_POLICY_LOSS}._target_": f"{CLASSES}.PolicyLoss",
         f"{_POLICY_LOSS}.{PREFIX}args": arguments,
+    }
+
+
+def _left_out(arguments: Mapping[str, Any]) -> dict[str, object]:
+    """Groups that teach nothing: the explorer draws others in their place."""
+    threshold = arguments.get("std_threshold")
+    if threshold is None:
+        return {}
+    return {
+        "algorithm._target_": f"{CLASSES}.Algo",
+        "algorithm.filter_groups.enable": True,
+        "algorithm.filter_groups.metric": "reward",
+        f"algorithm.{PREFIX}std_threshold": threshold,
     }
 
 

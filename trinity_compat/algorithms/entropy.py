@@ -1,4 +1,5 @@
-"""The entropy bonus: L − c · H, averaged as the policy loss is. veRL's is Trinity's ``default``."""
+"""The entropy bonus: L − c · H, averaged as the policy loss is. veRL's is Trinity's ``default``; ``mix``
+stands in mix.py."""
 
 from __future__ import annotations
 
@@ -18,13 +19,3 @@ def bonus(*, entropy_coef: float = 0.0) -> Mapping[str, object]:
 @of_verl("entropy_loss_fn", "none", _SOURCE)
 def none(*, entropy_coef: float = 0.0) -> Mapping[str, object]:
     return {_COEFFICIENT: 0}
-
-
-@of_verl(
-    "entropy_loss_fn",
-    "mix",
-    _SOURCE,
-    lacks=lambda arguments: "it needs to know which rows are an expert's, which the buffer does not hold",
-)
-def mix(*, entropy_coef: float = 0.0) -> Mapping[str, object]:
-    return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trinity_compat.algorithms.model import Answers, Tensor
 
@@ -17,15 +17,26 @@ def above_baseline(answers: Answers, baseline: Callable[[Tensor], Tensor]) -> Te
     return out
 
 
-def standardised(answers: Answers, epsilon: float, *, by_batch: bool = False) -> Tensor:
+def standardised(
+    answers: Answers, epsilon: float, *, by_batch: bool = False, rank_penalty: float | None = None
+) -> Tensor:
     """(reward − the group's mean) ÷ (standard deviation + ``epsilon``), Bessel's correction in it; the
     deviation of the group, or of all rewards with ``by_batch``. A single answer's mean is 0 and its
-    deviation 1."""
+    deviation 1. ``rank_penalty``: mean and deviation are of rewards less a part of each, the larger the more
+    likely the answer was among its group (arXiv 2506.02355)."""
     out = answers.rewards.clone()
     everywhere = answers.rewards.std() if by_batch and len(answers.rewards) > 1 else 1.0
     for group in answers.groups:
         rewards = answers.rewards[list(group)]
         alone = len(group) == 1
-        mean, own = (0.0, 1.0) if alone else (rewards.mean(), rewards.std())
+        seen = rewards if rank_penalty is None else rewards * (1 - _ranks(answers, group) * rank_penalty)
+        mean, own = (0.0, 1.0) if alone else (seen.mean(), seen.std())
         out[list(group)] = (rewards - mean) / ((everywhere if by_batch else own) + epsilon)
     return out
+
+
+def _ranks(answers: Answers, group: Sequence[int]) -> Tensor:
+    """From 0 for the answer whose tokens were the least likely, in parts of the group's size."""
+    mask = answers.mask[list(group)]
+    likely = answers.old_log_prob[list(group)].where(mask, 0.0).sum(-1) / mask.sum(-1)
+    return likely.argsort().argsort() / len(group)

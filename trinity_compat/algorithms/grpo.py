@@ -15,10 +15,6 @@ from trinity_compat.algorithms.grouped import standardised
 from trinity_compat.algorithms.model import Answers, Arguments, Tensor, advantage, algorithm
 
 _SOURCE = "advantage_fn/grpo_advantage.py"
-FILTERED = (
-    "it leaves groups out, which veRL's trainer does by algorithm.filter_groups.enable=True:"
-    " write std_threshold: null"
-)
 
 algorithm("grpo", "GRPO", paper="2402.03300", advantage_fn="grpo")
 algorithm("grpo_verl", "GRPO, its advantage in the trainer", paper="2402.03300", advantage_fn="grpo")
@@ -28,16 +24,16 @@ def verl_grpo(arguments: Arguments) -> Mapping[str, object] | None:
     """veRL's ε is fixed."""
     if arguments["epsilon"] != 1e-6 or arguments.get("std_cal_level", "group") != "group":
         return None
-    return {"algorithm.adv_estimator": "grpo"}
+    return None if arguments.get("rank_penalty") is not None else {"algorithm.adv_estimator": "grpo"}
 
 
 def _lacks(arguments: Arguments) -> str:
-    if arguments["rank_penalty"] is not None:
-        return "rank_penalty needs the answers' log-probabilities, which veRL gives no estimator"
-    return FILTERED if arguments["std_threshold"] is not None else ""
+    if arguments["duplicate_experiences"] and arguments["std_threshold"] is not None:
+        return "groups that are left out are drawn anew here, not replaced by copies of others"
+    return ""
 
 
-@advantage("grpo", _SOURCE, verl=verl_grpo, lacks=_lacks)
+@advantage("grpo", _SOURCE, verl=verl_grpo, lacks=_lacks, columns=("mask", "old_log_prob"))
 def grpo(
     answers: Answers,
     *,
@@ -47,7 +43,8 @@ def grpo(
     rank_penalty: float | None = None,
     std_cal_level: Literal["group", "batch"] = "group",
 ) -> Tensor:
-    return standardised(answers, epsilon, by_batch=std_cal_level == "batch")
+    """Groups whose rewards' deviation is at most ``std_threshold`` the explorer leaves out: chosen.py."""
+    return standardised(answers, epsilon, by_batch=std_cal_level == "batch", rank_penalty=rank_penalty)
 
 
 @advantage("grpo_verl", _SOURCE, verl=verl_grpo)

@@ -21,6 +21,8 @@ Aggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+# trinity-rft's sample_strategy that trains an expert's rows beside fresh answers.
+MIX = "mix"
 # What a trainer's rows are (trinity-rft: AlgorithmType.schema): answers of an explorer, or rows of a file.
 Schema = Literal["experience", "sft", "cpt", "dpo"]
 
@@ -28,23 +30,33 @@ Schema = Literal["experience", "sft", "cpt", "dpo"]
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
-    positions of the answers to each task."""
+    positions of the answers to each task. For an advantage that names the column, each [N, T]:
+    ``old_log_prob``, the trainer's at the step's start or the rollout's; ``ref_log_prob``, the reference
+    model's; ``mask``, bool, true for the tokens that count. ``info``: for each answer what its scoring told
+    beside the reward."""
 
     rewards: Tensor
     groups: Sequence[Sequence[int]]
+    mask: Tensor = None
+    info: Sequence[Mapping[str, Any]] = ()
+    old_log_prob: Tensor = None
+    ref_log_prob: Tensor = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """What a policy loss is computed from, each [N, T]. ``mask`` is bool, true for the tokens that count;
-    ``old_log_prob`` is the trainer's at the step's start or the rollout's, as the run says. ``ref_log_prob``:
-    the reference model's, for a loss that names the column."""
+    ``old_log_prob`` is the trainer's at the step's start or the rollout's, as the run says. For a loss that
+    names the column: ``ref_log_prob``, the reference model's; ``expert_mask`` [N], true for an expert's rows;
+    ``step`` [N], the trainer's step from 1, the same for all."""
 
     log_prob: Tensor
     old_log_prob: Tensor
     advantages: Tensor
     mask: Tensor
     ref_log_prob: Tensor = None
+    expert_mask: Tensor = None
+    step: Tensor = None
 
     @property
     def log_ratio(self) -> Tensor:
@@ -55,12 +67,17 @@ class Tokens:
 class Loss:
     """What a policy loss gives. ``values``: [N, T], or [N] where a row has one loss as a whole: the mean over
     the rows counts then. ``clipped``: [N, T], tokens whose gradient the algorithm cut off; ``aggregation``:
-    the only one that the algorithm has; ``metrics``: further figures, each a scalar."""
+    the only one that the algorithm has; ``metrics``: further figures, each a scalar. Of an algorithm with
+    several losses each has the ``rows`` that it is averaged over (bool [N]), its ``weight`` and its ``name``,
+    under which it is logged."""
 
     values: Tensor
     clipped: Tensor | None = None
     aggregation: Aggregation | None = None
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Tensor | None = None
+    weight: float = 1.0
+    name: str = ""
 
 
 Verl: TypeAlias = Callable[[Arguments], Mapping[str, object] | None]
@@ -70,8 +87,8 @@ Verl: TypeAlias = Callable[[Arguments], Mapping[str, object] | None]
 class Function:
     """One of Trinity's functions.
 
-    ``call`` is ours, None where veRL's own is always taken. ``columns``: of ``Tokens``, those that it needs
-    beyond the first four. ``without_arguments``: what Trinity sets where
+    ``call`` is ours, None where veRL's own is always taken. ``columns``: of ``Tokens`` or ``Answers``, those
+    that it needs beyond the first ones. ``without_arguments``: what Trinity sets where
     the YAML gives no arguments at all (``default_args``), over the defaults of the signature. ``verl``:
     arguments → veRL's keys where a function of veRL's gives the same numbers, else None. ``check``:
     arguments → what is wrong with them together, "" when nothing is. ``lacks``: arguments → why they cannot
@@ -98,7 +115,8 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """One of Trinity's ``algorithm_type``: the functions that it stands for. ``paper``: arXiv's number, or
-    a URL. ``schema``: the rows that it trains on. ``lacks``: why it cannot be run here; "" when it can."""
+    a URL. ``schema``: the rows that it trains on; ``sample_strategy``: how they are taken. ``lacks``: why it
+    cannot be run here; "" when it can."""
 
     name: str
     title: str
@@ -109,6 +127,7 @@ class Algorithm:
     kl_loss_fn: str = "k2"
     entropy_loss_fn: str = "default"
     schema: Schema = "experience"
+    sample_strategy: str = "default"
     lacks: str = ""
 
     @property
@@ -128,12 +147,14 @@ def algorithm(name: str, title: str, **fields: Any) -> None:
 
 
 def advantage(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Answers, **arguments) → advantages [N], without gradient."""
+    """Enter a function (Answers, **arguments) → advantages without gradient: [N], or [N, T] of one that
+    names columns."""
     return _entered("advantage_fn", name, source, fields, computes=True)
 
 
 def policy_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Tokens, **arguments) → Loss. An argument ``loss_agg_mode`` is veRL's to apply."""
+    """Enter a function (Tokens, **arguments) → Loss, or several for parts of the rows. An argument
+    ``loss_agg_mode`` is veRL's to apply."""
     return _entered("policy_loss_fn", name, source, fields, computes=True)
 
 

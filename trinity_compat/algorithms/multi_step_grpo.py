@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trinity_compat.algorithms.grouped import standardised
-from trinity_compat.algorithms.grpo import FILTERED, verl_grpo
+from trinity_compat.algorithms.grpo import verl_grpo
 from trinity_compat.algorithms.model import Answers, Tensor, advantage, algorithm
 
 algorithm(
@@ -23,7 +23,6 @@ algorithm(
     "step_wise_grpo",
     "advantage_fn/multi_step_grpo_advantage.py",
     verl=verl_grpo,
-    lacks=lambda arguments: FILTERED if arguments["std_threshold"] is not None else "",
 )
 def step_wise_grpo(
     answers: Answers,

@@ -2,22 +2,9 @@
 
 from functools import partial
 
-from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind, algorithm
+from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind
 
-_EXPERT = (
-    "it trains on an expert's rows beside fresh answers (auxiliary_buffers), a run here on fresh answers"
-)
-_TEACHER = "it needs a teacher's log-probabilities of each answer"
-_STEPS = "it needs the state of the environment at each step, which the buffer does not hold"
 _CLIPS = "it needs the entropy of each token, which veRL gives no estimator"
-
-algorithm("mix", "MIX", paper="2505.17826", advantage_fn="grpo", policy_loss_fn="mix", lacks=_EXPERT)
-algorithm(
-    "mix_chord", "CHORD", paper="2508.11408", advantage_fn="grpo", policy_loss_fn="mix_chord", lacks=_EXPERT
-)
-algorithm("gigpo", "GiGPO", paper="2505.10978", advantage_fn="gigpo", lacks=_STEPS)
-algorithm("on_policy_distill", "on-policy distillation", advantage_fn="on_policy_distill", lacks=_TEACHER)
-algorithm("jsd", "distillation by JSD", advantage_fn="jsd", lacks=_TEACHER)
 
 
 def _lacking(kind: Kind, reasons: dict[str, str]) -> None:
@@ -29,11 +16,4 @@ def _because(reason: str, arguments: Arguments) -> str:
     return reason
 
 
-_lacking(
-    "advantage_fn",
-    {"gigpo": _STEPS, "on_policy_distill": _TEACHER, "jsd": _TEACHER, "clipb": _CLIPS, "clipv": _CLIPS},
-)
-_lacking(
-    "policy_loss_fn",
-    {"mix": _EXPERT, "mix_chord": _EXPERT},
-)
+_lacking("advantage_fn", {"clipb": _CLIPS, "clipv": _CLIPS})

@@ -54,7 +54,7 @@ class Group:
     task: Mapping[str, Any]
     explorer_step: int  # the train batch that it was made for, from 1
     experiences: tuple[Experience, ...]
-    kind: str = "train"  # "train", or "eval:<request id>"
+    kind: str = "train"  # "train", "eval:<request id>", or "expert": a file's row, task_no its place
     priority: float = 0.0
     group_id: int | None = None  # set by the store
     uses: int = 0  # how often it was trained before; set by the store

@@ -203,6 +203,8 @@ TRAINED_TO_READY = """UPDATE task_groups SET state = 'ready', last_used_at = NUL
 WHERE state = 'trained' AND use_count = 0"""
 VOID_GROUPS = """UPDATE task_groups SET state = 'void' WHERE kind = 'train' AND state = 'ready'
 AND (max_model_version > :step OR pruned_at IS NOT NULL) RETURNING task_no"""
+# They follow from their file: what is not trained is made again, under the settings of now.
+VOID_EXPERTS = "UPDATE task_groups SET state = 'void' WHERE kind = 'expert' AND state = 'ready'"
 VOID_VERSIONS = "UPDATE weight_versions SET voided_in = :history WHERE version > :step AND voided_in IS NULL"
 # What an explorer measured stays true of the groups that stay; a redone step replaces it.
 VOID_METRICS = """UPDATE metrics SET voided_in = :history

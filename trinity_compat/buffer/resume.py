@@ -31,6 +31,7 @@ def reconcile(
     made_upto = _NOTHING if remake else lost["step"]
     if remake:
         claims.replay_from(conn, history)
+    conn.execute(query(queries.VOID_EXPERTS))
     voided = conn.execute(query(queries.VOID_GROUPS), {"step": made_upto}).scalars().all()
     if voided:
         conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})

@@ -10,6 +10,7 @@ position at which each step begins is kept in the buffer's state, so that a step
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,12 +24,14 @@ _REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
     """``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info.
-    ``max_draws`` 0 knows no bound."""
+    ``max_draws`` 0 knows no bound. ``threshold``: a standard deviation up to this is no difference
+    (trinity-rft: ``std_threshold`` of grpo_advantage.py)."""
 
     metric: str
     draw_size: int
     batch_size: int
     max_draws: int = 0
+    threshold: float = 0.0
 
     @classmethod
     def of(cls, verl: Mapping[str, Any]) -> GroupFilter | None:
@@ -39,14 +42,16 @@ class GroupFilter:
         data = verl["data"]
         batch = int(data["train_batch_size"])
         bound = max(0, int(asked.get("max_num_gen_batches") or 0))
-        return cls(
-            str(asked.get("metric") or "reward"), int(data.get("gen_batch_size") or batch), batch, bound
-        )
+        drawn = int(data.get("gen_batch_size") or batch)
+        threshold = float(verl["algorithm"].get("trinity_std_threshold") or 0.0)
+        return cls(str(asked.get("metric") or "reward"), drawn, batch, bound, threshold)
 
     def differs(self, group: Group) -> bool:
         """Whether the responses differ in the metric; a group of one always does. Raises RunError."""
         values = [self._value(part) for part in group.experiences]
-        return len(values) == 1 or max(values) > min(values)
+        if len(values) == 1 or not self.threshold:
+            return len(values) == 1 or max(values) > min(values)
+        return statistics.stdev(values) > self.threshold
 
     def _value(self, part: Experience) -> float:
         if self.metric == "reward" or (self.metric in _REWARD and self.metric not in part.info):

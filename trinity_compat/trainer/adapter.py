@@ -43,10 +43,12 @@ class Scores(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What one step trains on: whole groups, first in first out, and how long they were waited for."""
+    """What one step trains on: whole groups, first in first out, and how long they were waited for;
+    ``experts``: an expert's rows beside them, a group each."""
 
     groups: tuple[Group, ...]
     waited_s: float
+    experts: tuple[Group, ...] = ()
 
 
 class Exchange(Protocol):

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 from verl.utils.metric import AggregationType, Metric
@@ -25,27 +26,35 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from trinity_compat.algorithms.chosen import PREFIX
-from trinity_compat.algorithms.model import FUNCTIONS, Answers, Function, Tokens
+from trinity_compat.algorithms.model import FUNCTIONS, Answers, Function, Loss, Tokens
 
+# Of a batch with an expert's rows: for each row how many tokens and rows of its kind the update has, [N, 2].
+COUNTS = f"{PREFIX}counts"
 COLUMNS = f"{PREFIX}columns"  # of a configuration in a worker: what a loss of ours reads beyond veRL's four
+_SHARES = ("actor/usual_loss", "actor/expert_loss")
 Metrics = dict[str, Any]
 LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
 
 
 @dataclass
 class Algo(AlgoConfig):
-    """veRL's ``algorithm`` with the arguments of an estimator of ours."""
+    """veRL's ``algorithm`` with the arguments of an estimator of ours, and the deviation of a group's rewards
+    that the explorer's filter takes for none."""
 
     trinity_args: dict[str, Any] = field(default_factory=dict)
+    trinity_std_threshold: float = 0.0
 
 
 @dataclass
 class PolicyLoss(PolicyLossConfig):
-    """veRL's ``actor.policy_loss`` with the arguments of a loss of ours, and a KL estimate that veRL
-    lacks."""
+    """veRL's ``actor.policy_loss`` with the arguments of a loss of ours, a KL estimate that veRL lacks, and
+    whose entropy counts (``usual``: that of fresh answers; all rows'), and the model that is the reference in
+    place of the policy's first one."""
 
     trinity_args: dict[str, Any] = field(default_factory=dict)
     trinity_kl: str | None = None
+    trinity_entropy: str | None = None
+    trinity_teacher: str | None = None
 
 
 def estimate(
@@ -60,11 +69,41 @@ def estimate(
     """An estimator as veRL calls it: float [N, T] twice, the advantages and, as for veRL's own of one
     reward per answer, the same as returns. ``index``: [N], equal for the answers to one task."""
     assert function.call is not None
+    if function.columns:  # veRL hands them to no estimator: with_advantages does it
+        return torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
     with torch.no_grad():
         answers = Answers(token_level_rewards.sum(-1), _groups(index))
         advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
         spread = advantages.unsqueeze(-1) * response_mask
     return spread, spread
+
+
+# Answers' name of a column → how it lies in veRL's batch.
+_IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
+    "mask": lambda batch: batch.batch["response_mask"].bool(),
+    "info": lambda batch: list(batch.non_tensor_batch["reward_extra_info"]),
+    "old_log_prob": lambda batch: batch.batch["old_log_probs"],
+    "ref_log_prob": lambda batch: batch.batch["ref_log_prob"],
+}
+
+
+def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> DataProto:
+    """The batch of an update, with the advantages of an estimator that reads more than veRL hands it; as it
+    is for every other. ``config``: veRL's ``algorithm`` section."""
+    name = str(config["adv_estimator"])
+    function = FUNCTIONS["advantage_fn"].get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+    if function is None or not function.columns:
+        return batch
+    assert function.call is not None
+    columns = {column: _IN_BATCH[column](batch) for column in function.columns}
+    rewards = batch.batch["token_level_rewards"].sum(-1)
+    answers = Answers(rewards, _groups(batch.non_tensor_batch["uid"]), **columns)
+    with torch.no_grad():
+        advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
+        each = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
+        advantages = each.where(batch.batch["response_mask"].bool(), 0.0)
+    batch.batch["advantages"], batch.batch["returns"] = advantages, advantages.clone()
+    return batch
 
 
 def _groups(index: np.ndarray) -> list[list[int]]:
@@ -84,17 +123,56 @@ def policy_loss(
     config: ActorConfig,
     rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Metrics]:
-    """A policy loss as veRL calls it: a scalar, normalised over the whole mini-batch, and metrics."""
+    """A policy loss as veRL calls it: a scalar, normalised over the whole mini-batch, and metrics. Of several
+    losses each over its own rows of the mini-batch."""
     assert function.call is not None
     mask = response_mask.bool()
-    tokens = Tokens(log_prob, old_log_prob, advantages, mask, **getattr(config, COLUMNS, {}))
-    loss = function.call(tokens, **config.policy_loss.trinity_args)
-    weighted = loss.values if rollout_is_weights is None else loss.values * rollout_is_weights
-    metrics = {"actor/ppo_kl": _mean(-tokens.log_ratio.detach(), mask).item()}
-    metrics |= {f"actor/{name}": value.item() for name, value in loss.metrics.items()}
-    if loss.clipped is not None:
-        metrics["actor/pg_clipfrac"] = _mean(loss.clipped.to(log_prob.dtype), mask).item()
-    return aggregate(weighted, mask, loss.aggregation or loss_agg_mode, **config.global_batch_info), metrics
+    columns = dict(getattr(config, COLUMNS, {}))
+    counts = columns.pop(COUNTS, None)
+    tokens = Tokens(log_prob, old_log_prob, advantages, mask, **columns)
+    made = function.call(tokens, **config.policy_loss.trinity_args)
+    parts: Sequence[Loss] = [made] if isinstance(made, Loss) else made
+    total = log_prob.new_zeros(())
+    metrics: Metrics = {}
+    for part in parts:
+        weighted = part.values if rollout_is_weights is None else part.values * rollout_is_weights
+        share = _share(config, mask, part.rows, counts)
+        value = aggregate(weighted, _of_rows(mask, part.rows), part.aggregation or loss_agg_mode, **share)
+        total = total + part.weight * value
+        metrics |= _metrics(part, value, tokens)
+    return total, metrics
+
+
+def _share(
+    config: ActorConfig, mask: torch.Tensor, rows: torch.Tensor | None, counts: torch.Tensor | None
+) -> dict[str, Any]:
+    """What a mini-batch counts, as veRL says it; of a part of its rows, as ``counts`` says it for each row
+    (trainer/experts): [N, 2], tokens and rows of its kind."""
+    whole = dict(config.global_batch_info)
+    if rows is None:
+        return whole
+    if counts is None:  # the mini-batch is all there is
+        tokens, number = int(_of_rows(mask, rows).sum()), int(rows.sum())
+    else:
+        tokens, number = (int(most) for most in counts[rows].amax(0)) if rows.any() else (1, 1)
+    return {**whole, "batch_num_tokens": max(tokens, 1), "global_batch_size": max(number, 1)}
+
+
+def _of_rows(mask: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    return mask if rows is None else mask & rows.unsqueeze(-1)
+
+
+def _metrics(part: Loss, value: torch.Tensor, tokens: Tokens) -> Metrics:
+    """Of the part whose name is ``expert``: nothing about the policy that answered."""
+    metrics = {f"actor/{name}": figure.item() for name, figure in part.metrics.items()}
+    if part.name:
+        metrics[f"actor/{part.name}_loss"] = value.item()
+    if part.name != "expert":
+        mask = _of_rows(tokens.mask, part.rows)
+        metrics["actor/ppo_kl"] = _mean(-tokens.log_ratio.detach(), mask).item()
+        if part.clipped is not None:
+            metrics["actor/pg_clipfrac"] = _mean(part.clipped.to(value.dtype), mask).item()
+    return metrics
 
 
 def _mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -139,13 +217,16 @@ def aggregate(
 def loss_function(inner: LossFunction, config: ActorConfig) -> LossFunction:
     """``inner``, veRL's loss, with the columns that a loss of ours reads and Trinity's estimate of KL in
     place of veRL's; itself where the configuration asks for neither."""
-    mode, kl = config.policy_loss.loss_mode, getattr(config.policy_loss, f"{PREFIX}kl", None)
-    own = FUNCTIONS["policy_loss_fn"].get(mode.removeprefix(PREFIX)) if mode.startswith(PREFIX) else None
-    columns = own.columns if own else ()
+    chosen = config.policy_loss
+    own = FUNCTIONS["policy_loss_fn"].get(chosen.loss_mode.removeprefix(PREFIX))
+    columns = own.columns if own and chosen.loss_mode.startswith(PREFIX) else ()
     made = partial(_with_columns, columns) if columns else ppo_loss
-    if kl:
-        return partial(_with_kl, FUNCTIONS["kl_loss_fn"][kl], made, config)
-    return partial(made, config) if columns else inner
+    entropy, kl = (getattr(chosen, f"{PREFIX}{name}", None) for name in ("entropy", "kl"))
+    if not (columns or entropy or kl):
+        return inner
+    if entropy:
+        made = partial(_with_entropy_of_answers, made)
+    return partial(_with_kl, FUNCTIONS["kl_loss_fn"][kl], made, config) if kl else partial(made, config)
 
 
 def _with_columns(
@@ -156,9 +237,32 @@ def _with_columns(
     dp_group: Any = None,
 ) -> tuple[torch.Tensor, Metrics]:
     """veRL's loss, which hands its policy loss four columns; the others go with the configuration."""
-    padded = data.select(*columns).to_padded_tensor()
-    seen = _changed(config, {COLUMNS: {name: padded[name] for name in columns}})
-    return ppo_loss(seen, model_output, data, dp_group)
+    wanted = (*columns, *([COUNTS] if COUNTS in data else []))
+    padded = data.select(*wanted).to_padded_tensor()
+    seen = _changed(config, {COLUMNS: {name: padded[name] for name in wanted}})
+    loss, metrics = ppo_loss(seen, model_output, data, dp_group)
+    for name in _SHARES:  # of a mini-batch, which veRL would take the mean of
+        if name in metrics:
+            metrics[name] = Metric(value=metrics[name].aggregate(), aggregation=AggregationType.SUM)
+    return loss, metrics
+
+
+def _with_entropy_of_answers(
+    inner: LossFunction,
+    config: ActorConfig,
+    model_output: Mapping[str, Any],
+    data: Any,
+    dp_group: Any = None,
+) -> tuple[torch.Tensor, Metrics]:
+    """The bonus is for the entropy of fresh answers, their mean; an expert's rows have none."""
+    loss, metrics = inner(_changed(config, {"entropy_coeff": 0.0}), model_output, data, dp_group)
+    entropy = no_padding_2_padding(model_output["entropy"], data)
+    padded = data.select("response_mask", "expert_mask", COUNTS).to_padded_tensor()
+    rows, mask = ~padded["expert_mask"], padded["response_mask"].bool()
+    share = _share(config, mask, rows, padded[COUNTS])
+    term = aggregate(entropy, _of_rows(mask, rows), config.loss_agg_mode, **share)
+    metrics["actor/entropy_loss"] = Metric(value=term, aggregation=AggregationType.SUM)
+    return loss - config.entropy_coeff * term, metrics
 
 
 def _with_kl(

@@ -95,7 +95,9 @@ def _span(experience: Experience, shape: Shape) -> tuple[int, int]:
 def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -> dict[str, np.ndarray]:
     out = {"__num_turns__": np.array([e.num_turns for e in experiences], dtype=np.int32)}
     for key in extra_keys:
-        out[key] = np.array([e.info.get(key) for e in experiences])
+        told = [e.info.get(key) for e in experiences]
+        # Lists may be of unlike lengths: what a reward function tells of each turn.
+        out[key] = _objects(told) if any(isinstance(each, list | tuple) for each in told) else np.array(told)
     objects: dict[str, Sequence[object]] = {
         "multi_modal_inputs": [{} for _ in experiences],
         "reward_extra_info": [dict(e.info) for e in experiences],

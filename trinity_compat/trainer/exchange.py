@@ -25,6 +25,7 @@ from trinity_compat.synchronizer.store import as_version, recycles
 from trinity_compat.synchronizer.turns import Turn
 from trinity_compat.trainer.adapter import Claimed, Scores, Send
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
+from trinity_compat.trainer.experts.claims import Experts
 from trinity_compat.trainer.handover import Handover
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.peers import ExplorerWatch
@@ -39,9 +40,17 @@ class BufferExchange:
     among them if there is one, make a step."""
 
     def __init__(
-        self, buffer: Buffer, spec: RunSpec, heart: Heart, *, batch_size: int, group_size: int, val_size: int
+        self,
+        buffer: Buffer,
+        spec: RunSpec,
+        heart: Heart,
+        *,
+        batch_size: int,
+        group_size: int,
+        val_size: int,
+        experts: Experts | None = None,
     ) -> None:
-        self._buffer, self._spec, self._heart = buffer, spec, heart
+        self._buffer, self._spec, self._heart, self._experts = buffer, spec, heart, experts
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
         # A handover takes them all; a file waits for whoever is left.
         together = spec.sync.method == "nccl"
@@ -51,7 +60,7 @@ class BufferExchange:
         self._asked = Asked(buffer, spec.explorers if asked else 0)
         self._turn = Turn(buffer, "trainer") if spec.mode == "colocate" else None
         self._policy: tuple[int, Send] | None = None
-        self._claim: Claim | None = None
+        self._claims: tuple[Claim, ...] = ()  # of answers; of an expert's rows
         self._published: int | None = None
         self._example: Experience | None = None  # what the self-test of the handover scores
         self._scores: Scores | None = None
@@ -159,10 +168,12 @@ class BufferExchange:
         began = time.monotonic()
         claim = self._wait(lambda: self._try_claim(step), f"the {self._batch_size} groups of step {step}")
         waited = time.monotonic() - began
-        self._claim = claim
+        self._claims = (claim,)
         if not self._probed:
             self._example = _example(claim.groups)
-        self._heart.keep(claim)
+        if self._experts:
+            self._claims += (self._experts.claim(step, self._heart),)
+        self._heart.keep(*self._claims)
         if any(group.uses for group in claim.groups):  # it did not wait, so that nobody has looked
             self._heart.check()
             self._watch.check_alive(f"new groups for step {step}")
@@ -171,7 +182,8 @@ class BufferExchange:
         self._metrics |= {"timing_s/buffer_wait": waited} | lag_metrics(claim.groups, step)
         if self._spec.replay:
             self._metrics |= reuse_metrics(claim.groups)
-        return Claimed(claim.groups, waited)
+        experts = (group for each in self._claims[1:] for group in each.groups)
+        return Claimed(claim.groups, waited, tuple(experts))
 
     def _try_claim(self, step: int) -> Claim | None:
         limit, replay = self._spec.max_staleness, self._spec.replay or ReplaySpec()
@@ -194,17 +206,18 @@ class BufferExchange:
                 )
 
     def commit(self, step: int) -> None:
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        claims, self._claims = self._claims, ()
+        if claims:
             point("after step")
-            self._heart.keep(None)  # first: a renewal after the entry would look like a lost claim
+            self._heart.keep()  # first: a renewal after the entry would look like a lost claim
+        for claim in claims:
             self._buffer.mark_trained(claim, step=step)
 
     def release(self) -> None:
-        """Give an untrained claim back, so that a restart finds it at once."""
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            self._heart.keep(None)
+        """Give untrained claims back, so that a restart finds them at once."""
+        claims, self._claims = self._claims, ()
+        self._heart.keep()
+        for claim in claims:
             self._buffer.release(claim)
 
     # -- validation -----------------------------------------------------------------------------

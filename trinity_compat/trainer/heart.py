@@ -1,4 +1,4 @@
-"""The trainer's pulse: it also keeps the lease of the claim in hand."""
+"""The trainer's pulse: it also keeps the leases of the claims in hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Heart(Pulse):
     ) -> None:
         super().__init__(lambda: nullcontext(buffer), "trainer", name, period_s=beat_s, prefix="[trinity] ")
         self.lease_s, self._buffer = lease_s, buffer
-        self._claim: Claim | None = None
+        self._claims: tuple[Claim, ...] = ()
         self._renewed = 0.0
         self._lock = threading.Lock()
 
@@ -45,15 +45,16 @@ class Heart(Pulse):
         super().note(text)
         self._beat(self._buffer)
 
-    def keep(self, claim: Claim | None) -> None:
-        """Renew ``claim`` from now on, or nothing."""
+    def keep(self, *claims: Claim) -> None:
+        """Renew ``claims`` from now on, or nothing."""
         with self._lock:
-            self._claim, self._renewed = claim, time.monotonic()
+            self._claims, self._renewed = claims, time.monotonic()
 
     def beside(self, buffer: Buffer) -> None:
-        """Renew the claim in time."""
-        # Under the lock, so that keep(None) after mark_trained never meets a renewal of the same claim.
+        """Renew the claims in time."""
+        # Under the lock, so that keep() after mark_trained never meets a renewal of the same claim.
         with self._lock:
-            if self._claim is not None and time.monotonic() - self._renewed > self.lease_s / 4:
-                buffer.renew(self._claim, lease_s=self.lease_s)
+            if self._claims and time.monotonic() - self._renewed > self.lease_s / 4:
+                for claim in self._claims:
+                    buffer.renew(claim, lease_s=self.lease_s)
                 self._renewed = time.monotonic()

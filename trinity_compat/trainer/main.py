@@ -27,6 +27,8 @@ from trinity_compat.trainer.adapter import Adapter, Exchange
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trainer.dropping import Dropper
 from trinity_compat.trainer.exchange import BufferExchange
+from trinity_compat.trainer.experts.claims import Experts
+from trinity_compat.trainer.experts.trainer import MixTrainer
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
 from trinity_compat.trainer.verl_v0 import Data, Datasets, TrinityRayPPOTrainer, build
@@ -67,6 +69,7 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
 
 def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: Heart) -> None:
     datasets = Datasets(config)
+    experts = Experts.of(buffer, spec.experts, datasets.tokenizer) if spec.experts else None
     exchange = BufferExchange(
         buffer,
         spec,
@@ -74,11 +77,13 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
         batch_size=config.data.train_batch_size,
         group_size=config.actor_rollout_ref.rollout.n + has_baseline(spec.verl),
         val_size=len(datasets.val),
+        experts=experts,
     )
     with _ray(spec, config):
         try:
             exchange.wait_for_device()
-            trainer = _build(config, exchange, datasets, spec, heart)
+            kind = MixTrainer if experts else TrinityRayPPOTrainer
+            trainer = _build(config, exchange, datasets, spec, heart, kind)
             with Dropper(spec):
                 trainer.fit()
         finally:

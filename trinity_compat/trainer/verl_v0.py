@@ -33,7 +33,8 @@ from trinity_compat.faults import point
 from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
-from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.adapter import Claimed, Exchange
+from trinity_compat.trainer.algorithms import with_advantages
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
@@ -137,7 +138,7 @@ class StoredRollouts:
         rows (each place for a task gets that task's next answer)."""
         if batch.meta_info.get("validate"):
             return self._validation(batch)
-        groups = self.trainer.exchange.claim(int(batch.meta_info["global_steps"])).groups
+        groups = self.trainer.claimed(int(batch.meta_info["global_steps"])).groups
         n = int(self.trainer.config.actor_rollout_ref.rollout.n)
         sampled = [e for group in groups for e in group.experiences[:n]]
         # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
@@ -263,6 +264,13 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
+    def _update_actor(self, batch: DataProto) -> DataProto:
+        return self._updated(with_advantages(batch, self.config.algorithm))
+
+    def _updated(self, batch: DataProto) -> DataProto:
+        """veRL's update of the policy on a batch that has its advantages."""
+        return super()._update_actor(batch)
+
     def fit(self) -> None:
         with logged_through(self._log):
             super().fit()
@@ -271,6 +279,10 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         logged = self.exchange.log(step, metrics)
         self._count_checkpoint()
         return logged
+
+    def claimed(self, step: int) -> Claimed:
+        """What ``step`` trains on."""
+        return self.exchange.claim(step)
 
     def widths(self, experiences: Sequence[Experience]) -> Shape:
         """Of a batch of them: veRL's own, whatever they hold."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from omegaconf import DictConfig, OmegaConf
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
 
 from trinity_compat.trainer.algorithms import loss_function
 
@@ -17,6 +23,7 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
     """
 
     role: str
+    ref_worker_cls: Callable[..., TrainingWorker]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -26,6 +33,9 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """veRL's own; then the loss may read more columns, and its KL term may be Trinity's."""
+        teacher = self.config.actor.policy_loss.get("trinity_teacher")
+        if teacher:
+            self.ref_worker_cls = partial(_taught, self.ref_worker_cls, self.config.model, teacher)
         super().init_model()
         if self.actor is not None:
             self.set_loss_fn(loss_function(self.loss_fn, self.loss_fn.keywords["config"]))
@@ -34,6 +44,14 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
     def leave_device(self) -> None:
         """Give what torch keeps for later back to the device: another process is about to use it."""
         aggressive_empty_cache(force_sync=True)
+
+
+def _taught(
+    kind: Callable[..., TrainingWorker], model: DictConfig, teacher: str, config: TrainingWorkerConfig
+) -> TrainingWorker:
+    """A reference's worker with the teacher's weights."""
+    named = OmegaConf.merge(model, {"path": teacher, "hf_config_path": None})
+    return kind(config=replace(config, model_config=omega_conf_to_dataclass(named)))
 
 
 class CpuPools(ResourcePoolManager):

@@ -135,12 +135,12 @@ def max_staleness_of(config: Mapping[str, object]) -> int | None:
     """
     reading = TrinityReader(config)
     strategy = reading.get("algorithm.sample_strategy") or "default"
-    if strategy in ("default", "warmup"):
+    if strategy in ("default", "warmup", "mix"):
         return None
     if strategy != "staleness_control":
         raise UserError(
             f"algorithm.sample_strategy={strategy}: the trainer takes whole groups, oldest task first",
-            hint="write default or staleness_control, or run the YAML on trinity-rft",
+            hint="write default, mix or staleness_control, or run the YAML on trinity-rft",
         )
     given = reading.get("algorithm.sample_strategy_args.max_staleness", math.inf)
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:

@@ -93,7 +93,7 @@ def rows_of(config: Mapping[str, object]) -> RowsSpec | None:
     if schema == "experience":
         return None
     _check_mode(schema, reading)
-    return _rows(schema, reading, BUFFER)
+    return rows_in(schema, reading, BUFFER)
 
 
 def _check_mode(schema: str, reading: TrinityReader) -> None:
@@ -105,8 +105,8 @@ def _check_mode(schema: str, reading: TrinityReader) -> None:
         )
 
 
-def _rows(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
-    """The rows of one buffer of the trainer's. ``section``: where it stands."""
+def rows_in(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
+    """The rows of one buffer of the trainer's. ``section``: where it stands. Raises UserError."""
     kind = reading.get(f"{section}.storage_type", "queue")
     if str(kind).lower() != "file":
         raise UserError(
@@ -152,7 +152,10 @@ def _format(schema: str, reading: TrinityReader, section: str) -> RowFormat:
     given = {name: reading.get(f"{section}.format.{name}") for name in _MEDIA}
     for name, value in given.items():
         if value:
-            raise UserError(f"{section}.format.{name}={value}: rows of a file are trained on as text only")
+            raise UserError(
+                f"{section}.format.{name}={value}: rows of a file are trained on as text only",
+                hint="leave it out",
+            )
     known = {each.name: reading.get(f"{section}.format.{each.name}") for each in fields(RowFormat)}
     known |= {name: reading.get(f"{_COMPAT}.rows.{name}") for name in _OF_VERL}
     known["chat_template"] = known["chat_template"] or reading.get("model.custom_chat_template")

@@ -285,21 +285,19 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
     """``train_batch_size``: the answers of one update. Where that is another number of tasks than the
     explorer's batch, what counts the explorer's steps is counted in updates instead. Raises UserError."""
     tasks, repeats = one.number("buffer.batch_size"), one.number("algorithm.repeat_times")
-    answers = one.number("buffer.train_batch_size") or tasks * repeats
-    one.put("buffer.train_batch_size", answers)
+    rows = one.number("buffer.train_batch_size") or tasks * repeats
+    one.put("buffer.train_batch_size", rows)
+    answers = rows - expert_rows(one.config)
     if answers == tasks * repeats:
         one.sources["buffer.batch_size"] = "buffer.train_batch_size"  # the same number, said twice
         return
+    path = "buffer.train_batch_size"
+    if rows != answers:
+        _check_whole_groups(path, rows, answers, repeats)
     if one.at("mode") == "train":  # there is no explorer here whose batch could be another
         one.put("buffer.batch_size", max(1, answers // repeats), "buffer.train_batch_size")
         return
-    path = "buffer.train_batch_size"
-    if answers % repeats:
-        near = max(answers // repeats, 1) * repeats
-        raise UserError(
-            f"{path}={answers}: an update takes whole groups of {repeats} answers (algorithm.repeat_times)",
-            hint=f"write {near} or {near + repeats}",
-        )
+    _check_whole_groups(path, rows, answers, repeats)
     each = answers // repeats
     counted = [
         *("buffer.total_steps", "explorer.eval_interval", "synchronizer.explorer_sync_interval"),
@@ -309,8 +307,45 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
         _in_updates(one, name, tasks, each, exactly=value_at(said, name) is not None)
     one.put("buffer.batch_size", each, path)
     one.notes.append(
-        f"{path}={answers}: an update trains on {each} tasks × {repeats} answers, the explorer's batch is"
-        f" {tasks} tasks; what counts its steps is counted in updates"
+        f"{path}={rows}: an update trains on {each} tasks × {repeats} answers{_beside(rows - answers)}, the"
+        f" explorer's batch is {tasks} tasks; what counts its steps is counted in updates"
+    )
+
+
+def expert_rows(config: Mapping[str, object]) -> int:
+    """How many rows of an update are an expert's: Trinity's MixSampleStrategy (mix_sample_strategy.py). 0 for
+    another strategy. Raises UserError for a ratio that leaves one of the two nothing."""
+    if value_at(config, "algorithm.sample_strategy") != "mix":
+        return 0
+    path, size = "algorithm.sample_strategy_args.expert_data_ratio", "buffer.train_batch_size"
+    ratio, rows = value_at(config, path), value_at(config, size)
+    ratio = 0.5 if ratio is None else ratio
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
+        raise UserError(f"{path}={ratio}: write the expert's part of an update, above 0 and below 1")
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        raise UserError(f"{size} is {rows!r}, it should be a whole number")
+    taken = ceil(ratio * rows)
+    if taken >= rows:
+        raise UserError(f"{path}={ratio} leaves no fresh answer in {size}={rows}", hint="write a smaller one")
+    return taken
+
+
+def _beside(experts: int) -> str:
+    return f" and {experts} rows of an expert's" if experts else ""
+
+
+def _check_whole_groups(path: str, rows: int, answers: int, repeats: int) -> None:
+    """Raises UserError where an update would take a part of a group."""
+    if answers % repeats == 0:
+        return
+    near = max(answers // repeats, 1) * repeats
+    asks = f"an update takes whole groups of {repeats} answers (algorithm.repeat_times)"
+    if rows == answers:
+        raise UserError(f"{path}={rows}: {asks}", hint=f"write {near} or {near + repeats}")
+    raise UserError(
+        f"{path}={rows}: {rows - answers} rows are an expert's and {answers} fresh answers; {asks}",
+        hint=f"write an algorithm.sample_strategy_args.expert_data_ratio that leaves {near} or"
+        f" {near + repeats}: {(rows - near) / rows:g}",
     )
 
 

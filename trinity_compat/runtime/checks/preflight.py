@@ -26,6 +26,7 @@ from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.secret import without_passwords
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
+from trinity_compat.translate.sections.teacher import TEACHER
 
 _ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
 _MIN_FREE = 256 * 2**20  # bytes
@@ -43,6 +44,8 @@ def check(plan: RunPlan) -> None:
         rows.check(plan.spec.rows)
     else:
         check_data(verl, cwd=plan.cwd)
+    if plan.spec.experts:
+        rows.check(plan.spec.experts.rows)
     check_reward_function(verl, cwd=plan.cwd)
     if plan.spec.mode != "explore":
         check_resume(verl, cwd=plan.cwd)
@@ -55,10 +58,11 @@ def missing(plan: RunPlan) -> Iterator[str]:
     """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
     them; for a dry run, which may be made on another machine."""
     # Not disk, ports or packages: those of the machine that runs it count.
-    of_rows = plan.spec.rows
+    of_rows, experts = plan.spec.rows, plan.spec.experts
     looks: list[Callable[[], None]] = [
         partial(check_models, plan.spec.verl, cwd=plan.cwd),
         partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
+        *([partial(rows.check, experts.rows)] if experts else []),
         partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
     ]
     for look in looks:
@@ -72,7 +76,8 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
     """Model folders exist and hold a config.json; names on a hub are left to the hub."""
     critic = ["critic.model.path"] if has_critic(verl) else []
     reward = [REWARD] if is_served(verl) else []
-    for key in ("actor_rollout_ref.model.path", *critic, *reward):
+    teacher = [TEACHER] if value_at(verl, TEACHER) else []
+    for key in ("actor_rollout_ref.model.path", *critic, *reward, *teacher):
         value = value_at(verl, key)
         if not value or "://" in str(value):
             continue

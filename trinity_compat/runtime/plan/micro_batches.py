@@ -57,13 +57,13 @@ def divided(verl: VerlView) -> Step:
         if type(given) is not int or given < 1 or size.is_dynamic(verl.tree):
             continue
         # A size per GPU stays where a launch says both; a GPU computes one row at least.
-        each = value_at(verl.tree, size.per_gpu) or max(1, given // _ranks(verl, size.role))
+        each = value_at(verl.tree, size.per_gpu) or max(1, given // ranks(verl, size.role))
         values |= {size.all_gpus: None, size.per_gpu: each}
         lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")
     return verl.changed(values), lines
 
 
-def _ranks(verl: VerlView, role: str) -> int:
+def ranks(verl: VerlView, role: str) -> int:
     """Data-parallel ranks of ``role``."""
     return max(1, verl.trainer.gpus // sharing(role, verl.size, megatron=verl.megatron))
 

@@ -14,6 +14,7 @@ from trinity_compat.runtime.plan import rows
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.secret import shown, without_passwords
 from trinity_compat.spec import RunSpec
+from trinity_compat.translate.sections.teacher import TEACHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ def describe(plan: RunPlan) -> list[str]:
         f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
         f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
+        *rows.expert_line(spec.experts),
+        *_teacher(spec),
         *_reward_model(spec),
     ]
 
@@ -64,6 +67,12 @@ def _reward_model(spec: RunSpec) -> list[str]:
     custom = section_at(reward, "custom_reward_function").get("path")
     by = f"asked by {custom}" if custom else "its score is the reward"
     return [f"reward    {value_at(reward, 'reward_model.model_path')}, {engines} vLLM engine(s), {by}"]
+
+
+def _teacher(spec: RunSpec) -> list[str]:
+    """Whom the algorithm learns from, where that is another model."""
+    named = value_at(spec.verl, TEACHER)
+    return [f"teacher   {named}, in place of the trainer's reference model"] if named else []
 
 
 def _transport(spec: RunSpec) -> str:

@@ -96,7 +96,9 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     mode, why = _mode(fitted, asked, splits=of_files is None)
     verl, shares = _with_gpus(fitted, asked, mode) if of_files is None else (fitted, [])
     sync, moved = colocate.weights(inverse.sync_of(asked.trinity), mode, options.sets)
-    spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files)
+    experts = rows.beside(asked.trinity, cwd)
+    verl, cut = rows.cut_evenly(verl, of_files, experts)
+    spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files, experts=experts)
     colocate.check(spec)
     return RunPlan(
         spec=spec,
@@ -105,7 +107,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
         run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
-        notes=(*_notes_of(asked), *notes, *why, *shares, *moved, *_closing_notes(asked, verl, spec)),
+        notes=(*_notes_of(asked), *notes, *why, *shares, *cut, *moved, *_closing_notes(asked, verl, spec)),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",

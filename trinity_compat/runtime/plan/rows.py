@@ -9,10 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.runtime.plan.micro_batches import ranks
 from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.spec import RowsSpec
+from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
+from trinity_compat.spec import ExpertSpec, RowsSpec
 from trinity_compat.translate import supervised
+from trinity_compat.translate.experts import experts_of
 
 
 def of_run(config: Tree, options: RunOptions, cwd: Path) -> RowsSpec | None:
@@ -31,6 +35,17 @@ def of_run(config: Tree, options: RunOptions, cwd: Path) -> RowsSpec | None:
             f"--explorers {options.explorers}: a run of {rows.schema} has no explorer",
             hint="leave out --explorers",
         )
+    return _here(rows, cwd)
+
+
+def beside(config: Tree, cwd: Path) -> ExpertSpec | None:
+    """An expert's rows that are trained beside fresh answers, with their places written out. Raises
+    UserError."""
+    experts = experts_of(config)
+    return replace(experts, rows=_here(experts.rows, cwd)) if experts else None
+
+
+def _here(rows: RowsSpec, cwd: Path) -> RowsSpec:
     return replace(rows, paths=_placed(rows.paths, cwd), val_paths=_placed(rows.val_paths, cwd))
 
 
@@ -47,7 +62,63 @@ def _place(path: str, cwd: Path) -> str:
 SUFFIXES = (".parquet", ".jsonl", ".json")
 
 
+def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None) -> Step:
+    """Micro-batches that an update of rows divides into, as veRL's workers demand it, with a line for each
+    that was asked for otherwise. The loss is normalised over the whole update, so that a smaller one changes
+    nothing but the memory. Raises UserError for an update that its ranks cannot share."""
+    if rows is None and experts is None:
+        return verl, []
+    _check_one_update(verl, experts)
+    group = verl.batches.group
+    number = (verl.batches.train or 0) * group + (experts.each_step if experts else 0)
+    unit = group if rows else 1
+    share = number // (over := ranks(verl, ACTOR))
+    if number % over or share % unit:
+        what = f"{number // unit} pairs" if unit > 1 else f"{number} rows"
+        raise UserError(
+            f"buffer.train_batch_size: {over} GPUs cannot share the {what} of an update evenly",
+            hint=f"write a multiple of {over}",
+        )
+    values, lines = {}, []
+    for size, dynamic in _CUTS:
+        asked = value_at(verl.tree, size)
+        if type(asked) is not int or asked < 1 or value_at(verl.tree, dynamic):
+            continue
+        fits = max(each for each in range(unit, max(asked, unit) + 1, unit) if share % each == 0)
+        if fits != asked:
+            values[size] = fits
+            lines.append(f"{size}={asked}: {fits}, which divides the {share} rows of each GPU")
+    return verl.changed(values), lines
+
+
+_CUTS = (
+    (f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"),
+    (f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", f"{ROLLOUT}.log_prob_use_dynamic_bsz"),
+    (f"{REF}.log_prob_micro_batch_size_per_gpu", f"{REF}.log_prob_use_dynamic_bsz"),
+)
+
+
+def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:
+    if experts and verl.batches.train != verl.batches.mini:
+        raise UserError(
+            f"{ACTOR}.ppo_mini_batch_size={verl.batches.mini}: sample_strategy mix makes one update of each"
+            f" step's rows, of {verl.batches.train} tasks",
+            hint="leave it out",
+        )
+
+
 def line(rows: RowsSpec) -> str:
     """For the description of a plan."""
-    order = f"shuffled by seed {rows.seed}" if rows.shuffle else "in order"
-    return f"rows      {rows.schema} on {', '.join(rows.paths)}, {order}"
+    return f"rows      {rows.schema} on {', '.join(rows.paths)}, {_order(rows)}"
+
+
+def expert_line(experts: ExpertSpec | None) -> list[str]:
+    """The same of an expert's rows, if there are any."""
+    if experts is None:
+        return []
+    rows = experts.rows
+    return [f"experts   {experts.each_step} rows of {', '.join(rows.paths)} in each update, {_order(rows)}"]
+
+
+def _order(rows: RowsSpec) -> str:
+    return f"shuffled by seed {rows.seed}" if rows.shuffle else "in order"

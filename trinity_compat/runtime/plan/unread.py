@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trinity_compat.containers import Tree
 from trinity_compat.data import data_path
-from trinity_compat.dotted import sections_above, value_at
+from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -26,7 +26,6 @@ from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.retranslated import as_translated
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity_config import TARGETS, schema
-from trinity_compat.trinity_config.defaults import algorithm_defaults
 from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.trinity_config.stages import Stage
 from trinity_compat.trinity_config.watch import values_of
@@ -79,19 +78,23 @@ def _of_stage(lines: Mapping[str, int], stage: Stage) -> Mapping[str, int]:
     return whole | {path.removeprefix(own): line for path, line in lines.items() if path.startswith(own)}
 
 
-def _refuse(given: Tree, source: Source) -> None:
+def _refuse(given: Tree) -> None:
     """Raises UserError for the first field that a run here cannot follow."""
     for path, value in given.items():
+        if _is_of_idle_buffer(path, given):
+            raise UserError(
+                f"{path}={_shown(value)}: nothing of this run reads that buffer",
+                hint="leave it out, or write algorithm.sample_strategy: mix",
+            )
         fate = fate_of(path)
-        if fate and fate.kind == "refused" and not _auxiliary_of_algorithm(path, source):
+        if fate and fate.kind == "refused":
             raise UserError(f"{path}={_shown(value)}: {fate.why}", hint=fate.hint)
 
 
-def _auxiliary_of_algorithm(path: str, source: Source) -> bool:
-    """Whether the algorithm reads a further buffer; one that cannot be trained is refused by its name."""
-    name = str(value_at(source.config, "algorithm.algorithm_type"))
-    known = algorithm_defaults(TARGETS[0]).algorithms.get(name, {})
-    return path.startswith(_AUXILIARY) and known.get("sample_strategy") == "mix"
+def _is_of_idle_buffer(path: str, given: Tree) -> bool:
+    """Whether a field stands in a further buffer whose path nobody has read."""
+    buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
+    return buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given
 
 
 def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
@@ -125,7 +128,7 @@ def _is_known(path: str, value: object) -> bool:
 
 def _without_effect(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
     """Of a YAML by hand: what nothing reads is refused, or has no effect for a reason that is said."""
-    _refuse(given, source)
+    _refuse(given)
     lines = _lines(source)
     set_here = {text.partition("=")[0]: text for text in sets}
     notes = [

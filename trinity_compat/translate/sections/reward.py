@@ -8,6 +8,7 @@ from trinity_compat.dotted import nested
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.sections.teacher import AUXILIARY, is_taught
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
 
@@ -16,7 +17,6 @@ ENABLE = f"{MODEL}.enable"
 POOL = f"{MODEL}.enable_resource_pool"
 TENSOR_PARALLEL = f"{MODEL}.rollout.tensor_model_parallel_size"
 FUNCTION = "reward.custom_reward_function"
-AUXILIARY = "explorer.auxiliary_models"
 MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
 _UPSTREAM = (
@@ -51,6 +51,10 @@ def scoring(reading: TrinityReader) -> Told:
         Pair(f"{arguments}.reward_manager", MANAGER),
         Pair(f"{arguments}.custom_reward_function.path", f"{FUNCTION}.path"),
         Pair(f"{arguments}.custom_reward_function.name", f"{FUNCTION}.name"),
+    )
+    if is_taught(reading):  # then the further model is the teacher: algorithm.py
+        return
+    yield from reading.told(
         Pair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
         Pair(f"{AUXILIARY}.0.tensor_parallel_size", TENSOR_PARALLEL),
     )

@@ -1,0 +1,116 @@
+"""GiGPO: a turn's advantage is its run's beside the task's other runs, and its own beside other turns that
+began in the same state of the environment.
+
+    A = A_E(run) + ω A_S(turn);   A_E: F(Σ_t r_t) over the runs of a task,
+                                  A_S: F(Σ_{k≥t} γ^{k−t} r_k) over the turns of one state, 0 for a single one
+    F(x) = (x − mean) / (1 + ε), or ÷ (std + ε) with ``fnorm: std``
+
+arXiv 2505.10978. Columns: what is known of an answer beside its reward (the reward function's further
+values): ``env_state_hash_key`` and ``step_reward_key`` name a value for a run of one turn, or a list with one
+for each turn. Without step rewards a run's reward is its last turn's; without states A_S is 0, as in Trinity.
+A run is one sequence here; Trinity has one experience a turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
+
+from trinity_compat.algorithms.model import Answers, Tensor, advantage, algorithm
+from trinity_compat.errors import RunError
+
+Turn: TypeAlias = tuple[int, int]  # (answer, turn), each from 0
+
+algorithm("gigpo", "GiGPO", paper="2505.10978", advantage_fn="gigpo")
+
+
+@advantage("gigpo", "advantage_fn/gigpo_advantage.py", columns=("mask", "info"))
+def gigpo(
+    answers: Answers,
+    *,
+    omega: float = 1.0,
+    gamma: float = 1.0,
+    fnorm: Literal["std", "none"] = "none",
+    epsilon: float = 1e-6,
+    step_reward_key: str = "step_reward",
+    env_state_hash_key: str = "env_state_hash",
+) -> Tensor:
+    turn_of = _turns(answers.mask)
+    counts = [int(turns.max()) + 1 for turns in turn_of]
+    for key in (step_reward_key, env_state_hash_key):
+        _check_counts(key, answers, counts)
+    rewards = [
+        _step_rewards(info.get(step_reward_key), float(reward), count)
+        for info, reward, count in zip(answers.info, answers.rewards, counts, strict=True)
+    ]
+    episodes = answers.rewards.new_tensor([sum(steps) for steps in rewards])
+    values = _beside(answers.groups, episodes, fnorm, epsilon).unsqueeze(-1) * answers.mask
+    for (answer, turn), score in _of_states(answers, rewards, env_state_hash_key, gamma, fnorm, epsilon):
+        values[answer] += omega * score * (turn_of[answer] == turn)
+    return values
+
+
+def _turns(mask: Tensor) -> Tensor:
+    """int [N, T]: the turn that each token of the policy's belongs to, from 0; −1 elsewhere. Turns are parted
+    by tokens of the environment's."""
+    mask = mask.long()
+    begins = mask.clone()
+    begins[:, 1:] -= mask[:, 1:] * mask[:, :-1]
+    return (begins.cumsum(-1) * mask) - 1
+
+
+def _check_counts(key: str, answers: Answers, counts: Sequence[int]) -> None:
+    for info, count in zip(answers.info, counts, strict=True):
+        if info.get(key) is not None and len(told := _listed(info[key])) != count:
+            raise RunError(
+                f"gigpo: {key} has {len(told)} values for an answer of {count} turns",
+                hint="the scoring has to tell one for each turn of the policy's",
+            )
+
+
+def _step_rewards(told: Any, reward: float, turns: int) -> list[float]:
+    if told is None:
+        return [0.0] * (turns - 1) + [reward]
+    return [float(step) for step in _listed(told)]
+
+
+def _listed(told: Any) -> list[Any]:
+    return list(told) if isinstance(told, list | tuple) else [told]
+
+
+def _beside(groups: Iterable[Sequence[int]], values: Tensor, fnorm: str, epsilon: float) -> Tensor:
+    """F over each group; of a single value the mean is 0 and the deviation 1."""
+    out = values.clone()
+    for group in groups:
+        own, alone = values[list(group)], len(group) == 1
+        spread = own.std() if fnorm == "std" and not alone else 1.0
+        out[list(group)] = (own - (0.0 if alone else own.mean())) / (spread + epsilon)
+    return out
+
+
+def _of_states(
+    answers: Answers,
+    rewards: Sequence[Sequence[float]],
+    key: str,
+    gamma: float,
+    fnorm: str,
+    epsilon: float,
+) -> Iterable[tuple[Turn, Tensor]]:
+    """(turn, its A_S) of those whose state others began in too."""
+    places: dict[str, list[Turn]] = defaultdict(list)
+    for answer, info in enumerate(answers.info):
+        for turn, state in enumerate(_listed(info.get(key))):
+            if state is not None:
+                places[str(state)].append((answer, turn))
+    returns = [_returns(steps, gamma) for steps in rewards]
+    for turns in places.values():
+        if len(turns) > 1:
+            values = answers.rewards.new_tensor([returns[answer][turn] for answer, turn in turns])
+            yield from zip(turns, _beside([range(len(turns))], values, fnorm, epsilon), strict=True)
+
+
+def _returns(steps: Sequence[float], gamma: float) -> list[float]:
+    backwards = accumulate(reversed(steps), lambda after, step: step + gamma * after)
+    return list(backwards)[::-1]

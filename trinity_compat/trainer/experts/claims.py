@@ -1,0 +1,66 @@
+"""An expert's rows in the store: groups of a kind of their own, claimed and entered like answers.
+
+Which rows a step takes follows from its number, so they are written when they are claimed. A row's place in
+the stream of all steps is its task number and its key: a step that is made again after a resume finds its
+rows trained and entered once, or ready, or writes them anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Claim, Group
+from trinity_compat.errors import RunError
+from trinity_compat.spec import ExpertSpec
+from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.supervised.files import Rows, open_rows
+from trinity_compat.trainer.supervised.formats import Formatter, Tokenizer
+from trinity_compat.trainer.supervised.order import Order
+
+KIND = "expert"
+
+
+class Experts:
+    """``each_step`` rows of ``rows`` for a step, in ``order``, which begins again at its end."""
+
+    def __init__(self, buffer: Buffer, rows: Rows, formatter: Formatter, order: Order) -> None:
+        self._buffer, self._rows, self._formatter, self._order = buffer, rows, formatter, order
+
+    @classmethod
+    def of(cls, buffer: Buffer, spec: ExpertSpec, tokenizer: Tokenizer) -> Experts:
+        """Raises UserError for rows that cannot be read."""
+        rows = open_rows(spec.rows)
+        order = Order(spec.rows, len(rows), spec.each_step)
+        return cls(buffer, rows, Formatter(spec.rows, tokenizer), order)
+
+    def claim(self, step: int, heart: Heart) -> Claim:
+        """The rows of ``step``, leased to it. Raises UserError for a row that cannot be used."""
+        made = self.groups(step)
+        self._buffer.put_groups(made)
+        claim = self._buffer.claim_groups(
+            len(made), owner=heart.name, step=step, kind=KIND, lease_s=heart.lease_s
+        )
+        found = [group.key for group in claim.groups] if claim else []
+        if claim is None or found != [group.key for group in made]:
+            raise RunError(
+                f"the expert's rows of step {step} are not ready: {', '.join(found) or 'none'} instead",
+                hint="another trainer may work on this database",
+            )
+        return claim
+
+    def groups(self, step: int) -> list[Group]:
+        """A group for each row of ``step``, counted from 1."""
+        first = (step - 1) * self._order.batch
+        return [
+            self._group(step, first + place, number) for place, number in enumerate(self._order.rows_of(step))
+        ]
+
+    def _group(self, step: int, place: int, number: int) -> Group:
+        # Of the step's own policy as far as versions count: a row is never stale.
+        before = step - 1
+        made = self._formatter.experiences(self._rows[number], number)
+        experiences = tuple(
+            replace(each, min_model_version=before, max_model_version=before) for each in made
+        )
+        return Group(f"expert-{place}", place, {"row": number}, step, experiences, kind=KIND)
