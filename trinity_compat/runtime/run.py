@@ -13,6 +13,7 @@ from pathlib import Path
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
+from trinity_compat.restarts import OWN_CHECKPOINT
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, space, start
 from trinity_compat.runtime.checks.report import Report
@@ -196,9 +197,17 @@ def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster
                 each_poll=links.update,
                 say=say,
                 restarts=options.restarts,
+                again=_from_own_checkpoint(made.job),
                 all_needed=made.spec.sync.method == "nccl",
             ),
         )
+
+
+def _from_own_checkpoint(job: JobDir) -> Callable[[], dict[str, str]]:
+    """A trainer that is started again goes on from what this run has trained, also where the launch says
+    ``disable`` or ``resume_path``: that was for the first start."""
+    before = job.checkpoint_mark
+    return lambda: {OWN_CHECKPOINT: "1"} if job.checkpoint_mark != before else {}
 
 
 def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:

@@ -7,11 +7,11 @@ import time
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.sight import Sight
+from trinity_compat.restarts import RESTART_S
 from trinity_compat.trainer.errors import PeerGone
 
 SILENT_S = 9.0  # with the look below, a death is known within 10 s
 LOOK_EVERY_S = 0.5
-RESTART_S = 120.0  # for an explorer that its supervisor starts again, until its first heartbeat
 
 
 class ExplorerWatch:
