@@ -211,7 +211,7 @@ class Job:
             "point": strike.point,
             "again": strike.again,
             "step": then.step if then else 0,
-            "checkpoint": self.checkpoint,
+            "checkpoint": then.checkpoint if then else self.checkpoint,
             "code": self.process.returncode if self.process else None,
             "ended_after_s": round(time.monotonic() - struck, 1),
         }

@@ -1,6 +1,7 @@
 """Runs to break: the real command line on a tiny job, and what must hold after any fault."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -151,3 +152,19 @@ def run(tmp_path, toy):
     yield make
     for one in made:
         one.clean_up()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A command prefix under which ``tmp_path/small`` is a disk of 3 MB with 1 MB of ballast on it."""
+    small = tmp_path / "small"
+    small.mkdir()
+    inside = (
+        f'mount -t tmpfs -o size=3m tmpfs {small} && head -c 1000000 /dev/zero > {small}/ballast && exec "$@"'
+    )
+    prefix = [shutil.which("unshare") or "unshare", "-rm", "sh", "-c", inside, "sh"]
+    try:
+        subprocess.run([*prefix, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted in a namespace here: {error}")
+    return prefix, small

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from trinity_compat import full_disk
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
@@ -51,8 +52,11 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)
     report = _checked(made, source)
-    with catch_signals() as stop, _begun(made, source, options, report):
-        outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
+    try:
+        with catch_signals() as stop, _begun(made, source, options, report):
+            outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
+    except OSError as error:
+        raise full_disk.explained(error, made.spec) or error from None
     return _tell(made, outcome)
 
 
@@ -210,6 +214,12 @@ def _from_own_checkpoint(job: JobDir) -> Callable[[], dict[str, str]]:
     return lambda: {OWN_CHECKPOINT: "1"} if job.checkpoint_mark != before else {}
 
 
+def _no_space(made: RunPlan, failure: str) -> str:
+    """A side that could write nowhere that the disk is full has said nothing of use."""
+    folder = full_disk.full_folder(made.spec)
+    return f"; {full_disk.told(folder)}" if folder and "no space left" not in failure else ""
+
+
 def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
     """Say how it ended. What a signal ended is said by the caller: `| tee` died of the same Ctrl-C."""
     job, step = made.job, made.job.latest_checkpoint
@@ -219,7 +229,8 @@ def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
         else "no checkpoint yet: the same command starts over"
     )
     if outcome.failure:
-        message = f"error: {outcome.failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
+        failure = outcome.failure + _no_space(made, outcome.failure)
+        message = f"error: {failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
     elif outcome.code:
         message = f"stopped; {again}"
     else:
