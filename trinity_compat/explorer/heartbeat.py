@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import closing
 
@@ -42,7 +41,7 @@ class Heartbeat(Pulse):
         """Keep this explorer's tasks, look after the trainer. The beats go on, whatever is found."""
         if holder := self.holder():
             buffer.keep(holder, lease_s=LEASE_S)
-        reason = self._trainer_trouble(buffer, self._sight.look())
+        reason = self._trainer_trouble(buffer)
         if reason and not self._trouble:
             self._trouble = TrainerGone(reason)
 
@@ -51,22 +50,22 @@ class Heartbeat(Pulse):
         if holder := self.holder():
             buffer.leave(holder)
 
-    def _trainer_trouble(self, buffer: Buffer, seen_s: float) -> str | None:
+    def _trainer_trouble(self, buffer: Buffer) -> str | None:
         if self._role != "explorer":
             return None
-        return trainer_trouble(buffer, seen_s=seen_s, silence_s=self._silence)
+        return trainer_trouble(buffer, self._sight, silence_s=self._silence)
 
 
-def trainer_trouble(buffer: Buffer, *, seen_s: float = math.inf, silence_s: float = SILENCE_S) -> str | None:
+def trainer_trouble(buffer: Buffer, sight: Sight, *, silence_s: float = SILENCE_S) -> str | None:
     """Why the trainer can't be waited for any longer; None while it lives, is done, never came, or will be
-    started again. Its silence counts no further back than the ``seen_s`` seconds for which the database was
-    in sight."""
+    started again."""
     trainers = [p for p in buffer.participants() if p.role == "trainer"]
+    sight.look()
     if not trainers:
         return None
     # One that was started again stands beside its predecessor until it begins a history.
-    trainer = min(trainers, key=lambda each: each.age_s)
-    return _trouble_of(trainer, min(trainer.age_s, seen_s), silence_s)
+    trainer = min(trainers, key=sight.silent_s)
+    return _trouble_of(trainer, sight.silent_s(trainer), silence_s)
 
 
 def _trouble_of(trainer: Participant, silent_s: float, limit_s: float) -> str | None:
