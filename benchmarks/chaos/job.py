@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 from checks import Found, Standing, check, standing
 
+from trinity_compat.parent_watch import die_with_parent
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 MARKER = "latest_checkpointed_iteration.txt"
@@ -154,7 +156,13 @@ class Job:
         env |= {"TRAIN_PROMPTS": str(self.batch), "MINI_PROMPTS": str(self.batch // 2)}
         with (self.folder / "output.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=env,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     def wait_for_end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sqlite3
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ OPERATIONS = {
     "leave": lambda s: s.buffer.leave(A),
     "lease_tasks": lambda s: s.buffer.lease_tasks(TaskQuery(A, 12), limit=3, version=0, history=1),
     "publish_version": lambda s: s.buffer.publish_version(WeightVersion(1, "/w/v1", "e", 1, "memory")),
-    "request_eval": lambda s: s.buffer.request_eval(step=2, version=0),
+    "request_eval": lambda s: s.buffer.request_eval(step=2, version=0).step,
     "finish_eval": lambda s: s.buffer.finish_eval(s.request),
     "beat": lambda s: s.buffer.beat("explorer", "e", state="running"),
     "forget_participants": lambda s: s.buffer.forget_participants(),
@@ -56,6 +57,7 @@ OPERATIONS = {
     "log_metrics": lambda s: s.buffer.log_metrics("trainer", 1, {"reward": 0.5}),
     "reconcile": lambda s: s.buffer.reconcile(step=1).kept,
 }
+SHUTDOWNS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 LEDGER = "SELECT trainer_step, group_id, use_no, count(*) FROM ledger GROUP BY 1, 2, 3 ORDER BY 2"
 
 
@@ -122,8 +124,7 @@ def test_one_whose_answer_was_lost_is_run_again_and_takes_effect_once(buffer, sq
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(("name", "how"), [*zip(OPERATIONS, itertools.cycle(SHUTDOWNS))])
 def test_one_that_a_restart_of_the_server_cut_off_is_run_again(server, undisturbed, name, how):
     def cut(commit, connection):
         server.restart(how)

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from trinity_compat.parent_watch import die_with_parent
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "buffer"))  # its PostgreSQL server
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
@@ -50,7 +52,13 @@ class Run:
         out, err = ((self.cwd / f"{self.name}.{end}").open("w") for end in ("out", "err"))
         # A session of its own, as a terminal gives: Ctrl-C then reaches the whole group.
         self.process = subprocess.Popen(
-            self.command, cwd=self.cwd, env=self.env, stdout=out, stderr=err, start_new_session=True
+            self.command,
+            cwd=self.cwd,
+            env=self.env,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # a pytest that is killed leaves no run
         )
         return self
 

@@ -16,7 +16,8 @@ from trinity_compat.explorer.scorers.output import Printed
 from trinity_compat.explorer.scorers.wire import Call, Ready, Reply
 
 GRACE_S = 5.0  # a process says itself that a call took too long; one that cannot is killed so much later
-_PRELOAD = ["verl.experimental.reward_loop.reward_loop", child.__name__]
+_ORPHAN = f"{__package__}.orphan"
+_PRELOAD = [_ORPHAN, "verl.experimental.reward_loop.reward_loop", child.__name__]
 
 
 def warm() -> None:
@@ -59,9 +60,9 @@ class Worker:
         """Its reply; ``died`` where the process ended, or said nothing in time and was killed."""
         assert self._writer is not None
         waiting = asyncio.get_running_loop().create_future()
-        self._calls[call.number] = waiting
-        if self.dead:
+        if self.dead:  # it died while this call was on its way here, or by it
             return Reply(call.number, kind="died")
+        self._calls[call.number] = waiting
         self._writer.write(wire.packed(call))
         try:
             async with asyncio.timeout(self._limit()):
