@@ -7,9 +7,8 @@ import psutil
 
 KILLED = """
 import os, signal
-from trinity_compat.explorer.scorers import worker
-worker._PRELOAD[1:] = ["takes_for_ever"]
-worker.warm()
+from trinity_compat.explorer.killable.process import warm
+warm(["takes_for_ever"])
 from multiprocessing import forkserver
 print(forkserver._forkserver._forkserver_pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -153,6 +153,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
                 tokenizer,
                 newest_first=spec.replay is not None,
                 placeholders=_placeholders(processor),
+                agent_failure=spec.agent_failure,
             )
             await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
     finally:
