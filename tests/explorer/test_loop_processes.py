@@ -16,14 +16,14 @@ from trinity_compat.explorer.loops import process
 from trinity_compat.explorer.loops.pool import LoopPool
 from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.trajectory import Job
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
 
 TOOL = '''
 import ctypes, os, sys, time
 from verl.tools.function_tool import function_tool
 
 @function_tool
-def smallest(digits: str) -> str:
+{how}def smallest(digits: str) -> str:
     """Return the smallest digit.
 
     Args:
@@ -74,13 +74,19 @@ def job(number, digits=GOOD, n=2):
     return Job(number, task, n, {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 100})
 
 
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """One that has learned nothing: its engine is a script."""
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
+
+
 @pytest.fixture
 def config(toy, tmp_path):
     """With a tool that does ``fault`` with the bad digits."""
 
-    def make(fault="pass"):
+    def make(fault="pass", how=""):
         tools = tmp_path / "tools.py"
-        tools.write_text(TOOL.format(fault=fault))
+        tools.write_text(TOOL.format(fault=fault, how=how))
         words = verl_config(
             toy,
             "data.max_prompt_length=512",
@@ -121,20 +127,39 @@ def test_a_process_makes_what_this_one_would(config):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("how", "fault", "said"),
     [
-        ("while True: pass", "it computed for 2 s without an end"),
-        ("time.sleep(1e6)", "it computed for 2 s without an end"),
-        ("ctypes.string_at(0)", "SIGSEGV"),
-        ("os._exit(3)", "exit code 3"),
-        ("os.killpg(0, 9)", "SIGKILL"),
+        ("", "while True: pass", "took longer than 5 s, the engine's time left out"),
+        ("async ", "while True: pass", "ended its process (it computed for 6 s without an end)"),
+        ("", "ctypes.string_at(0)", "ended its process (SIGSEGV)"),
+        ("", "os._exit(3)", "ended its process (exit code 3)"),
+        ("", "os.killpg(0, 9)", "ended its process (SIGKILL)"),
     ],
 )
-def test_one_that_hangs_or_dies_costs_its_own_group(config, monkeypatch, fault, said):
+def test_one_that_hangs_or_dies_costs_its_own_group(config, monkeypatch, how, fault, said):
     monkeypatch.setattr(process, "GRACE_S", 1.0)
-    first, bad, last = run(config(fault), [job(0), job(1, BAD), job(2)], limit_s=1.0)
-    assert [len(group) for group in (first, last)] == [2, 2]
-    assert isinstance(bad, LoopFailed) and f"ended its process ({said})" in str(bad)
+    first, bad, last = run(config(fault, how), [job(0), job(1, BAD), job(2)], limit_s=5.0)
+    assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
+    assert isinstance(bad, LoopFailed) and said in str(bad)
+
+
+def test_a_process_in_which_a_loop_took_too_long_takes_no_other_group(config):
+    """The tool's thread may compute on."""
+
+    async def go():
+        pool = LoopPool(config("while True: pass"), Asked(Engine()), size=1, limit_s=2.0)
+        try:
+            with pytest.raises(LoopFailed):
+                await pool.run(job(0, BAD))
+            (before,) = pool._places
+            await pool.run(job(1))
+            (after,) = pool._places
+            return before.process.result(), after.process.result()
+        finally:
+            pool.close()
+
+    before, after = asyncio.run(go())
+    assert before.dead and before is not after
 
 
 def test_what_a_change_of_weights_cuts_off_is_asked_again(config):

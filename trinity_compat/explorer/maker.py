@@ -16,6 +16,8 @@ from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import Workers
 from trinity_compat.spec import OnAgentFailure
 
+IN_A_ROW = 16  # so many groups that failed and none that didn't: the loop, or a tool, is broken
+
 
 class GroupMaker:
     """``retries``: how often a task whose rollout failed is tried again before the run ends, or goes on
@@ -38,6 +40,7 @@ class GroupMaker:
         self._retries, self._newest_first = retries, newest_first
         self._placeholders = frozenset(placeholders)
         self._goes_on = agent_failure == "zero"
+        self._in_a_row = 0
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place on every worker."""
@@ -79,6 +82,7 @@ class GroupMaker:
             failed: list[Rollout] = []
             async for rollout in self._workers.run(todo):
                 if not rollout.error:
+                    self._in_a_row = 0
                     yield rollout
                     continue
                 job = jobs[rollout.task_no]
@@ -94,7 +98,8 @@ class GroupMaker:
     def _instead(self, rollout: Rollout, job: Job, attempt: int) -> Rollout:
         """What stands for a group whose agent loop failed. Raises where the run is to end."""
         error = rollout_failed(rollout, job, attempt)
-        if rollout.instead is None or not self._goes_on:
+        self._in_a_row += 1
+        if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
             raise error
         print(f"warning: {error}; goes on with empty answers, scored 0", flush=True)
         return Rollout(rollout.task_no, (rollout.instead,) * job.answers)

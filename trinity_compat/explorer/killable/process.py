@@ -18,6 +18,7 @@ from trinity_compat.explorer.killable import inside, wire
 from trinity_compat.explorer.killable.output import Printed
 
 _ORPHAN = f"{__package__}.orphan"
+_REAP_S = 1.0
 Main = Callable[[socket.socket, Connection, Any], None]  # a module's: it is pickled by name
 
 
@@ -99,7 +100,10 @@ class Process:
                 os.kill(self._process.pid, signal.SIGKILL)
 
     def _last_words(self) -> str:
-        code = self._process.exitcode if self._process else None
+        if self._process is None:
+            return ""
+        self._process.join(_REAP_S)  # its socket closes a moment before its end is known
+        code = self._process.exitcode
         if code is None:
             return ""
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -17,6 +17,7 @@ from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.killable import wire
 from trinity_compat.explorer.killable.inside import connected, heard, settle
 from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, Made, Ready, Run, Setup, Stop
+from trinity_compat.explorer.own_time import OwnTimeUp
 from trinity_compat.explorer.trajectory import Job
 
 Say = Callable[[Any], None]
@@ -73,6 +74,8 @@ class _Loops:
             made = Made(number, await self._loops.run(job))
         except EngineFailed as error:
             made = Made(number, error=str(error))
+        except OwnTimeUp as error:
+            made = Made(number, error=str(error), spoilt=True)
         except Exception as error:
             made = Made(number, error=f"{type(error).__name__}: {error}")
         finally:

@@ -32,7 +32,9 @@ class _Place:
     def usable(self) -> bool:
         if not self.process.done():
             return True
-        return not (self.process.cancelled() or self.process.exception() or self.process.result().dead)
+        if self.process.cancelled() or self.process.exception():
+            return False
+        return not (self.process.result().dead or self.process.result().spoilt)
 
 
 class LoopPool:

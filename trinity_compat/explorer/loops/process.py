@@ -35,7 +35,7 @@ class _Group:
 
 
 class LoopProcess(Process):
-    """Runs groups. ``engine`` answers for its loops."""
+    """Runs groups. ``engine`` answers for its loops. ``spoilt``: it takes no more, and ends with its last."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class LoopProcess(Process):
         self._numbers = itertools.count()
         self._groups: dict[int, _Group] = {}
         self._asked: dict[int, asyncio.Task[None]] = {}
+        self.spoilt, self._crowd = False, 0
 
     async def start(self, setup: Setup) -> None:
         """Until it can run groups. Raises LoopFailed, or asyncio.IncompleteReadError when it ended before."""
@@ -69,12 +70,13 @@ class LoopProcess(Process):
         try:
             return await limited(_of(group.made), self._limit_s, group.own)
         except OwnTimeUp as error:
-            crowd = len(self._groups)
             self.kill()
-            raise LoopDied(f"it computed for {self._limit_s:g} s without an end", crowd) from error
+            raise LoopDied(f"it computed for {self._limit_s:g} s without an end", self._crowd) from error
         finally:
             del self._groups[number]
             self.say(wire.packed(Stop(number)))
+            if self.spoilt and not self._groups:
+                self.kill()
 
     def hear(self, message: Made | Ask | Drop) -> None:
         """See Process."""
@@ -84,6 +86,7 @@ class LoopProcess(Process):
             if asked := self._asked.get(message.number):
                 asked.cancel()
         elif (group := self._groups.get(message.number)) and not group.made.done():
+            self.spoilt = self.spoilt or message.spoilt
             if message.error:
                 group.made.set_exception(LoopFailed(message.error))
             else:
@@ -117,11 +120,12 @@ class LoopProcess(Process):
 
     def died(self, last_words: str) -> None:
         """See Process."""
+        self._crowd = len(self._groups)  # now: those that it blocked run out of time one after the other
         for asked in list(self._asked.values()):
             asked.cancel()
         for group in self._groups.values():
             if not group.made.done():
-                group.made.set_exception(LoopDied(last_words, len(self._groups)))
+                group.made.set_exception(LoopDied(last_words, self._crowd))
 
 
 async def _of(made: asyncio.Future[list[Trajectory]]) -> list[Trajectory]:

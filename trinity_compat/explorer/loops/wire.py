@@ -48,11 +48,13 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """From the process: a group's trajectories, or what its loop or a tool raised."""
+    """From the process: a group's trajectories, or what its loop or a tool raised. ``spoilt``: it may have
+    left a thread behind that computes for ever."""
 
     number: int
     parts: Sequence[Trajectory] = ()
     error: str = ""
+    spoilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ def agent_failure(config: Tree) -> OnAgentFailure:
 
 
 def _one_of(given: Tree, name: str, allowed: tuple[str, ...]) -> str | None:
-    value: str | None = given.get(name)
-    if value is None or value in allowed:
+    value = given.get(name)
+    if value is None or (isinstance(value, str) and value in allowed):
         return value
     raise UserError(
         f"trinity_compat.{name} is {value!r}: it may be {', '.join(allowed[:-1])} or {allowed[-1]}",
