@@ -126,6 +126,14 @@ def test_a_process_makes_what_this_one_would(config):
     assert asked[0] == asked[1]
 
 
+def test_requests_of_several_processes_have_names_of_their_own(config):
+    engine = Engine()
+    made = run(config(), [job(number) for number in range(3)], engine, size=2)
+    assert [len(group) for group in made] == [2, 2, 2]
+    names = [request.request_id for request in engine.requests]
+    assert len(names) == len(set(names)) == 12
+
+
 @pytest.mark.parametrize(
     ("how", "fault", "said"),
     [

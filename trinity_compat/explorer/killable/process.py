@@ -66,8 +66,10 @@ class Process:
             self._writer.write(message)
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
-        await inside.heard(stream, self.hear)
-        self.kill()
+        try:
+            await inside.heard(stream, self.hear)
+        finally:  # also where it says what nobody can read
+            self.kill()
 
     def hear(self, message: Any) -> None:
         """What it says."""

@@ -20,6 +20,8 @@ from trinity_compat.explorer.loops.process import LoopDied, LoopProcess
 from trinity_compat.explorer.loops.wire import LoopFailed, Setup
 from trinity_compat.explorer.trajectory import Job, Trajectory
 
+START_S = 600.0  # for a process: it imports the user's modules
+
 
 @dataclass(slots=True, eq=False)
 class _Place:
@@ -84,12 +86,14 @@ class LoopPool:
         started = LoopProcess(self._printed, self._engine, self._processes.discard, limit_s=self._limit_s)
         self._processes.add(started)
         try:
-            await started.start(self._setup)
-        except BaseException as error:
-            started.kill()
-            if isinstance(error, asyncio.IncompleteReadError):
-                raise LoopFailed("a process of agent loops ended at its start") from error
-            raise
+            async with asyncio.timeout(START_S):
+                await started.start(self._setup)
+        except (asyncio.IncompleteReadError, TimeoutError) as error:
+            how = "ended" if isinstance(error, asyncio.IncompleteReadError) else "hung"
+            raise LoopFailed(f"a process of agent loops {how} at its start") from error
+        finally:
+            if not started.ready:
+                started.kill()
         return started
 
     def close(self) -> None:

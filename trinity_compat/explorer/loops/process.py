@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trinity_compat.explorer.engine import EngineDied
 from trinity_compat.explorer.interruption import Answers
@@ -17,6 +17,7 @@ from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, LoopFailed, 
 from trinity_compat.explorer.own_time import END_S, OwnTime, OwnTimeUp, limited
 from trinity_compat.explorer.trajectory import Job, Trajectory
 
+_names = itertools.count()  # each process counts its requests from 1
 GRACE_S = END_S + 5.0  # a process ends a loop itself; one that cannot is killed so much later
 
 
@@ -48,16 +49,18 @@ class LoopProcess(Process):
         super().__init__(printed, gone)
         self._engine = engine
         self._limit_s = None if limit_s is None else limit_s + GRACE_S
-        self._numbers = itertools.count()
+        self._numbers, self._name = itertools.count(), f"loops-{next(_names)}"
         self._groups: dict[int, _Group] = {}
         self._asked: dict[int, asyncio.Task[None]] = {}
-        self.spoilt, self._crowd = False, 0
+        self.ready = self.spoilt = False
+        self._crowd = 0
 
     async def start(self, setup: Setup) -> None:
         """Until it can run groups. Raises LoopFailed, or asyncio.IncompleteReadError when it ended before."""
         ready: Ready = await self.begin(child.main, setup)
         if ready.broken:
             raise LoopFailed(ready.broken)
+        self.ready = True
 
     async def run(self, job: Job) -> list[Trajectory]:
         """The group's trajectories. Raises LoopFailed, EngineDied; LoopDied where the process ended, or let
@@ -106,7 +109,8 @@ class LoopProcess(Process):
 
     async def _answered(self, ask: Ask) -> Answered:
         try:
-            (answer,) = await self._engine.submit([ask.request])
+            named = replace(ask.request, request_id=f"{self._name}-{ask.request.request_id}")
+            (answer,) = await self._engine.submit([named])
             return Answered(ask.number, await answer)
         except EngineDied:
             raise
