@@ -31,11 +31,16 @@ def end_with_parent(grace_s: float = GRACE_S) -> None:
     the main thread, which may be in a C call that knows no end: connecting to a Ray that died as well.
     """
     if SUPERVISOR in os.environ:
-        threading.Thread(target=_watch, args=(os.getppid(), grace_s), name="orphan", daemon=True).start()
+        end_when_orphaned(grace_s)
+
+
+def end_when_orphaned(grace_s: float = 0.0) -> None:
+    """The same for a process whose parent is none of ours."""
+    threading.Thread(target=_watch, args=(os.getppid(), grace_s), name="orphan", daemon=True).start()
 
 
 def _watch(parent: int, grace_s: float) -> None:
     while os.getppid() == parent:
-        time.sleep(min(_LOOK_S, grace_s))
+        time.sleep(min(_LOOK_S, grace_s or _LOOK_S))
     time.sleep(grace_s)
     os._exit(STOPPED)

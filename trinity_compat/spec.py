@@ -14,6 +14,7 @@ from trinity_compat.writing import write_text
 
 Mode = Literal["both", "train", "explore", "bench", "colocate"]
 OnFailure = Literal["zero", "retry", "raise"]
+OnAgentFailure = Literal["raise", "zero"]
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 
@@ -135,6 +136,7 @@ class RunSpec:
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
     agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time
+    agent_failure: OnAgentFailure = "raise"  # of a group that has failed three times
     scoring: ScoringSpec = ScoringSpec()
     keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes

@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 from checks import Found, Standing, check, standing
 
+from trinity_compat.parent_watch import die_with_parent
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 MARKER = "latest_checkpointed_iteration.txt"
@@ -42,13 +44,15 @@ class Stuck(Exception):
 @dataclass(frozen=True, slots=True)
 class Strike:
     """Kill ``victim`` (a key of WORDS, command, job; self: who stopped at the point) at the ``count``-th
-    passing of ``point``, or ``after`` seconds without one. Restart the database ``restarts`` times before."""
+    passing of ``point``, or ``after`` seconds without one. Restart the database ``restarts`` times before.
+    ``again``: under ``--restarts 1``, so that the command starts the victim again and goes to its end."""
 
     victim: str
     point: str = ""
     count: int = 1
     after: float = 0.0
     restarts: int = 0
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -104,15 +108,19 @@ class Job:
     def run(self, strikes: list[Strike]) -> Report:
         """Strike after strike, each in a start of its own; then to the end. Raises Stuck.
 
+        One whose victim the command starts again is the last: that start goes to its end.
         What was struck is kept in the folder: a job whose benchmark was ended goes on behind it.
         """
         before, kills = self.struck()
+        strikes = sorted(strikes, key=lambda strike: strike.again)
         for strike in strikes[len(kills) :]:
             kill = self.strike(strike, before)
             if kill is None:  # it reached its end first
                 break
             kills.append(kill)
             self.note(before, kills)
+            if strike.again:
+                break
         else:
             self.start("")
             self.shake(3)
@@ -120,7 +128,8 @@ class Job:
         if self.process is None or self.process.returncode != 0:
             raise Stuck(f"the last start ended with {self.process and self.process.returncode}")
         found = check(self.database, before, steps=self.steps, batch=self.batch, answers=ANSWERS)
-        return Report(found, kills, len(kills) + 1, self.restarts, self.left)
+        starts = len(kills) + (not kills or not kills[-1]["again"])
+        return Report(found, kills, starts, self.restarts, self.left)
 
     def struck(self) -> tuple[list[Standing], list[dict[str, object]]]:
         if not self.notes.exists():
@@ -135,26 +144,37 @@ class Job:
 
     # -- the command --------------------------------------------------------------------------------
 
-    def start(self, stop_at: str) -> None:
+    def start(self, stop_at: str, *, again: bool = False) -> None:
         if self.ended:
             raise Stuck("the benchmark was ended")
         self.folder.mkdir(parents=True, exist_ok=True)
         database = ["--database", self.url] if self.url else []
         command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
+        command += ["--restarts", "1"] if again else []
         command += ["--job", str(self.root), *database, "--", *self.words]
         env = {**os.environ, "TOY_DIR": str(self.toy), _MARK: self.mark, "TRINITY_COMPAT_STOP_AT": stop_at}
         env |= {"TRAIN_PROMPTS": str(self.batch), "MINI_PROMPTS": str(self.batch // 2)}
         with (self.folder / "output.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=env,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     def wait_for_end(self) -> None:
-        assert self.process is not None
-        try:
-            self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired as error:
-            raise Stuck(f"no end after {LIMIT_S:.0f} s") from error
+        """Whoever passes the point after the kill goes on: a side that was started again comes there too."""
+        deadline = time.monotonic() + LIMIT_S
+        while not self.ended_within(LOOK_S):
+            if time.monotonic() > deadline:
+                raise Stuck(f"no end after {LIMIT_S:.0f} s")
+            for process in self.alive():
+                if _is_stopped(process):
+                    with suppress(psutil.Error):
+                        process.resume()
 
     def alive(self) -> list[psutil.Process]:
         """Every process of this job: all inherit the environment."""
@@ -181,29 +201,32 @@ class Job:
 
     def strike(self, strike: Strike, before: list[Standing]) -> dict[str, object] | None:
         """Start, strike, and wait until nothing runs. None when the command ended before."""
-        self.start(f"{strike.point}:{strike.count}" if strike.point else "")
+        self.start(f"{strike.point}:{strike.count}" if strike.point else "", again=strike.again)
         self.shake(strike.restarts)
         victims = self.at_point() if strike.point else self.at_random(strike)
         if victims is None:
             return None
         self.kill(strike.victim, victims)
         struck = time.monotonic()
+        then = self.standing() if strike.again else None
         self.wait_for_end()
         self.until_gone()
-        then = standing(self.database, self.checkpoint) if self.has_database() else None
+        then = then or self.standing()
         if then is not None:
             before.append(then)
         return {
             "victim": strike.victim,
             "point": strike.point,
+            "again": strike.again,
             "step": then.step if then else 0,
-            "checkpoint": self.checkpoint,
+            "checkpoint": then.checkpoint if then else self.checkpoint,
             "code": self.process.returncode if self.process else None,
             "ended_after_s": round(time.monotonic() - struck, 1),
         }
 
-    def has_database(self) -> bool:
-        return bool(self.url) or (self.root / "buffer" / "experiences.db").exists()
+    def standing(self) -> Standing | None:
+        there = self.url or (self.root / "buffer" / "experiences.db").exists()
+        return standing(self.database, self.checkpoint) if there else None
 
     def shake(self, times: int) -> None:
         """Restart the database under the running job, if it has a server."""

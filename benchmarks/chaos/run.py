@@ -3,9 +3,10 @@
     python benchmarks/chaos/run.py --out DIR [--kills 40] [--postgres 10] [--seeds 5] [--steps 12]
 
 Each job is the toy script under ``trinity-compat run``; it is killed up to six times, each time given the
-same command again, and brought to its end. First ``--seeds`` jobs run undisturbed, over SQLite: the final
-reward of the others must lie in their 95 % interval (of prediction: one more run). ``--undisturbed DIR``
-takes those of the parity study instead (``.scratch/parity/grpo/offset0``: same toy, command and seeds).
+same command again, and once more under ``--restarts 1``, which brings it to its end. First ``--seeds`` jobs
+run undisturbed, over SQLite: the final reward of the others must lie in their 95 % interval (of prediction:
+one more run). ``--undisturbed DIR`` takes those of the parity study instead
+(``.scratch/parity/grpo/offset0``: same toy, command and seeds).
 Finished jobs are one line each in DIR/outcomes.jsonl and are not repeated; ``--within`` bounds the seconds of
 this time. Prints the tables; exits with 1 when anything was lost, doubled or broken.
 """
@@ -42,6 +43,12 @@ POINTS = (
 )
 VICTIMS = ("explorer", "trainer", "engine", "worker", "command", "job")
 PER_JOB = {"sqlite": 6, "postgresql": 3}
+# The last kill of each job, in turn: under --restarts 1, which starts the victim again.
+AGAIN = (
+    *(("self", "inside ledger"), ("trainer", ""), ("self", "inside checkpoint"), ("worker", "")),
+    *(("self", "after publish"), ("explorer", ""), ("self", "inside weights"), ("self", "after checkpoint")),
+    *(("self", "after claim"), ("engine", ""), ("self", "inside insert"), ("self", "inside resume")),
+)
 running: set[Job] = set()
 # 0.975 quantiles of Student's t by degrees of freedom.
 T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -75,6 +82,8 @@ def plan(args: argparse.Namespace) -> Iterator[tuple[str, str, int, list[Strike]
         for number, first in enumerate(range(0, kills, size)):
             seed = number % args.seeds + 1
             mine = sorted(todo[first : first + size], key=lambda strike: "resume" in strike.point)
+            victim, point = AGAIN[number % len(AGAIN)]
+            mine.append(Strike(victim, point, after=0 if point else rng.uniform(20, 40), again=True))
             yield f"{backend}-{number + 1}", backend, seed, mine  # a job that never ran resumes nothing
 
 
@@ -189,8 +198,8 @@ def matrix(kills: list[dict]) -> None:
 
 def totals(hit: list[dict], calm: list[dict], bounds: tuple[float, float]) -> None:
     heads = ["", "jobs", "kills", "named", "restarts (SIGKILL)", "starts", "lost", "twice", "broken"]
-    heads += ["steps 1…n", "left over", "reward", "inside", "equal"]
-    print(f"\n| {' | '.join(heads)} |\n|---|{'---:|' * 13}")
+    heads += ["started again", "steps 1…n", "left over", "reward", "inside", "equal"]
+    print(f"\n| {' | '.join(heads)} |\n|---|{'---:|' * 14}")
     curves = {outcome["seed"]: outcome["found"]["curve"] for outcome in calm if "found" in outcome}
     for backend in ("sqlite", "postgresql"):
         jobs = [outcome for outcome in hit if outcome["backend"] == backend]
@@ -209,6 +218,7 @@ def row(backend: str, jobs: list[dict], bounds: tuple[float, float], curves: dic
     restarts = [how for job in jobs for how in job["restarts"]]
     cells += [f"{len(restarts)} ({restarts.count('SIGKILL')})", sum(job["starts"] for job in jobs)]
     cells += [sum(one[name] for one in found) for name in ("lost", "twice", "broken")]
+    cells.append(sum(bool(kill.get("again")) for kill in kills))
     cells += [f"{sum(one['contiguous'] for one in found)} of {len(jobs)}", sum(job["left"] for job in jobs)]
     cells.append(f"{min(rewards):.3f} … {max(rewards):.3f}")
     cells.append(f"{sum(bounds[0] <= reward <= bounds[1] for reward in rewards)} of {len(jobs)}")

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from trinity_compat.parent_watch import die_with_parent
+
 SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "256MB",
@@ -111,7 +113,13 @@ class PostgresServer:
         command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), *settings]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                command, user=self.user, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+                command,
+                user=self.user,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(signal.SIGQUIT),  # a pytest that is killed leaves none
             )
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:

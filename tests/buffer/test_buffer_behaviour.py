@@ -228,6 +228,13 @@ def test_trained_groups_come_again_only_where_reuse_is_asked(buffer, clock, sql)
     assert uses == [(1, 1, 1), (1, 2, 2), (2, 1, 1), (2, 2, 3), (3, 1, 2)]
 
 
+def test_a_clock_that_was_put_back_keeps_nothing_from_its_next_use(buffer, clock):
+    buffer.put_groups(groups(1))
+    train(buffer, 1, 1)
+    clock.seconds -= 500
+    assert train(buffer, 1, 2, max_uses=2, cooldown_s=30) == [0]
+
+
 def test_a_released_reuse_goes_back_to_the_trained_ones(buffer):
     buffer.put_groups(groups(1))
     train(buffer, 1, 1)

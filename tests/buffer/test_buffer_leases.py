@@ -79,6 +79,17 @@ def test_what_lapses_is_free_and_its_holder_may_come_back(two, clock):
     assert two.depth()["ready"] == 1
 
 
+@pytest.mark.parametrize("by_place", [0, 2])
+def test_a_clock_that_was_put_back_leaves_no_task_with_the_dead(two, clock, by_place):
+    assert lease(two, A, limit=2, by_place=by_place) and lease(two, B, limit=2, by_place=by_place)
+    clock.seconds -= 500
+    two.keep(A, lease_s=10.0)  # B is dead
+    assert two.places() == {0: True}
+    assert len(free(two, A, by_place=by_place)) == 8
+    two.keep(B, lease_s=10.0)  # it lives, and was only late
+    assert two.places() == {0: True, 1: True}
+
+
 def test_another_in_its_place_ends_all_that_an_explorer_had(two):
     assert lease(two, A, limit=3) == [0, 1, 2]
     again = Holder(0, "a2")

@@ -42,6 +42,15 @@ def test_what_was_trained_up_to_a_step_loses_its_content(buffer, db):
     assert retention.drop(Unneeded(4)) == 2
 
 
+def test_one_that_is_told_to_stop_does_between_two_transactions(buffer, db):
+    train(buffer, range(1, 21))
+    paused = []
+    retention = Retention(db, pause=paused.append)
+    first = retention.drop(Unneeded(20), until=lambda: bool(paused))
+    assert 0 < first < 40
+    assert first + retention.drop(Unneeded(20)) == 40  # what it left is found by the next call
+
+
 def test_rewards_versions_and_ledger_stay(buffer, db, sql):
     train(buffer, range(1, 4))
     looked = (

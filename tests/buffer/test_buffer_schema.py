@@ -158,6 +158,7 @@ PLANNED = {
             "token": 1,
             "max_uses": 2,
             "used_before": 9.0,
+            "now": 9.0,
             "min_version": 0,
             "since": 0,
         },

@@ -51,6 +51,21 @@ def test_kills_lose_nothing_and_train_nothing_twice(killed):
     assert not (job.root / "global_step_2" / "actor").exists()  # two are kept: 4 and 5
 
 
+def test_a_dead_trainer_is_started_again_by_the_command(toy, tmp_path):
+    """It resumes from the checkpoint of its own run; what the explorer made meanwhile is trained."""
+    job = Job(tmp_path, toy, WORDS, STEPS, random.Random(0), batch=BATCH)
+    try:
+        report = job.run([Strike("self", "inside ledger", 4, again=True)])
+    finally:
+        job.end()
+    assert [(kill["step"], kill["checkpoint"], kill["code"]) for kill in report.kills] == [(3, 2, 0)]
+    assert report.left == 0
+    assert report.found.clean, report.found
+    said = (tmp_path / "output.log").read_text()
+    assert "the trainer was killed by SIGKILL (often: out of memory); started again (0 restarts left)" in said
+    assert "history 2 continues from step 2" in (job.root / "log" / "trainer.log").read_text()
+
+
 def test_another_job_goes_on_at_the_checkpoint_s_task(killed, toy, tmp_path):
     """resume_path, a fresh database: the explorer has no position of its own."""
     checkpoint = killed[0].root / "global_step_4"

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.parent_watch import die_with_parent
 from trinity_compat.runtime.plan.profiles import as_overrides, load
 from trinity_compat.spec import RunSpec, SyncSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, WeightGroup
@@ -80,6 +81,7 @@ def start(spec, *arguments):
             env=environment,
             cwd=spec.job_dir,
             start_new_session=True,
+            preexec_fn=die_with_parent,
         )
 
 

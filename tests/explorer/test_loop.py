@@ -11,10 +11,11 @@ from explorer_job import BATCH, FakeMaker, job, publish
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError
 from trinity_compat.explorer import loop as loop_module
 from trinity_compat.explorer import plan as plan_module
-from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
+from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone, trainer_trouble
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report
@@ -431,11 +432,29 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
     [("done", 60, False), ("running", 5, False), ("failed", 1, True), ("stopped", 1, True)],
 )
 def test_when_a_trainer_counts_as_gone(tmp_path, toy, state, age, gone):
-    from trinity_compat.explorer.heartbeat import trainer_trouble
-
     now = [100.0]
     spec, _ = job(tmp_path, toy)
     buffer = open_buffer(spec.database_url, clock=lambda: now[0])
+    sight = Sight(gap_s=1000, clock=lambda: now[0])
     buffer.beat("trainer", "trainer", state=state, detail={"reason": "out of memory"})
     now[0] += age
-    assert (trainer_trouble(buffer) is not None) == gone
+    assert (trainer_trouble(buffer, sight) is not None) == gone
+
+
+@pytest.mark.parametrize("state", ["failed", "running"])
+def test_a_trainer_that_is_started_again_is_waited_for(tmp_path, toy, state):
+    """Its successor may load its models for longer than that; then its own word counts."""
+    now = [100.0]
+    spec, _ = job(tmp_path, toy)
+    buffer = open_buffer(spec.database_url, clock=lambda: now[0])
+    sight = Sight(gap_s=1000, clock=lambda: now[0])
+    buffer.beat("trainer", "first", state=state, detail={"reason": "killed", "restarts": 1})
+    now[0] += 100
+    assert trainer_trouble(buffer, sight) is None
+    now[0] += 30
+    assert "silent for 130 s" in trainer_trouble(buffer, sight)
+    buffer.beat("trainer", "second", state="starting")
+    assert trainer_trouble(buffer, sight) is None
+    buffer.beat("trainer", "second", state=state, detail={"reason": "killed again"})
+    now[0] += 11
+    assert trainer_trouble(buffer, sight) is not None

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trinity_compat.errors import RunError
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Work
 from trinity_compat.explorer.scoring import Score
@@ -79,3 +80,31 @@ def test_a_reward_function_that_raises_ends_the_step_before_its_other_rollouts()
     with pytest.raises(ValueError, match="no ground truth"):
         asyncio.run(collect())
     assert len(answered) <= 3  # of 20: what the event loop had under way when the failure became known
+
+
+class Failing(Workers):
+    """An agent loop that fails on task 9."""
+
+    async def run(self, jobs):
+        empty = Trajectory([1], [0], [0], [0.0], reward=0.0, metrics={"rollout/agent_failed": 1.0})
+        async for rollout in super().run(jobs):
+            failed = Rollout(9, (), "ValueError: no tool", instead=empty)
+            yield failed if rollout.task_no == 9 else rollout
+
+
+def test_an_agent_loop_that_keeps_failing_is_counted_where_that_was_asked_for():
+    def groups(**options):
+        maker = GroupMaker(Failing(0), Scorer(), TOKENIZER, **options)
+
+        async def collect():
+            work = Work(5, "train", [Job(number, {}, 2, {}) for number in (8, 9)])
+            return [group async for group in maker.groups(work, 0, 1)]
+
+        return {group.task_no: group for group in asyncio.run(collect())}
+
+    made = groups(agent_failure="zero")
+    assert [part.metrics for part in made[9].experiences] == [{"rollout/agent_failed": 1.0}] * 2
+    assert [part.response_mask.tolist() for part in made[9].experiences] == [[0], [0]]
+    assert [part.metrics for part in made[8].experiences] == [{}, {}]
+    with pytest.raises(RunError, match="failed 3 times: ValueError: no tool"):
+        groups()

@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from test_scoring import TASK, function, score, trajectory
 
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.killable.output import Printed
 from trinity_compat.explorer.scorers import pool as pools
-from trinity_compat.explorer.scorers.output import Printed
 from trinity_compat.explorer.scorers.pool import make_scorer
 from trinity_compat.explorer.scoring import of_failures
 from trinity_compat.spec import ScoringSpec

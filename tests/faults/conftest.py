@@ -1,6 +1,7 @@
 """Runs to break: the real command line on a tiny job, and what must hold after any fault."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from trinity_compat.parent_watch import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "buffer"))  # its PostgreSQL server
@@ -49,7 +52,13 @@ class Run:
         out, err = ((self.cwd / f"{self.name}.{end}").open("w") for end in ("out", "err"))
         # A session of its own, as a terminal gives: Ctrl-C then reaches the whole group.
         self.process = subprocess.Popen(
-            self.command, cwd=self.cwd, env=self.env, stdout=out, stderr=err, start_new_session=True
+            self.command,
+            cwd=self.cwd,
+            env=self.env,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # a pytest that is killed leaves no run
         )
         return self
 
@@ -151,3 +160,19 @@ def run(tmp_path, toy):
     yield make
     for one in made:
         one.clean_up()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A command prefix under which ``tmp_path/small`` is a disk of 3 MB with 1 MB of ballast on it."""
+    small = tmp_path / "small"
+    small.mkdir()
+    inside = (
+        f'mount -t tmpfs -o size=3m tmpfs {small} && head -c 1000000 /dev/zero > {small}/ballast && exec "$@"'
+    )
+    prefix = [shutil.which("unshare") or "unshare", "-rm", "sh", "-c", inside, "sh"]
+    try:
+        subprocess.run([*prefix, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted in a namespace here: {error}")
+    return prefix, small

@@ -1,13 +1,10 @@
 """A database on a full disk: the side that writes says so, what was acknowledged before stays."""
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-
-import pytest
 
 WRITER = """
 import sys
@@ -63,22 +60,6 @@ stored = len(open_buffer(url).groups("train"))
 print(stored, len((work / "acked").read_text().split()))
 sys.exit(outcome.code)
 """
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A command prefix under which ``tmp_path/small`` is a disk of 3 MB with 1 MB of ballast on it."""
-    small = tmp_path / "small"
-    small.mkdir()
-    inside = (
-        f'mount -t tmpfs -o size=3m tmpfs {small} && head -c 1000000 /dev/zero > {small}/ballast && exec "$@"'
-    )
-    prefix = [shutil.which("unshare") or "unshare", "-rm", "sh", "-c", inside, "sh"]
-    try:
-        subprocess.run([*prefix, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted in a namespace here: {error}")
-    return prefix, small
 
 
 def test_it_is_named_and_every_acknowledged_group_is_there(small_disk, tmp_path):

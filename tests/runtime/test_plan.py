@@ -110,6 +110,10 @@ def test_an_agent_loop_has_a_limit_of_its_own():
     assert asking("fixed", agent_timeout=None).agent_timeout_s is None
     with pytest.raises(UserError, match="agent_timeout is 0: write a number of seconds"):
         asking("fixed", agent_timeout=0)
+    assert asking("fixed").agent_failure == "raise"
+    assert asking("fixed", agent_failure="zero").agent_failure == "zero"
+    with pytest.raises(UserError, match="agent_failure is 'retry': it may be raise or zero"):
+        asking("fixed", agent_failure="retry")
 
 
 def test_how_many_steps_keep_their_texts_is_asked_for():

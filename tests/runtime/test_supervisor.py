@@ -176,8 +176,46 @@ def test_an_explorer_knows_how_often_it_will_be_started_again(side, tmp_path):
     assert told.read_text().split() == ["2", "1", "0"]
 
 
-def test_a_dead_trainer_is_not_started_again(side):
-    assert run(side("explorer", FOREVER), side("trainer", "raise SystemExit(1)"), restarts=5).code == 1
+def test_a_dead_trainer_is_started_again_and_told_where_to_go_on(side, tmp_path):
+    told = tmp_path / "told"
+    code = f"""
+        import os, signal
+        own = os.environ.get("TRINITY_COMPAT_OWN_CHECKPOINT", "-")
+        print(own, file=open({str(told)!r}, "a"))
+        if own == "-":
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    said = []
+    outcome = run(
+        side("explorer", "import time; time.sleep(1)"),
+        side("trainer", code),
+        restarts=1,
+        again=lambda: {"TRINITY_COMPAT_OWN_CHECKPOINT": "1"},
+        say=said.append,
+    )
+    assert (outcome.code, told.read_text().split()) == (0, ["-", "1"])
+    assert "the trainer was killed by SIGKILL" in said[0]
+
+
+def test_bad_input_is_not_started_again(side):
+    said = []
+    trainer = side("trainer", "raise SystemExit(2)")
+    assert run(side("explorer", FOREVER), trainer, restarts=5, say=said.append).code == 2
+    assert said == []
+
+
+def test_what_a_dead_side_left_in_its_group_is_gone_before_it_starts_again(side, tmp_path):
+    mark = tmp_path / "mark"
+    code = f"""
+        import os, pathlib, subprocess, sys, time
+        mark = pathlib.Path({str(mark)!r})
+        if mark.exists():
+            sys.exit(os.path.exists("/proc/" + mark.read_text()))
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        mark.write_text(str(left.pid))
+        sys.exit(1)
+    """
+    assert run(side("trainer", code), restarts=1).code == 0
 
 
 def test_something_else_that_died_ends_the_run(side):

@@ -67,9 +67,10 @@ def test_it_goes_beside_the_training(tmp_path):
     buffer.close()
 
 
-def test_a_database_that_fails_ends_the_dropping_and_nothing_else(tmp_path, capsys, monkeypatch):
-    def full(self, what):
-        raise BufferFull("no space left")
+@pytest.mark.parametrize("error", [BufferFull("no space left"), OSError("no space left")])
+def test_what_fails_ends_the_dropping_and_nothing_else(tmp_path, capsys, monkeypatch, error):
+    def full(self, what, until):
+        raise error
 
     made = spec(tmp_path, keep_steps=0)
     buffer = open_buffer(made.database_url)

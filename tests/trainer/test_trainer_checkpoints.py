@@ -136,9 +136,11 @@ def test_a_left_branch_is_not_what_newest_means(tmp_path):
     assert roles_left(tmp_path) == {"4a", "10a"}
 
 
-def test_the_checkpoint_that_the_command_names_is_spared(tmp_path):
+@pytest.mark.parametrize("mode", ["resume_path", "auto"])
+def test_the_checkpoint_that_the_command_names_is_spared(tmp_path, mode):
+    """Also by a trainer that is started again, and goes on from its own."""
     first, *_ = [folder(tmp_path, step, roles=("actor",)) for step in (2, 4, 6)]
-    config = trainer(max_actor_ckpt_to_keep=1, resume_mode="resume_path", resume_from_path=str(first))
+    config = trainer(max_actor_ckpt_to_keep=1, resume_mode=mode, resume_from_path=str(first))
     Retention.take_over(config).prune(tmp_path, 6)
     assert roles_left(tmp_path) == {"2a", "6a"}
 

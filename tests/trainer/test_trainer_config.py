@@ -48,6 +48,11 @@ def test_a_job_that_must_not_resume_does_not(plain):
     assert config(plain, resume=False).trainer.resume_mode == "disable"
 
 
+def test_one_that_is_started_again_goes_on_from_its_own_run_s_checkpoint(plain, monkeypatch):
+    monkeypatch.setenv("TRINITY_COMPAT_OWN_CHECKPOINT", "1")
+    assert config(plain, resume=False).trainer.resume_mode == "auto"
+
+
 def test_lora_is_merged_because_a_version_is_a_whole_model(plain):
     assert config(plain, actor_rollout_ref__model__lora_rank=8).actor_rollout_ref.model.lora.merge is True
     assert not config(plain).actor_rollout_ref.model.lora.get("merge")

@@ -436,6 +436,16 @@ def test_metrics_of_a_step_are_kept_and_completed(buffer, make):
     assert "note" not in kept
 
 
+def test_a_trainer_says_with_each_beat_whether_it_would_be_started_again(buffer, monkeypatch):
+    from trinity_compat.trainer.heart import Heart
+
+    monkeypatch.setenv("TRINITY_COMPAT_RESTARTS", "2")
+    with Heart(buffer, "t0") as heart:
+        heart.say("failed", reason="out of memory")
+    (trainer,) = buffer.participants()
+    assert trainer.detail == {"reason": "out of memory", "restarts": 2}
+
+
 def test_the_last_word_of_a_side_is_not_overtaken_by_its_heartbeat(tmp_path):
     """The thread's "running", on its way when the side says "done", lands before it."""
     from trinity_compat.trainer.heart import Heart

@@ -15,6 +15,7 @@ from toy_job import CPU, HERE, TASK, PlainExplorer, job, toy
 from transformers import AutoModelForCausalLM
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.parent_watch import die_with_parent
 from trinity_compat.synchronizer.store import read_version
 
 PARITY = HERE.parents[1] / "benchmarks" / "parity"
@@ -44,7 +45,14 @@ def environment(tmp_path):
 def start(job_dir):
     log = (job_dir / "trainer.log").open("a")
     command = [sys.executable, "-m", "trinity_compat.trainer", str(job_dir)]
-    return subprocess.Popen(command, stdout=log, stderr=log, env=environment(job_dir), start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdout=log,
+        stderr=log,
+        env=environment(job_dir),
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
 
 
 def train(job_dir, *, code=0):

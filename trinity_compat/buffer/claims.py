@@ -80,7 +80,7 @@ def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now
     ready = query(queries.TAKE_READY.format(skip_locked=skip))
     taken = len(conn.execute(ready, {**bind, "count": ask.count}).all())
     if taken < ask.count and ask.max_uses > 1:
-        reuse = {"max_uses": ask.max_uses, "used_before": now - ask.cooldown_s}
+        reuse = {"max_uses": ask.max_uses, "used_before": now - ask.cooldown_s, "now": now}
         reuse |= {"count": ask.count - taken, "min_version": ask.min_version or 0}
         reuse |= {"since": replayable_since(conn)}
         trained = query(queries.TAKE_TRAINED.format(skip_locked=skip))

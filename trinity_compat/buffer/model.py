@@ -115,7 +115,8 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A process that takes part in the job. ``age_s``: seconds since its last heartbeat."""
+    """A process that takes part in the job. ``age_s``: seconds since its last heartbeat, ``beat_at``, as the
+    database's clock has it: right for people, wrong for a moment when that clock is set (``sight``)."""
 
     role: str  # trainer | explorer | supervisor
     name: str
@@ -124,6 +125,7 @@ class Participant:
     state: str  # starting | running | waiting | done | failed | stopped
     age_s: float
     detail: Mapping[str, object] = field(default_factory=dict)
+    beat_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,10 +21,13 @@ class Pulse:
         *,
         period_s: float = 1.0,
         prefix: str = "",
+        always: Mapping[str, object] | None = None,
     ) -> None:
-        """``opened`` gives the thread its buffer; ``prefix`` is what notes begin with on the screen."""
+        """``opened`` gives the thread its buffer; ``prefix`` is what notes begin with on the screen;
+        ``always`` goes with every report's detail."""
         self.state, self.name = "starting", name
         self.detail: dict[str, Any] = {}
+        self._always = dict(always or {})
         self._opened, self._role, self._period, self._prefix = opened, role, period_s, prefix
         self._stop, self._beating = threading.Event(), threading.Lock()
         self._trouble: BaseException | None = None
@@ -73,4 +76,4 @@ class Pulse:
 
     def _beat(self, buffer: Buffer) -> None:
         with self._beating:  # or the thread's older word could land after another's newer one
-            buffer.beat(self._role, self.name, state=self.state, detail=self.detail)
+            buffer.beat(self._role, self.name, state=self.state, detail=self._always | self.detail)

@@ -95,9 +95,12 @@ ON CONFLICT (place) DO UPDATE SET token = excluded.token, ready = excluded.ready
 KEEP_PLACE = "UPDATE task_places SET held_until = :until WHERE token = :token"
 LEAVE_PLACE = "DELETE FROM task_places WHERE token = :token"
 HAS_PLACE = "SELECT 1 FROM task_places WHERE token = :token"
-PLACES = "SELECT place, ready FROM task_places WHERE held_until >= :now"
-HELD = """SELECT l.task_no, l.token, l.version FROM task_leases l JOIN task_places p ON p.token = l.token
-WHERE l.kind = :kind AND p.held_until >= :now"""
+# Renewed every second, for seconds: what ends later than in a minute was written before the clock was put
+# back, and its holder, if he lives, writes it anew in a moment.
+_IS_HELD = "p.held_until >= :now AND p.held_until <= :now + 60"
+PLACES = f"SELECT place, ready FROM task_places p WHERE {_IS_HELD}"
+HELD = f"""SELECT l.task_no, l.token, l.version FROM task_leases l JOIN task_places p ON p.token = l.token
+WHERE l.kind = :kind AND {_IS_HELD}"""
 LEASE = """INSERT INTO task_leases (kind, task_no, token, version)
 VALUES (:kind, :task_no, :token, :version)
 ON CONFLICT (kind, task_no) DO UPDATE SET token = excluded.token, version = excluded.version"""
@@ -135,8 +138,8 @@ UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""
 TAKE_TRAINED = """WITH picked AS MATERIALIZED (
     SELECT id FROM task_groups WHERE kind = :kind AND state = 'trained' AND use_count < :max_uses
-    AND last_used_at <= :used_before AND min_model_version >= :min_version AND pruned_at IS NULL
-    AND history_id >= :since
+    AND (last_used_at <= :used_before OR last_used_at > :now) AND min_model_version >= :min_version
+    AND pruned_at IS NULL AND history_id >= :since
     ORDER BY use_count, last_used_at, task_no, id LIMIT :count{skip_locked})
 UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""
@@ -179,7 +182,7 @@ BEAT = """INSERT INTO participants (role, name, pid, host, state, detail, histor
 VALUES (:role, :name, :pid, :host, :state, :detail, :history, :now)
 ON CONFLICT (role, name) DO UPDATE SET pid = excluded.pid, host = excluded.host, state = excluded.state,
     detail = excluded.detail, history_id = excluded.history_id, beat_at = excluded.beat_at"""
-PARTICIPANTS = """SELECT role, name, pid, host, state, :now - beat_at, CAST(detail AS TEXT)
+PARTICIPANTS = """SELECT role, name, pid, host, state, :now - beat_at, CAST(detail AS TEXT), beat_at
 FROM participants WHERE history_id = :history ORDER BY role, name"""
 FORGET_PARTICIPANTS = "DELETE FROM participants"
 SET_STATE = """INSERT INTO job_state (key, value) VALUES (:key, :value)

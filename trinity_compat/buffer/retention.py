@@ -43,21 +43,21 @@ class Retention:
         self._count = 8
         self._done = 0  # steps up to here hold nothing more to drop
 
-    def drop(self, what: Unneeded) -> int:
-        """All of it; how many experiences that were. A group that comes to be droppable later is found by the
-        next call."""
+    def drop(self, what: Unneeded, *, until: Callable[[], bool] = lambda: False) -> int:
+        """All of it, or what was done when ``until`` says so, between two transactions; how many experiences
+        that were. A group that comes to be droppable later is found by the next call."""
         bind = {"above": self._done, "upto": what.upto, "uses": what.max_uses, "min": what.min_version}
         dropped = sum(
             emptied
             for statement in (queries.DROPPABLE_USED, queries.DROPPABLE_EVALS, queries.DROPPABLE_DEAD)
-            for emptied in self._batches(statement, bind)
+            for emptied in self._batches(statement, bind, until)
         )
-        if what.max_uses == ALL_TAKEN:
+        if what.max_uses == ALL_TAKEN and not until():
             self._done = max(self._done, what.upto)
         return dropped
 
-    def _batches(self, statement: str, bind: dict[str, int]) -> Iterator[int]:
-        while True:
+    def _batches(self, statement: str, bind: dict[str, int], until: Callable[[], bool]) -> Iterator[int]:
+        while not until():
             found, emptied, took = self._db.run(lambda conn: self._batch(conn, statement, bind))
             if not found:
                 return
@@ -90,13 +90,15 @@ class Retention:
             conn.execute(query(statement))
         return emptied
 
-    def give_back(self, *, spare: float = 0.0) -> int:
+    def give_back(self, *, spare: float = 0.0, until: Callable[[], bool] = lambda: False) -> int:
         """SQLite: let the file shrink by its free pages, but for a part ``spare`` of all, in small steps.
         Bytes; 0 where the database cannot (one made by an older release; PostgreSQL's autovacuum does it)."""
         if self._db.dialect != "sqlite" or self._pragma("auto_vacuum") != _INCREMENTAL:
             return 0
         given, size = 0, self._pragma("page_size")
         while (free := self._pragma("freelist_count")) > spare * self._pragma("page_count"):
+            if until():
+                break
             began = time.monotonic()
             self._db.run(_vacuum)
             if not (gained := free - self._pragma("freelist_count")) > 0:

@@ -354,8 +354,8 @@ class SqlBuffer:
 
 
 def _participant(row: Row) -> Participant:
-    role, name, pid, host, state, age_s, detail = row
-    return Participant(role, name, pid, host, state, age_s, codec.from_json(detail))
+    role, name, pid, host, state, age_s, detail, beat_at = row
+    return Participant(role, name, pid, host, state, age_s, codec.from_json(detail), beat_at)
 
 
 def open_buffer(

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="How often a dead explorer is started again.",
+    help="How often a process that died is started again (a trainer: from its checkpoint).",
 )
 @click.option(
     "--device",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable
 from contextlib import closing
 
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.buffer.model import Holder
+from trinity_compat.buffer.model import Holder, Participant
 from trinity_compat.buffer.pulse import Pulse
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.explorer.sharing import LEASE_S
+from trinity_compat.restarts import RESTART_S, promised
 
 SILENCE_S = 10.0
-RESTARTS = "TRINITY_COMPAT_RESTARTS"  # set by the supervisor: how often it will start this explorer again
 
 
 class TrainerGone(RuntimeError):
@@ -34,9 +32,8 @@ class Heartbeat(Pulse):
         period_s: float = 1.0,
         silence_s: float = SILENCE_S,
     ) -> None:
-        super().__init__(lambda: closing(open_own()), role, name, period_s=period_s)
-        restarts = int(os.environ.get(RESTARTS) or 0) if role == "explorer" else 0
-        self.detail = {"restarts": restarts} if restarts else {}
+        always = promised() if role == "explorer" else {}
+        super().__init__(lambda: closing(open_own()), role, name, period_s=period_s, always=always)
         self.holder: Callable[[], Holder | None] = lambda: None  # whose tasks are kept as long as it beats
         self._silence, self._sight = silence_s, Sight()
 
@@ -44,7 +41,7 @@ class Heartbeat(Pulse):
         """Keep this explorer's tasks, look after the trainer. The beats go on, whatever is found."""
         if holder := self.holder():
             buffer.keep(holder, lease_s=LEASE_S)
-        reason = self._trainer_trouble(buffer, self._sight.look())
+        reason = self._trainer_trouble(buffer)
         if reason and not self._trouble:
             self._trouble = TrainerGone(reason)
 
@@ -53,23 +50,30 @@ class Heartbeat(Pulse):
         if holder := self.holder():
             buffer.leave(holder)
 
-    def _trainer_trouble(self, buffer: Buffer, seen_s: float) -> str | None:
+    def _trainer_trouble(self, buffer: Buffer) -> str | None:
         if self._role != "explorer":
             return None
-        return trainer_trouble(buffer, seen_s=seen_s, silence_s=self._silence)
+        return trainer_trouble(buffer, self._sight, silence_s=self._silence)
 
 
-def trainer_trouble(buffer: Buffer, *, seen_s: float = math.inf, silence_s: float = SILENCE_S) -> str | None:
-    """Why the trainer can't be waited for any longer; None while it lives, is done, or never came. Its
-    silence counts no further back than the ``seen_s`` seconds for which the database was in sight."""
+def trainer_trouble(buffer: Buffer, sight: Sight, *, silence_s: float = SILENCE_S) -> str | None:
+    """Why the trainer can't be waited for any longer; None while it lives, is done, never came, or will be
+    started again."""
     trainers = [p for p in buffer.participants() if p.role == "trainer"]
-    for trainer in trainers:
-        if trainer.state == "failed":
-            return f"the trainer failed: {trainer.detail.get('reason', 'see its log')}"
-        if trainer.state == "stopped":
-            return "the trainer was stopped by a signal"
-        if trainer.state != "done" and min(trainer.age_s, seen_s) > silence_s:
-            return (
-                f"the trainer (pid {trainer.pid} on {trainer.host}) has been silent for {trainer.age_s:.0f} s"
-            )
+    sight.look()
+    if not trainers:
+        return None
+    # One that was started again stands beside its predecessor until it begins a history.
+    trainer = min(trainers, key=sight.silent_s)
+    return _trouble_of(trainer, sight.silent_s(trainer), silence_s)
+
+
+def _trouble_of(trainer: Participant, silent_s: float, limit_s: float) -> str | None:
+    comes_back = bool(trainer.detail.get("restarts"))
+    if trainer.state == "stopped":
+        return "the trainer was stopped by a signal"
+    if trainer.state == "failed" and not comes_back:
+        return f"the trainer failed: {trainer.detail.get('reason', 'see its log')}"
+    if trainer.state != "done" and silent_s > (RESTART_S if comes_back else limit_s):
+        return f"the trainer (pid {trainer.pid} on {trainer.host}) has been silent for {trainer.age_s:.0f} s"
     return None

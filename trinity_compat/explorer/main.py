@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trinity_compat import placement
+from trinity_compat import full_disk, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     spec = RunSpec.load(job_dir / "config" / ("bench.json" if "--bench" in argv else "run.json"))
     if name := _after("--reward-model", argv):
         heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=REWARD_MODEL)
-        return _ended(heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))
+        return _ended(spec, heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))
     return run(spec, int(_after("--index", argv) or 0))
 
 
@@ -71,14 +71,14 @@ def run(spec: RunSpec, index: int = 0) -> int:
     name = role if spec.explorers == 1 or role == ROLE else f"explorer_{index}"
     heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=role)
     if role == ROLE:
-        return _ended(heart, lambda: _bench(spec, heart))
-    return _ended(heart, lambda: _async_run(spec, index, name, heart))
+        return _ended(spec, heart, lambda: _bench(spec, heart))
+    return _ended(spec, heart, lambda: _async_run(spec, index, name, heart))
 
 
-def _ended(heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+def _ended(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Do the work to its end, and say in the database and in the log how it ended; the exit code."""
     heart.start()
-    code, reason = _outcome(work)
+    code, reason = _outcome(spec, work)
     state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
     heart.stop(state, **({"reason": reason} if reason else {}))
     if reason:
@@ -86,7 +86,7 @@ def _ended(heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> i
     return code
 
 
-def _outcome(work: Callable[[], Coroutine[Any, Any, None]]) -> tuple[int, str]:
+def _outcome(spec: RunSpec, work: Callable[[], Coroutine[Any, Any, None]]) -> tuple[int, str]:
     try:
         asyncio.run(_until_stopped(work()))
     except TrainerGone as error:
@@ -98,6 +98,8 @@ def _outcome(work: Callable[[], Coroutine[Any, Any, None]]) -> tuple[int, str]:
     except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         return STOPPED, "by a signal"
     except Exception as error:
+        if told := full_disk.explained(error, spec):
+            return FAILED, str(told)
         traceback.print_exc()
         return FAILED, f"{type(error).__name__}: {error}"
     return DONE, ""
@@ -151,6 +153,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
                 tokenizer,
                 newest_first=spec.replay is not None,
                 placeholders=_placeholders(processor),
+                agent_failure=spec.agent_failure,
             )
             await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
     finally:

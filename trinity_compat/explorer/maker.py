@@ -14,10 +14,14 @@ from trinity_compat.explorer.plan import Work
 from trinity_compat.explorer.scoring import Score, Scorer, name_task, of_failures
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.spec import OnAgentFailure
+
+IN_A_ROW = 16  # so many groups that failed and none that didn't: the loop, or a tool, is broken
 
 
 class GroupMaker:
-    """``retries``: how often a task whose rollout failed is tried again before the run ends.
+    """``retries``: how often a task whose rollout failed is tried again before the run ends, or goes on
+    without it (``agent_failure``: of an agent loop).
     ``newest_first``: a group's priority is the version of the weights that made it. ``placeholders``: tokens
     that stand for an image, hundreds in a row; the prompt's text shows one of them."""
 
@@ -30,10 +34,13 @@ class GroupMaker:
         retries: int = 2,
         newest_first: bool = False,
         placeholders: Sequence[int] = (),
+        agent_failure: OnAgentFailure = "raise",
     ) -> None:
         self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
         self._retries, self._newest_first = retries, newest_first
         self._placeholders = frozenset(placeholders)
+        self._goes_on = agent_failure == "zero"
+        self._in_a_row = 0
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place on every worker."""
@@ -69,21 +76,33 @@ class GroupMaker:
                 future.cancel()
 
     async def _rollouts(self, jobs: Mapping[int, Job]) -> AsyncIterator[Rollout]:
-        """Tries failed tasks again; a task that keeps failing ends the run."""
+        """Tries failed tasks again; a task that keeps failing ends the run, or is counted."""
         todo: Sequence[Job] = list(jobs.values())
         for attempt in range(1, self._retries + 2):
             failed: list[Rollout] = []
             async for rollout in self._workers.run(todo):
                 if not rollout.error:
+                    self._in_a_row = 0
                     yield rollout
                     continue
-                failed.append(rollout)
+                job = jobs[rollout.task_no]
                 if rollout.hopeless or attempt > self._retries:
-                    raise rollout_failed(rollout, jobs[rollout.task_no], attempt)
+                    yield self._instead(rollout, job, attempt)
+                else:
+                    failed.append(rollout)
             if not failed:
                 return
             todo = [jobs[rollout.task_no] for rollout in failed]
             print(f"{len(failed)} rollouts failed (attempt {attempt}): {failed[0].error}", flush=True)
+
+    def _instead(self, rollout: Rollout, job: Job, attempt: int) -> Rollout:
+        """What stands for a group whose agent loop failed. Raises where the run is to end."""
+        error = rollout_failed(rollout, job, attempt)
+        self._in_a_row += 1
+        if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
+            raise error
+        print(f"warning: {error}; goes on with empty answers, scored 0", flush=True)
+        return Rollout(rollout.task_no, (rollout.instead,) * job.answers)
 
     async def _score(self, work: Work, job: Job, rollout: Rollout, version: int, history: int) -> Group:
         scores = await self._scorer.group(job.task, rollout.trajectories)

@@ -48,10 +48,10 @@ def waiting_for_engine() -> contextlib.AbstractContextManager[None]:
     return own.waiting() if own else contextlib.nullcontext()
 
 
-async def limited(loop: Coroutine[Any, Any, T], limit_s: float | None) -> T:
+async def limited(loop: Coroutine[Any, Any, T], limit_s: float | None, own: OwnTime | None = None) -> T:
     """What ``loop`` returns. Raises OwnTimeUp once it has taken ``limit_s`` itself, and what it raises; a
-    loop that ignores its cancelling is left behind."""
-    own = OwnTime()
+    loop that ignores its cancelling is left behind. ``own``: where others note what it asks."""
+    own = own or OwnTime()
     token = _current.set(own)  # the task below and its own take it with them
     running = asyncio.ensure_future(loop)
     _current.reset(token)

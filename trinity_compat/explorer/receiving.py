@@ -64,5 +64,5 @@ def _hang(meeting: Meeting) -> RunError:
     return RunError(
         f"the engines hang in the handover of version {meeting.version}"
         f" (given up after {meeting.over_s:g} s)",
-        hint="--restarts N starts an explorer that died again",
+        hint="--restarts N starts a side that died again",
     )

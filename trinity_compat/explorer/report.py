@@ -12,6 +12,9 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.explorer.scoring import FAILED, RETRIES, TIMED_OUT
 from trinity_compat.explorer.trackers import Trackers
+from trinity_compat.explorer.trajectory import AGENT_FAILED
+
+COUNTED = (FAILED, TIMED_OUT, RETRIES, AGENT_FAILED)
 
 
 class StepTimes:
@@ -94,7 +97,7 @@ def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTi
         "rollout/lag": float(step - 1 - version),
         "rollout/solved_none_or_all": float((spread == 0).mean()),
         "experience_count": float(len(parts)),
-        **{name: sum(part.metrics.get(name, 0.0) for part in parts) for name in (FAILED, TIMED_OUT, RETRIES)},
+        **{name: sum(part.metrics.get(name, 0.0) for part in parts) for name in COUNTED},
         "perf/rollout_tokens_per_second": tokens / max(times.seconds.get("rollout", 0.0), 1e-9),
         **{f"time/{phase}": seconds for phase, seconds in times.seconds.items()},
         "time/step": times.total(),

@@ -24,14 +24,15 @@ from trinity_compat.explorer.engine import (
 )
 from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.own_time import limited
-from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
+from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
 from trinity_compat.workflows.tasksets import PLUGIN
 
 if TYPE_CHECKING:
-    from trinity_compat.explorer.agents import AgentLoops
+    from trinity_compat.explorer.loops.pool import LoopPool
     from trinity_compat.explorer.user_workflows import UserWorkflows
 
 SINGLE_TURN = "single_turn_agent"
@@ -57,9 +58,10 @@ class RolloutWorker:
         shared: bool = False,
         partial: bool = True,
         agent_timeout_s: float | None = None,
+        agent_workers: int = 1,
     ) -> None:
         """``partial``: answers in flight go on when the weights change; else they begin again.
-        ``agent_timeout_s``: as AgentLoops' limit."""
+        ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in."""
         from omegaconf import OmegaConf
         from verl.utils.config import omega_conf_to_dataclass
 
@@ -68,9 +70,9 @@ class RolloutWorker:
         self._tokenizer = self._model.tokenizer
         self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
         self._asked = Asked(self._engine, partial=partial)
-        self._agent_timeout_s = agent_timeout_s
+        self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
         self._runs: dict[int, list[Future]] = {}
-        self._agents: AgentLoops | None = None
+        self._agents: LoopPool | None = None
         self._workflows: UserWorkflows | None = None
         self._count = 0
         self._version = 0
@@ -110,7 +112,9 @@ class RolloutWorker:
         await cast(LocalEngine, self._engine).wake()
 
     async def close(self) -> None:
-        """Release the engine."""
+        """Release the engine, and end the agent loops."""
+        if self._agents:
+            self._agents.close()
         await self._engine.close()
 
     async def ended(self) -> AsyncIterator[int]:
@@ -248,26 +252,42 @@ class RolloutWorker:
                 self._workflows = UserWorkflows(self._config, self._model, self._asked)
             return await limited(self._workflows.run(job, self._version), self._agent_timeout_s)
         if self._agents is None:
-            from trinity_compat.explorer.agents import AgentLoops
+            from trinity_compat.explorer.loops.pool import LoopPool
 
-            self._agents = AgentLoops(
-                self._config, self._asked, self._model.processor, limit_s=self._agent_timeout_s
+            self._agents = LoopPool(
+                self._config, self._asked, size=self._agent_workers, limit_s=self._agent_timeout_s
             )
         return await self._agents.run(job)
 
     async def _by_agent(self, job: Job) -> Rollout:
+        first = self._version
         try:
-            first = self._version
             parts = await self._made_by(job)
             return Rollout(
                 job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
             )
         except EngineDied:
             raise
+        except LoopFailed as error:
+            return Rollout(job.task_no, (), str(error), instead=self._nothing(job, first))
         except Exception as error:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
         finally:
             self._ended += job.answers
+
+    def _nothing(self, job: Job, first: int) -> Trajectory | None:
+        """The prompt and an end, masked. None for images: their tokens are the processor's."""
+        if self._model.processor is not None:
+            return None
+        try:
+            prompt = self._prompt(job.task)
+        except (PromptTooLong, KeyError):
+            return None
+        counted = {AGENT_FAILED: 1.0}
+        end = [self._tokenizer.eos_token_id]
+        return Trajectory(
+            prompt, end, [0], [0.0], reward=0.0, metrics=counted, versions=(first, self._version)
+        )
 
 
 def _cancel(futures: Iterable[Future]) -> None:

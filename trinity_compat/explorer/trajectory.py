@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+AGENT_FAILED = "rollout/agent_failed"  # in an experience's metrics, and summed over a step's
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -53,9 +55,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help)."""
+    """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help).
+    ``instead``: what may stand for each of them where the run is to go on without: nothing to learn from."""
 
     task_no: int
     trajectories: tuple[Trajectory, ...]
     error: str = ""
     hopeless: bool = False
+    instead: Trajectory | None = None

@@ -77,6 +77,7 @@ class Workers:
         self._actors: list[Any] = []
         self._groups: list[Any] = []
         rollout = verl["actor_rollout_ref"]["rollout"]
+        self._own["agent_workers"] = _share(rollout, engine_count(rollout, device))
         self._width = engine_width(rollout, device)
         slots = int(rollout.get("max_num_seqs") or SLOTS)
         self._loads = Loads(engine_count(rollout, device), slots, by_load=by_load)
@@ -216,6 +217,12 @@ class Workers:
         for group in self._groups:
             ray.util.remove_placement_group(group)
         self._actors, self._groups = [], []
+
+
+def _share(rollout: Mapping[str, Any], engines: int) -> int:
+    """How many of ``rollout.agent.num_workers`` processes of agent loops an engine has."""
+    asked = int((rollout.get("agent") or {}).get("num_workers") or 1)
+    return max(1, -(-asked // engines))
 
 
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:

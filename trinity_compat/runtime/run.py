@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from trinity_compat import full_disk
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
+from trinity_compat.restarts import OWN_CHECKPOINT
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, space, start
 from trinity_compat.runtime.checks.report import Report
@@ -50,8 +52,11 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)
     report = _checked(made, source)
-    with catch_signals() as stop, _begun(made, source, options, report):
-        outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
+    try:
+        with catch_signals() as stop, _begun(made, source, options, report):
+            outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
+    except OSError as error:
+        raise full_disk.explained(error, made.spec) or error from None
     return _tell(made, outcome)
 
 
@@ -196,9 +201,23 @@ def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster
                 each_poll=links.update,
                 say=say,
                 restarts=options.restarts,
+                again=_from_own_checkpoint(made.job),
                 all_needed=made.spec.sync.method == "nccl",
             ),
         )
+
+
+def _from_own_checkpoint(job: JobDir) -> Callable[[], dict[str, str]]:
+    """A trainer that is started again goes on from what this run has trained, also where the launch says
+    ``disable`` or ``resume_path``: that was for the first start."""
+    before = job.checkpoint_mark
+    return lambda: {OWN_CHECKPOINT: "1"} if job.checkpoint_mark != before else {}
+
+
+def _no_space(made: RunPlan, failure: str) -> str:
+    """A side that could write nowhere that the disk is full has said nothing of use."""
+    folder = full_disk.full_folder(made.spec)
+    return f"; {full_disk.told(folder)}" if folder and "no space left" not in failure else ""
 
 
 def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
@@ -210,7 +229,8 @@ def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
         else "no checkpoint yet: the same command starts over"
     )
     if outcome.failure:
-        message = f"error: {outcome.failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
+        failure = outcome.failure + _no_space(made, outcome.failure)
+        message = f"error: {failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
     elif outcome.code:
         message = f"stopped; {again}"
     else:

@@ -130,7 +130,9 @@ class Retention:
         with open_dict(trainer):
             trainer.remove_previous_ckpt_in_save = False
             trainer.max_actor_ckpt_to_keep = trainer.max_critic_ckpt_to_keep = None
-        named = trainer.get("resume_from_path") if trainer.get("resume_mode") == "resume_path" else None
+        # Whatever the mode: a trainer that was started again goes on from its own checkpoint, and the next
+        # command from this one.
+        named = trainer.get("resume_from_path")
         return cls(keep, Path(named).resolve() if named else None)
 
     def prune(self, directory: Path, step: int) -> None:

@@ -6,6 +6,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from trinity_compat.errors import UserError
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
+from trinity_compat.restarts import from_own_checkpoint
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.store import recycles
 
@@ -48,6 +49,8 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
         _leave_the_device_between_steps(config)
     if not spec.resume:
         config.trainer.resume_mode = "disable"
+    if from_own_checkpoint():
+        config.trainer.resume_mode = "auto"
     # The explorer scores: a reward model of the trainer's would be started for nothing.
     config.reward.reward_model.enable = config.reward.reward_model.enable_resource_pool = False
     model = config.actor_rollout_ref.model

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from trinity_compat.buffer import BufferError
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.retention import ALL_TAKEN, Retention, Unneeded, last_trained
 from trinity_compat.dotted import value_at
@@ -47,15 +46,15 @@ class Dropper:
                 self._drop(db)
             finally:
                 db.close()
-        except BufferError as error:
+        except Exception as error:
             print(f"warning: keep_steps: {error}; nothing more is dropped", flush=True)
 
     def _drop(self, db: Database) -> None:
         retention = Retention(db, pause=self._stop.wait)
         while not self._stop.wait(self._period):
             if what := unneeded(self._spec, db.run(last_trained, write=False)):
-                retention.drop(what)
-                retention.give_back(spare=SPARE)
+                retention.drop(what, until=self._stop.is_set)
+                retention.give_back(spare=SPARE, until=self._stop.is_set)
 
 
 def unneeded(spec: RunSpec, last: int) -> Unneeded | None:

@@ -10,6 +10,7 @@ from typing import Self
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.pulse import Pulse
+from trinity_compat.restarts import promised
 
 BEAT_S = 1.0
 LEASE_S = 60.0
@@ -21,7 +22,14 @@ class Heart(Pulse):
     def __init__(
         self, buffer: Buffer, name: str, *, lease_s: float = LEASE_S, beat_s: float = BEAT_S
     ) -> None:
-        super().__init__(lambda: nullcontext(buffer), "trainer", name, period_s=beat_s, prefix="[trinity] ")
+        super().__init__(
+            lambda: nullcontext(buffer),
+            "trainer",
+            name,
+            period_s=beat_s,
+            prefix="[trinity] ",
+            always=promised(),
+        )
         self.lease_s, self._buffer = lease_s, buffer
         self._claims: tuple[Claim, ...] = ()
         self._renewed = 0.0

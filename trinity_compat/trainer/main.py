@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import ray
@@ -16,9 +16,9 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from trinity_compat import placement
+from trinity_compat import full_disk, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
-from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer import BufferError, open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
@@ -46,7 +46,12 @@ def run(spec: RunSpec) -> None:
             _train(spec, buffer, heart)
         except BaseException as error:
             stopped = _is_stop(error)
-            heart.say("stopped" if stopped else "failed", reason="by a signal" if stopped else _reason(error))
+            told = None if stopped else full_disk.explained(error, spec)
+            reason = "by a signal" if stopped else _reason(told or error)
+            with suppress(BufferError):  # the disk may be full there too
+                heart.say("stopped" if stopped else "failed", reason=reason)
+            if told:
+                raise told from error
             raise
         heart.say("done")
 

@@ -7,11 +7,11 @@ import time
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.sight import Sight
+from trinity_compat.restarts import RESTART_S
 from trinity_compat.trainer.errors import PeerGone
 
 SILENT_S = 9.0  # with the look below, a death is known within 10 s
 LOOK_EVERY_S = 0.5
-RESTART_S = 120.0  # for an explorer that its supervisor starts again, until its first heartbeat
 
 
 class ExplorerWatch:
@@ -38,10 +38,10 @@ class ExplorerWatch:
             return None
         self._looked = now
         explorers = self._explorers()
-        seen_s = self._sight.look()
+        self._sight.look()
         if explorers:
             self._since = now
-            dead = [explorer for explorer in explorers if self._is_dead(explorer, seen_s)]
+            dead = [explorer for explorer in explorers if self._is_dead(explorer)]
             works = any(explorer.state != "done" for explorer in explorers if explorer not in dead)
             if works and not (dead and self._all_needed):
                 return None
@@ -56,16 +56,16 @@ class ExplorerWatch:
         """Raises PeerGone once none is left that lives. One that ended, or never came, is no trouble to a
         trainer that has groups to go on with."""
         found = self.verdict(what)
-        if found and any(self._is_dead(one, self._sight.look()) for one in self._explorers()):
+        if found and any(self._is_dead(one) for one in self._explorers()):
             raise found
 
     def _explorers(self) -> list[Participant]:
         return [one for one in self._buffer.participants() if one.role == "explorer"]
 
-    def _is_dead(self, explorer: Participant, seen_s: float) -> bool:
+    def _is_dead(self, explorer: Participant) -> bool:
         if explorer.state in ("done", "stopped"):
             return explorer.state == "stopped"
-        silent_s = min(explorer.age_s, seen_s)
+        silent_s = self._sight.silent_s(explorer)
         if explorer.detail.get("restarts"):
             return silent_s > RESTART_S
         return explorer.state == "failed" or silent_s > self._silent_s

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.killable.inside import connected, heard, settle
 from trinity_compat.explorer.scorers import wire
 from trinity_compat.explorer.scorers.wire import Call, Ready, Reply
 from trinity_compat.explorer.scoring import LocalScorer
-from trinity_compat.parent_watch import die_with_parent
 
 MANY = 1000  # calls at once of what waits for others to answer; as many as a Ray actor takes under veRL
 _THREADS = min(32, (os.cpu_count() or 1) + 4)  # Python's own default, and so veRL's, for plain functions
@@ -53,48 +50,14 @@ class FunctionExited(Exception):
 
 def main(channel: socket.socket, output: Connection, setup: Setup) -> None:
     """Serve calls until the explorer is gone."""
-    _settle(output, setup)
+    settle(output, setup.cwd, setup.ray)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(channel, setup))
     os._exit(0)
 
 
-def _settle(output: Connection, setup: Setup) -> None:
-    os.setsid()  # a group of its own: killed with all that it started
-    die_with_parent(signal.SIGKILL)
-    _leave_server()
-    with contextlib.suppress(OSError):  # out of memory, the kernel takes this one and not the explorer
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    for number in (1, 2):
-        os.dup2(output.fileno(), number)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # A reward function may start processes, and by the method that it would find under veRL.
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    multiprocessing.set_start_method(None, force=True)
-    os.chdir(setup.cwd)
-    if setup.ray:
-        os.environ["RAY_ADDRESS"] = setup.ray
-
-
-def _leave_server() -> None:
-    """Python hands each process what keeps the fork server alive. The explorer alone should: the server ends
-    with it, and with the server, by the signal asked for above, this process, whatever it is doing."""
-    server: Any = forkserver._forkserver
-    os.close(server._forkserver_alive_fd)
-    server.__init__()  # a reward function that wants a fork server starts its own
-
-
 async def _serve(channel: socket.socket, setup: Setup) -> None:
-    stream, writer = await asyncio.open_connection(sock=channel)
-    home = os.getpid()
-
-    def say(message: Reply | Ready) -> None:
-        if os.getpid() != home:  # a copy that the function forked and forgot
-            os._exit(0)
-        writer.write(wire.packed(message))
-
+    stream, writer, say = await connected(channel, wire.packed)
     try:
         scoring = _Scoring(setup)
     except BaseException as error:  # whatever the user's module does when it is imported
@@ -104,12 +67,13 @@ async def _serve(channel: socket.socket, setup: Setup) -> None:
     _limit_memory(setup.memory_gb)
     say(scoring.ready)
     running: set[asyncio.Task[None]] = set()
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while True:
-            call = await wire.read(stream)
-            task = asyncio.ensure_future(_answered(scoring, call, say))
-            running.add(task)
-            task.add_done_callback(running.discard)
+
+    def begin(call: Call) -> None:
+        task = asyncio.ensure_future(_answered(scoring, call, say))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    await heard(stream, begin)
 
 
 async def _answered(scoring: _Scoring, call: Call, say: Callable[[Reply], None]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.killable.output import Printed
+from trinity_compat.explorer.killable.process import cluster
 from trinity_compat.explorer.scorers.child import Setup
-from trinity_compat.explorer.scorers.output import Printed
 from trinity_compat.explorer.scorers.wire import Call, Reply
 from trinity_compat.explorer.scorers.worker import Worker, warm
 from trinity_compat.explorer.scoring import Score, checked, describe, name_task
@@ -36,14 +36,8 @@ _SHOWN = 10  # failures that are told one by one
 def make_scorer(config: Any, limits: ScoringSpec, router: str | None = None) -> ScoringPool:
     """``router``: where the launch's reward model answers, None where it has none."""
     warm()
-    setup = Setup(config, router, limits.timeout_s, limits.memory_gb, str(Path.cwd()), _cluster())
+    setup = Setup(config, router, limits.timeout_s, limits.memory_gb, str(Path.cwd()), cluster())
     return ScoringPool(setup, limits, max(1, int(config.reward.num_workers or 1)))
-
-
-def _cluster() -> str | None:
-    """Ray's address, for functions that use it."""
-    ray = sys.modules.get("ray")
-    return str(ray.get_runtime_context().gcs_address) if ray and ray.is_initialized() else None
 
 
 class ScoringPool:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trinity_compat.explorer.killable.wire import framed
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.trajectory import Trajectory
 
 Kind = Literal["error", "timeout", "died"]
 LARGEST = 64 << 20  # bytes of a reply: what a reward function says of an answer goes into the database
-_LENGTH = struct.Struct("!I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,4 @@ def packed(message: Call | Reply | Ready) -> bytes:
     if len(data) > LARGEST and isinstance(message, Reply):
         what = f"it returned {len(data) >> 20} MB; {LARGEST >> 20} MB are the most"
         return packed(Reply(message.number, kind="error", message=what))
-    return _LENGTH.pack(len(data)) + data
-
-
-async def read(stream: asyncio.StreamReader) -> Any:
-    """The next message. Raises asyncio.IncompleteReadError when the other side is gone."""
-    (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
-    return pickle.loads(await stream.readexactly(length))  # noqa: S301 - between our own processes
+    return framed(data)

@@ -58,6 +58,15 @@ class JobDir:
         except (OSError, ValueError):
             return None
 
+    @property
+    def checkpoint_mark(self) -> tuple[int, int] | None:
+        """Another one after each checkpoint, also one of the same step; None without one."""
+        try:
+            found = (self.root / MARKER).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def create(self) -> None:
         """Make the folders."""
         for name in ("config", "buffer", "monitor/tensorboard", "log"):

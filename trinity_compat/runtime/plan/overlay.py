@@ -19,6 +19,7 @@ from trinity_compat.verl_config.pinned import pinned_tree
 
 # What a user may set of the run's own, beside what translate carries in the same section.
 OWN = (
+    "agent_failure",
     "agent_timeout",
     "group_timeout",
     "keep_steps",

@@ -38,7 +38,7 @@ from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.runtime.plan.scoring import number, scoring_of
+from trinity_compat.runtime.plan.scoring import agent_failure, number, scoring_of
 from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
@@ -277,6 +277,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         over_sample_rate=_over_sample_rate(config, verl, sync),
         group_timeout_s=_seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
         agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", AGENT_TIMEOUT_S),
+        agent_failure=agent_failure(config),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),

@@ -8,7 +8,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
-from trinity_compat.spec import OnFailure, ScoringSpec
+from trinity_compat.spec import OnAgentFailure, OnFailure, ScoringSpec
 from trinity_compat.translate import inverse
 
 TIMEOUT_S = 300.0  # veRL 0.7.0: workers/reward_manager/prime.py
@@ -49,10 +49,21 @@ def number(given: Tree, name: str, unit: str, default: float | None = None) -> f
 
 
 def _failure(given: Tree) -> OnFailure | None:
-    value = given.get("reward_failure")
-    if value is None or value in get_args(OnFailure):
-        return cast("OnFailure | None", value)
+    return cast("OnFailure | None", _one_of(given, "reward_failure", get_args(OnFailure)))
+
+
+def agent_failure(config: Tree) -> OnAgentFailure:
+    """From ``trinity_compat.agent_failure``; as in veRL an agent loop that fails ends the run. Raises
+    UserError."""
+    asked = _one_of(inverse.compat_of(config), "agent_failure", get_args(OnAgentFailure))
+    return cast(OnAgentFailure, asked or "raise")
+
+
+def _one_of(given: Tree, name: str, allowed: tuple[str, ...]) -> str | None:
+    value = given.get(name)
+    if value is None or (isinstance(value, str) and value in allowed):
+        return value
     raise UserError(
-        f"trinity_compat.reward_failure is {value!r}: it may be zero, retry or raise",
-        hint=question(nearest(str(value), get_args(OnFailure))),
+        f"trinity_compat.{name} is {value!r}: it may be {', '.join(allowed[:-1])} or {allowed[-1]}",
+        hint=question(nearest(str(value), allowed)),
     )

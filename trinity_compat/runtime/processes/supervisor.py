@@ -9,21 +9,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Protocol
 
-from trinity_compat.explorer.heartbeat import RESTARTS
-from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
 from trinity_compat.last_words import last_error
+from trinity_compat.restarts import RESTARTS
 from trinity_compat.runtime.processes.children import Child, Command, adopt_orphans, end, start
 
 BAD_INPUT = 2  # exit code of a side that was given what cannot be run
 PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
-_RESTARTED = ("explorer", REWARD_MODEL)
 _BLAME_S = 1.0  # a side that says "my peer died" waits this long for the peer's own exit code
 
 
@@ -75,9 +73,9 @@ class Supervision:
     """What ``supervise`` is given besides the commands.
 
     ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
-    every poll and at the end. ``restarts`` counts how often a dead explorer or reward model may be started
-    again; a dead trainer is not: its rerun is a resume. ``all_needed``: the run can't go on without one of
-    its explorers; else the tasks of a dead one go to those that live.
+    every poll and at the end. ``restarts`` counts how often a process that died may be started again, with
+    what ``again`` adds to its environment. ``all_needed``: the run can't go on without one of its explorers;
+    else the tasks of a dead one go to those that live.
     """
 
     watch: Watch
@@ -86,6 +84,7 @@ class Supervision:
     each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
+    again: Callable[[], Mapping[str, str]] = dict
     all_needed: bool = False
     grace_s: float = 10.0
 
@@ -113,9 +112,9 @@ def supervise(commands: Sequence[Command], by: Supervision) -> Outcome:
     return outcome
 
 
-def _start(command: Command, by: Supervision) -> Child:
-    """The explorer tells the trainer by its heartbeat that it would come back."""
-    return start(replace(command, env={**command.env, RESTARTS: str(by.restarts)}))
+def _start(command: Command, by: Supervision, also: Mapping[str, str] | None = None) -> Child:
+    """Each side tells the other by its heartbeat that it would come back."""
+    return start(replace(command, env={**command.env, RESTARTS: str(by.restarts), **(also or {})}))
 
 
 def _judge(children: list[Child], by: Supervision) -> Outcome | None:
@@ -163,16 +162,17 @@ def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
 
 
 def _restart(children: list[Child], by: Supervision) -> bool:
-    """Start again what may be when nothing else died: what explorers owe stands in the database, and who asks
-    for a score asks again while the reward model is away."""
+    """Start again what died: what explorers owe stands in the database, a trainer resumes from its
+    checkpoint, and who asks for a score asks again while the reward model is away. Bad input stays bad."""
     dead = [child for child in children if child.returncode not in (None, 0)]
-    if any(child.command.role not in _RESTARTED for child in dead) or len(dead) > by.restarts:
+    if any(child.returncode == BAD_INPUT for child in dead) or len(dead) > by.restarts:
         return False
+    end(dead, grace_s=by.grace_s)  # what they left in their groups
     for child in dead:
         # Counted per start and not per explorer: a fault that every start meets must end the run.
         by.restarts -= 1
         by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
-        children[children.index(child)] = _start(child.command, by)
+        children[children.index(child)] = _start(child.command, by, by.again())
     return True
 
 

@@ -1,0 +1,31 @@
+"""The fork server of the scoring processes ends with the process that it serves, whatever it is doing."""
+
+import subprocess
+import sys
+
+import psutil
+
+KILLED = """
+import os, signal
+from trinity_compat.explorer.killable.process import warm
+warm(["takes_for_ever"])
+from multiprocessing import forkserver
+print(forkserver._forkserver._forkserver_pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_with_an_explorer_that_is_killed_while_it_imports(tmp_path):
+    (tmp_path / "takes_for_ever.py").write_text("while True: pass\n")
+    path = [str(tmp_path), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{KILLED}"], stdout=subprocess.PIPE
+    )
+    try:
+        server = psutil.Process(int(done.stdout))
+        server.wait(60)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.TimeoutExpired:
+        server.kill()
+        raise

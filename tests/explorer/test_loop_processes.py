@@ -1,0 +1,220 @@
+"""Agent loops in processes of their own: what they make, and what one costs that hangs or dies."""
+
+import asyncio
+import json
+import re
+
+import psutil
+import pytest
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+
+from trinity_compat.explorer.agents import AgentLoops
+from trinity_compat.explorer.engine import Completion, EngineDied
+from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.loops import process
+from trinity_compat.explorer.loops.pool import LoopPool
+from trinity_compat.explorer.loops.wire import LoopFailed
+from trinity_compat.explorer.trajectory import Job
+from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+
+TOOL = '''
+import ctypes, os, sys, time
+from verl.tools.function_tool import function_tool
+
+@function_tool
+{how}def smallest(digits: str) -> str:
+    """Return the smallest digit.
+
+    Args:
+        digits: some digits
+    """
+    if digits.startswith("9"):
+        {fault}
+    return min(digits)
+'''
+GOOD, BAD = "4213", "9213"
+
+
+class Engine:
+    """Calls the tool with the prompt's digits, then says "1234". Holds back its first ``held`` answers."""
+
+    def __init__(self, *, held=0, dies=False):
+        self.tokenizer, self.requests = make_tokenizer(), []
+        self.held, self.dies = held, dies
+
+    async def submit(self, requests):
+        (request,) = requests
+        self.requests.append(request)
+        future = asyncio.get_running_loop().create_future()
+        if self.dies:
+            future.set_exception(EngineDied("no memory"))
+        elif len(self.requests) > self.held:
+            future.set_result([self.answer(self.tokenizer.decode(list(request.prompt_ids)))])
+        return [future]
+
+    def answer(self, text):
+        call = {"name": "smallest", "arguments": {"digits": re.search(r"sort (\d+)", text)[1]}}
+        asked = text.count("<|im_start|>assistant") == 1
+        line = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if asked else "1234"
+        ids = self.tokenizer.encode(line + "<|im_end|>")
+        return Completion(ids, [-0.5] * len(ids), "stop")
+
+
+def job(number, digits=GOOD, n=2):
+    task = {
+        "raw_prompt": [{"role": "user", "content": f"sort {digits}"}],
+        "data_source": "toy/sort",
+        "reward_model": {"ground_truth": "1234"},
+        "extra_info": {"index": number},
+        "index": number,
+        "tools_kwargs": {},
+        "interaction_kwargs": {},
+    }
+    return Job(number, task, n, {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 100})
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """One that has learned nothing: its engine is a script."""
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
+
+
+@pytest.fixture
+def config(toy, tmp_path):
+    """With a tool that does ``fault`` with the bad digits."""
+
+    def make(fault="pass", how=""):
+        tools = tmp_path / "tools.py"
+        tools.write_text(TOOL.format(fault=fault, how=how))
+        words = verl_config(
+            toy,
+            "data.max_prompt_length=512",
+            "data.max_response_length=512",
+            "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+            "actor_rollout_ref.rollout.multi_turn.enable=True",
+            f"actor_rollout_ref.rollout.multi_turn.function_tool_path={tools}",
+        )
+        return OmegaConf.create(words)
+
+    return make
+
+
+def run(config, jobs, engine=None, *, size=1, limit_s=None):
+    """What each group came to, in order."""
+
+    async def go():
+        pool = LoopPool(config, Asked(engine or Engine()), size=size, limit_s=limit_s)
+        try:
+            return await asyncio.gather(*map(pool.run, jobs), return_exceptions=True)
+        finally:
+            pool.close()
+
+    return asyncio.run(go())
+
+
+def test_a_process_makes_what_this_one_would(config):
+    own, other = Engine(), Engine()
+    made = config()
+    (there,) = run(made, [job(0)], other)
+    here = asyncio.run(AgentLoops(made, Asked(own)).run(job(0)))
+    same = ("prompt_ids", "response_ids", "response_mask", "logprobs", "num_turns", "reward", "extra")
+    for one, two in zip(there, here, strict=True):
+        assert [getattr(one, name) for name in same] == [getattr(two, name) for name in same]
+        assert one.metrics.keys() == two.metrics.keys()
+    asked = [sorted(request.sampling["seed"] for request in each.requests) for each in (own, other)]
+    assert asked[0] == asked[1]
+
+
+def test_requests_of_several_processes_have_names_of_their_own(config):
+    engine = Engine()
+    made = run(config(), [job(number) for number in range(3)], engine, size=2)
+    assert [len(group) for group in made] == [2, 2, 2]
+    names = [request.request_id for request in engine.requests]
+    assert len(names) == len(set(names)) == 12
+
+
+@pytest.mark.parametrize(
+    ("how", "fault", "said"),
+    [
+        ("", "while True: pass", "took longer than 5 s, the engine's time left out"),
+        ("async ", "while True: pass", "ended its process (it computed for 6 s without an end)"),
+        ("", "ctypes.string_at(0)", "ended its process (SIGSEGV)"),
+        ("", "os._exit(3)", "ended its process (exit code 3)"),
+        ("", "os.killpg(0, 9)", "ended its process (SIGKILL)"),
+    ],
+)
+def test_one_that_hangs_or_dies_costs_its_own_group(config, monkeypatch, how, fault, said):
+    monkeypatch.setattr(process, "GRACE_S", 1.0)
+    first, bad, last = run(config(fault, how), [job(0), job(1, BAD), job(2)], limit_s=5.0)
+    assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
+    assert isinstance(bad, LoopFailed) and said in str(bad)
+
+
+def test_a_process_in_which_a_loop_took_too_long_takes_no_other_group(config):
+    """The tool's thread may compute on."""
+
+    async def go():
+        pool = LoopPool(config("while True: pass"), Asked(Engine()), size=1, limit_s=2.0)
+        try:
+            with pytest.raises(LoopFailed):
+                await pool.run(job(0, BAD))
+            (before,) = pool._places
+            await pool.run(job(1))
+            (after,) = pool._places
+            return before.process.result(), after.process.result()
+        finally:
+            pool.close()
+
+    before, after = asyncio.run(go())
+    assert before.dead and before is not after
+
+
+def test_what_a_change_of_weights_cuts_off_is_asked_again(config):
+    engine = Engine(held=1)
+
+    async def go():
+        asked = Asked(engine, partial=False)
+        pool = LoopPool(config(), asked, size=1)
+        try:
+            made = asyncio.ensure_future(pool.run(job(0, n=1)))
+            while not engine.requests:
+                await asyncio.sleep(0.05)
+            async with asked.changing():
+                assert asked.interrupted == 0 or not made.done()
+            return await made
+        finally:
+            pool.close()
+
+    (only,) = asyncio.run(go())
+    assert only.num_turns == 4
+    assert len(engine.requests) == 3
+
+
+def test_an_engine_that_died_is_told_as_such(config):
+    (found,) = run(config(), [job(0)], Engine(dies=True))
+    assert isinstance(found, EngineDied)
+
+
+def test_groups_nobody_wants_and_processes_of_a_closed_pool_are_gone(config):
+    engine = Engine(held=99)
+
+    async def go():
+        pool = LoopPool(config(), Asked(engine), size=2)
+        groups = [asyncio.ensure_future(pool.run(job(number))) for number in range(2)]
+        while len(engine.requests) < 4:
+            await asyncio.sleep(0.05)
+        pids = [each._process.pid for each in pool._processes]
+        answers = [task for each in pool._processes for task in each._asked.values()]
+        for group in groups:
+            group.cancel()
+        await asyncio.wait(groups)
+        await asyncio.wait(answers)  # the loops were ended, and with them what they had asked
+        pool.close()
+        return pids
+
+    pids = asyncio.run(go())
+    assert len(pids) == 2
+    running = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    left = psutil.wait_procs(running, timeout=20)[1]
+    assert [each for each in left if each.status() != psutil.STATUS_ZOMBIE] == []

@@ -1,0 +1,126 @@
+"""Body of a process of agent loops: veRL's, with an engine at the other end of a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from multiprocessing.connection import Connection
+from typing import Any
+
+from trinity_compat.explorer.agents import AgentLoops
+from trinity_compat.explorer.engine import Completion, Request
+from trinity_compat.explorer.killable import wire
+from trinity_compat.explorer.killable.inside import connected, heard, settle
+from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, Made, Ready, Run, Setup, Stop
+from trinity_compat.explorer.own_time import OwnTimeUp
+from trinity_compat.explorer.trajectory import Job
+
+Say = Callable[[Any], None]
+_run: ContextVar[int] = ContextVar("run")  # of which group a loop, and all that it starts, is
+
+
+class EngineFailed(Exception):
+    """The engine refused a request, for the reason that it gave."""
+
+
+def main(channel: socket.socket, output: Connection, setup: Setup) -> None:
+    """Run groups until the engine's process is gone."""
+    settle(output, setup.cwd, setup.ray)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(channel, setup))
+    os._exit(0)
+
+
+async def _serve(channel: socket.socket, setup: Setup) -> None:
+    stream, writer, say = await connected(channel, wire.packed)
+    try:
+        loops = _Loops(setup, say)
+    except BaseException as error:  # whatever the user's modules do when they are imported
+        say(Ready(broken=f"{type(error).__name__}: {error}"))
+        await writer.drain()
+        return
+    say(Ready())
+    await heard(stream, loops.hear)
+
+
+class _Loops:
+    """The groups under way."""
+
+    def __init__(self, setup: Setup, say: Say) -> None:
+        from verl.utils.config import omega_conf_to_dataclass
+
+        self._say, self._engine = say, RemoteEngine(say)
+        model = omega_conf_to_dataclass(setup.config.actor_rollout_ref.model)
+        self._loops = AgentLoops(setup.config, self._engine, model.processor, limit_s=setup.limit_s)
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    def hear(self, message: Run | Stop | Answered) -> None:
+        """What the engine's process says."""
+        if isinstance(message, Run):
+            self._running[message.number] = asyncio.ensure_future(self._group(message.number, message.job))
+        elif isinstance(message, Answered):
+            self._engine.answered(message)
+        elif running := self._running.get(message.number):
+            running.cancel()
+
+    async def _group(self, number: int, job: Job) -> None:
+        _run.set(number)
+        try:
+            made = Made(number, await self._loops.run(job))
+        except EngineFailed as error:
+            made = Made(number, error=str(error))
+        except OwnTimeUp as error:
+            made = Made(number, error=str(error), spoilt=True)
+        except Exception as error:
+            made = Made(number, error=f"{type(error).__name__}: {error}")
+        finally:
+            del self._running[number]
+        self._say(made)
+
+
+class RemoteEngine:
+    """Stands for ``interruption.Asked``: the engine's process has the real one."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[list[Completion]]] = {}
+
+    async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
+        """As ``Engine.submit``."""
+        return [self._asked(request) for request in requests]
+
+    def _asked(self, request: Request) -> asyncio.Future[list[Completion]]:
+        number = next(self._numbers)
+        answer: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        answer.add_done_callback(lambda _: self._left(number))
+        self._say(Ask(number, _run.get(), request))
+        return answer
+
+    def _left(self, number: int) -> None:
+        if self._waiting.pop(number, None):
+            self._say(Drop(number))
+
+    def answered(self, message: Answered) -> None:
+        """Hand the answer to who waits for it."""
+        answer = self._waiting.pop(message.number, None)
+        if answer is None or answer.done():
+            return
+        if message.error:
+            answer.set_exception(EngineFailed(message.error))
+        elif message.parts is None:
+            answer.cancel()
+        else:
+            answer.set_result(list(message.parts))
+
+    async def again(self) -> None:
+        """As ``Asked.again``; the engine's process waits until it may be asked."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise asyncio.CancelledError

@@ -1,0 +1,109 @@
+"""``rollout.agent.num_workers`` processes of agent loops, and what becomes of groups whose process ends.
+
+Invariant: a process that ends fails one group at most. Of several that were under way in it nobody knows
+which one it was: each is run again in a process of its own, and the one that ends that too has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.explorer.interruption import Answers
+from trinity_compat.explorer.killable import process
+from trinity_compat.explorer.killable.output import Printed
+from trinity_compat.explorer.loops import child
+from trinity_compat.explorer.loops.process import LoopDied, LoopProcess
+from trinity_compat.explorer.loops.wire import LoopFailed, Setup
+from trinity_compat.explorer.trajectory import Job, Trajectory
+
+START_S = 600.0  # for a process: it imports the user's modules
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A process, or one that is starting, and how many groups it was given."""
+
+    process: asyncio.Task[LoopProcess]
+    groups: int = 0
+
+    @property
+    def usable(self) -> bool:
+        if not self.process.done():
+            return True
+        if self.process.cancelled() or self.process.exception():
+            return False
+        return not (self.process.result().dead or self.process.result().spoilt)
+
+
+class LoopPool:
+    """At most ``size`` processes, started as they are needed, and as many again for suspects."""
+
+    def __init__(self, config: Any, engine: Answers, *, size: int, limit_s: float | None = None) -> None:
+        process.warm(["verl.experimental.agent_loop.agent_loop", child.__name__])
+        self._setup = Setup(config, limit_s, str(Path.cwd()), process.cluster())
+        self._engine, self._size, self._limit_s = engine, size, limit_s
+        self._printed = Printed(lambda data: os.write(1, data))
+        self._places: list[_Place] = []
+        self._processes: set[LoopProcess] = set()
+        self._alone = asyncio.Semaphore(size)
+
+    async def run(self, job: Job) -> list[Trajectory]:
+        """n trajectories, then the baseline. Raises LoopFailed with what the loop or a tool raised, or how it
+        ended its process; EngineDied."""
+        place = self._place()
+        place.groups += 1
+        try:
+            return await (await asyncio.shield(place.process)).run(job)
+        except LoopDied as error:
+            if error.crowd == 1:
+                raise _failed(error) from error
+        finally:
+            place.groups -= 1
+        return await self._by_itself(job)
+
+    async def _by_itself(self, job: Job) -> list[Trajectory]:
+        async with self._alone:
+            own = await self._started()
+            try:
+                return await own.run(job)
+            except LoopDied as error:
+                raise _failed(error) from error
+            finally:
+                own.kill()
+
+    def _place(self) -> _Place:
+        """The one with the fewest groups; another one where all have some."""
+        self._places = [place for place in self._places if place.usable]
+        if len(self._places) < self._size and all(place.groups for place in self._places):
+            self._places.append(_Place(asyncio.ensure_future(self._started())))
+        return min(self._places, key=lambda place: place.groups)
+
+    async def _started(self) -> LoopProcess:
+        started = LoopProcess(self._printed, self._engine, self._processes.discard, limit_s=self._limit_s)
+        self._processes.add(started)
+        try:
+            async with asyncio.timeout(START_S):
+                await started.start(self._setup)
+        except (asyncio.IncompleteReadError, TimeoutError) as error:
+            how = "ended" if isinstance(error, asyncio.IncompleteReadError) else "hung"
+            raise LoopFailed(f"a process of agent loops {how} at its start") from error
+        finally:
+            if not started.ready:
+                started.kill()
+        return started
+
+    def close(self) -> None:
+        """End them all."""
+        for place in self._places:
+            place.process.cancel()
+        for each in list(self._processes):
+            each.kill()
+        self._printed.told()
+
+
+def _failed(error: LoopDied) -> LoopFailed:
+    return LoopFailed(f"the agent loop ended its process ({error})" if str(error) else "its process ended")

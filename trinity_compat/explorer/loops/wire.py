@@ -1,0 +1,83 @@
+"""What the engine's process and those of its agent loops say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.explorer.engine import Completion, Request
+from trinity_compat.explorer.trajectory import Job, Trajectory
+
+
+class LoopFailed(Exception):
+    """The loop or a tool raised, or ended its process; the text says all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """``config``: veRL's, composed; ``limit_s`` as in AgentLoops; ``ray``: the cluster of the engine."""
+
+    config: Any
+    limit_s: float | None
+    cwd: str
+    ray: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """First word of a process. ``broken``: why it can run nothing."""
+
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """To the process: make a group."""
+
+    number: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """To the process: nobody wants group ``number`` any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """From the process: a group's trajectories, or what its loop or a tool raised. ``spoilt``: it may have
+    left a thread behind that computes for ever."""
+
+    number: int
+    parts: Sequence[Trajectory] = ()
+    error: str = ""
+    spoilt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """From the process: a request to the engine, by a loop of group ``run``."""
+
+    number: int
+    run: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """From the process: nobody waits for the answer to ``Ask`` ``number`` any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """To the process: the answer to an ``Ask``. Neither parts nor error: it was cut off by a change of
+    weights, and is to be asked again."""
+
+    number: int
+    parts: Sequence[Completion] | None = None
+    error: str = ""
