@@ -123,6 +123,7 @@ READ = {
     f"{EVAL}.rollout_args.temperature": (0.0, {}),
     "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
     "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
+    "data_processor.experience_pipeline.operators": ([{"name": "reward_std_filter"}], {}),
     "explorer.max_timeout": (60, {}),
     "explorer.env_vars.NAME": ("value", {}),
     "explorer.eval_interval": (7, {}),
@@ -254,10 +255,6 @@ def sample_of(pattern):
     special = {
         "stages.*": ("stages", [{"stage_name": "a"}]),
         "data_processor.task_pipeline.*": ("data_processor.task_pipeline", {"num_process": 2}),
-        "data_processor.experience_pipeline.operators.*": (
-            "data_processor.experience_pipeline.operators",
-            [{"name": "data_juicer"}],
-        ),
         "buffer.trainer_input.auxiliary_buffers.*": (
             "buffer.trainer_input.auxiliary_buffers",
             {"a": {"path": "/d/a.jsonl"}},

@@ -8,8 +8,8 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Coroutine
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +25,7 @@ from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
+from trinity_compat.explorer.operators import pipeline_of
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
@@ -38,6 +39,7 @@ from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
 from trinity_compat.parent_watch import end_with_parent
+from trinity_compat.pipelines.running import Pipeline
 from trinity_compat.settings_mark import sign
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
@@ -152,11 +154,26 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
                 newest_first=spec.replay is not None,
                 placeholders=_placeholders(processor),
             )
-            await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
+            pipeline = pipeline_of(spec.verl, train)
+            explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
+            async with _prepared(pipeline):
+                await explorer.explore()
     finally:
         workers.close()
         report.close()
         buffer.close()
+
+
+@asynccontextmanager
+async def _prepared(pipeline: Pipeline | None) -> AsyncIterator[None]:
+    if pipeline is None:
+        yield
+        return
+    await pipeline.prepare()
+    try:
+        yield
+    finally:
+        await pipeline.close()
 
 
 def _receiver(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat, index: int) -> Receiver:

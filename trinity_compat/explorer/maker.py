@@ -14,6 +14,7 @@ from trinity_compat.explorer.plan import Work
 from trinity_compat.explorer.scoring import Score, Scorer, name_task, of_failures
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.pipelines.running import TRUNCATED
 
 
 class GroupMaker:
@@ -112,7 +113,7 @@ class GroupMaker:
             prompt_text=self._tokenizer.decode(self._shown(part.prompt_ids)),
             response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
             num_turns=part.num_turns,
-            metrics={**part.metrics, **of_failures(score)},
+            metrics={**part.metrics, **of_failures(score), **({TRUNCATED: 1.0} if part.truncated else {})},
             info=score.info,
         )
 

@@ -284,7 +284,10 @@ def _now(rollout: Rollout) -> Future:
 def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) -> Trajectory:
     extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop leaves them
     mask = [1] * len(part.token_ids)
-    return Trajectory(prompt, part.token_ids, mask, part.logprobs, extra=extra, versions=versions)
+    cut = part.reason == "length"
+    return Trajectory(
+        prompt, part.token_ids, mask, part.logprobs, extra=extra, truncated=cut, versions=versions
+    )
 
 
 def truncate(ids: list[int], limit: int, how: str) -> list[int]:

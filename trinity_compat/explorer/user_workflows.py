@@ -85,10 +85,12 @@ class UserWorkflows:
                 evaluates=job.validate,
                 tool_format=self._tool_format,
             )
-        return [_trajectory(run) for run in runs]
+        return [_trajectory(run, validates=job.validate) for run in runs]
 
 
-def _trajectory(run: Run) -> Trajectory:
+def _trajectory(run: Run, *, validates: bool) -> Trajectory:
+    # veRL's validation takes the mean of every value that it is told, and all answers have to have it.
+    told = {} if validates else {"reward_extra_info": dict(run.info)}
     return Trajectory(
         prompt_ids=run.prompt_ids,
         response_ids=run.response_ids,
@@ -97,4 +99,6 @@ def _trajectory(run: Run) -> Trajectory:
         num_turns=run.turns,
         reward=run.reward,
         metrics=run.metrics,
+        extra=told,
+        truncated=run.truncated,
     )

@@ -34,7 +34,7 @@ from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Exchange
-from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
+from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto, with_dropped_apart
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
     Retention,
@@ -264,7 +264,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def fit(self) -> None:
-        with logged_through(self._log):
+        apart = with_dropped_apart(ray_trainer.compute_advantage)
+        with logged_through(self._log), patch.object(ray_trainer, "compute_advantage", apart):
             super().fit()
 
     def _log(self, step: int, metrics: Tree) -> dict[str, object]:

@@ -11,7 +11,7 @@ import contextvars
 import importlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from trinity_compat.workflows import plugins, standin
@@ -23,7 +23,8 @@ _THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]."""
+    """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]. ``info``: what
+    the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was cut."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -32,6 +33,8 @@ class Run:
     reward: float
     turns: int
     metrics: Mapping[str, float]
+    info: Mapping[str, float | str] = field(default_factory=dict)
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,12 @@ def _read(experience: Any) -> Run:
         float(experience.reward),
         2,
         {name: float(value) for name, value in (experience.metrics or {}).items()},
+        {
+            name: value
+            for name, value in (experience.info or {}).items()
+            if isinstance(value, int | float | str)
+        },
+        getattr(experience, "truncate_status", None) == "response_truncated",
     )
     if not len(run.response_ids) == len(run.mask) == len(run.logprobs):
         raise ValueError(
@@ -206,16 +215,18 @@ def _appended(whole: Run, after: Run) -> Run:
         whole.reward,
         whole.turns + 2,
         {**whole.metrics, **after.metrics},
+        {**whole.info, **after.info},
+        whole.truncated or after.truncated,
     )
 
 
 def _cut(run: Run, limit: int) -> Run:
-    return Run(
-        run.prompt_ids,
-        run.response_ids[:limit],
-        run.mask[:limit],
-        run.logprobs[:limit],
-        run.reward,
-        run.turns,
-        run.metrics,
+    if len(run.response_ids) <= limit:
+        return run
+    return replace(
+        run,
+        response_ids=run.response_ids[:limit],
+        mask=run.mask[:limit],
+        logprobs=run.logprobs[:limit],
+        truncated=True,
     )
