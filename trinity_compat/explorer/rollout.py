@@ -110,7 +110,9 @@ class RolloutWorker:
         await cast(LocalEngine, self._engine).wake()
 
     async def close(self) -> None:
-        """Release the engine."""
+        """Release the engine, and end what agents of the user's still run."""
+        if self._workflows:
+            await self._workflows.close()
         await self._engine.close()
 
     async def ended(self) -> AsyncIterator[int]:

@@ -14,6 +14,7 @@ from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.own_time import waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.workflows.agents import Agents
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Limits, Run, Workflows
@@ -66,11 +67,20 @@ class UserWorkflows:
         limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
         writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
         self._workflows = Workflows(
-            writer, model.tokenizer, config.actor_rollout_ref.model.path, limits, folders
+            writer,
+            model.tokenizer,
+            config.actor_rollout_ref.model.path,
+            limits,
+            folders,
+            Agents(waiting_for_engine),
         )
         self._tasksets = OmegaConf.to_container(OmegaConf.select(config, SECTION), resolve=True)
         self._limits = limits
         self._tool_format = rollout.multi_turn.get("format")
+
+    async def close(self) -> None:
+        """Ends the agents' processes."""
+        await self._workflows.close()
 
     async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
         """n trajectories by seed, with their rewards. Raises what the workflow raises."""

@@ -200,7 +200,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
     folders = workflows.folders_of(asked.options, asked.cwd)
-    verl, asking = workflows.placed(verl, asked.trinity, folders)
+    verl, asking = workflows.placed(verl, asked.trinity, folders, asked.cwd)
     verl, cleaning = pipelines.placed(verl, asked.trinity, folders, explorers=asked.options.explorers)
     return verl, [*notes, *more, *asking, *cleaning]
 
