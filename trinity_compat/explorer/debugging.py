@@ -64,9 +64,11 @@ class _Worker(RolloutWorker):
         self._engine, self._asked = engine, Asked(engine)
 
     async def _by_agent(self, job: Job) -> Rollout:
-        from trinity_compat.explorer.agents import AgentLoops
-
-        return Rollout(job.task_no, tuple(await AgentLoops(self._config, self._asked).run(job)))
+        try:
+            return Rollout(job.task_no, tuple(await self._made_by(job)))
+        finally:
+            if self._workflows:
+                await self._workflows.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ async def run_task(spec: RunSpec, port: int, ask: Ask) -> Shown:
             "reward.reward_model.enable: only a whole run serves a reward model",
             hint="debug the answers with --set reward.reward_model.enable=False and a reward function",
         )
+    os.environ.update(spec.env)  # as the explorer's own processes have it: plugin folders, among others
     engine = RemoteEngine(port, str(config.actor_rollout_ref.model.path))
     await engine.start()
     job = job_of(spec, _stream(config, tokenizer, processor, ask.data), ask)

@@ -8,8 +8,8 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
-from trinity_compat.explorer.operators import pipeline_of
+from trinity_compat.explorer.operators import pipeline_of, prepared
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
@@ -39,7 +39,6 @@ from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
 from trinity_compat.parent_watch import end_with_parent
-from trinity_compat.pipelines.running import Pipeline
 from trinity_compat.settings_mark import sign
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
@@ -146,6 +145,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
         router = await _reward_model(spec, buffer, heart)
+        if router:
+            await workers.know(router)
         with closing(make_scorer(config, spec.scoring, router)) as scorer:
             maker = GroupMaker(
                 workers,
@@ -156,24 +157,12 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             )
             pipeline = pipeline_of(spec.verl, train)
             explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
-            async with _prepared(pipeline):
+            async with prepared(pipeline, spec.verl, router):
                 await explorer.explore()
     finally:
         workers.close()
         report.close()
         buffer.close()
-
-
-@asynccontextmanager
-async def _prepared(pipeline: Pipeline | None) -> AsyncIterator[None]:
-    if pipeline is None:
-        yield
-        return
-    await pipeline.prepare()
-    try:
-        yield
-    finally:
-        await pipeline.close()
 
 
 def _receiver(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat, index: int) -> Receiver:
@@ -194,6 +183,8 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         router = await _reward_model(spec, buffer, heart)
+        if router:
+            await workers.know(router)
         with closing(make_scorer(config, spec.scoring, router)) as scorer:
             maker = GroupMaker(workers, scorer, tokenizer, placeholders=_placeholders(processor))
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()

@@ -72,6 +72,7 @@ class RolloutWorker:
         self._runs: dict[int, list[Future]] = {}
         self._agents: AgentLoops | None = None
         self._workflows: UserWorkflows | None = None
+        self._auxiliary: str | None = None
         self._count = 0
         self._version = 0
         self._ended = 0
@@ -79,6 +80,10 @@ class RolloutWorker:
     async def start(self) -> None:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
+
+    async def know(self, auxiliary: str) -> None:
+        """Where the auxiliary model answers (host:port), for workflows. Before the first job."""
+        self._auxiliary = auxiliary
 
     async def load(self, file: WeightFile, version: int) -> None:
         """Put published weights in place."""
@@ -247,7 +252,7 @@ class RolloutWorker:
             if self._workflows is None:
                 from trinity_compat.explorer.user_workflows import UserWorkflows
 
-                self._workflows = UserWorkflows(self._config, self._model, self._asked)
+                self._workflows = UserWorkflows(self._config, self._model, self._asked, self._auxiliary)
             return await limited(self._workflows.run(job, self._version), self._agent_timeout_s)
         if self._agents is None:
             from trinity_compat.explorer.agents import AgentLoops

@@ -19,6 +19,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from trinity_compat.parent_watch import die_with_parent
@@ -140,7 +141,7 @@ class Agents:
             env={**os.environ, **told},
             cwd=program.directory,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with_parent, signal.SIGKILL),
             limit=_LINE,
         )
         return _Process(running, key)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from trinity_compat.workflows import plugins, standin
 from trinity_compat.workflows.agents import AgentFailed, Agents, Program, rewarded
+from trinity_compat.workflows.auxiliary import Auxiliary
 from trinity_compat.workflows.model import Model, Surroundings, Writer
 from trinity_compat.workflows.table import PROGRAM
 from trinity_compat.workflows.tasksets import Taskset
@@ -62,6 +63,7 @@ class Workflows:
     ) -> None:
         """``folders``: plugins, as ``plugins.VARIABLE`` has them. Raises RunError for one that fails."""
         self._agents = agents or Agents()
+        self.auxiliary: list[Auxiliary] = []
         standin.install()
         plugins.load(plugins.folders(folders))
         self._trinity = importlib.import_module("trinity.common.workflows")
@@ -96,12 +98,12 @@ class Workflows:
             return made
 
         if found.can_repeat:
-            workflow = task(len(models), samplings[0]).to_workflow(models[0], [])
+            workflow = task(len(models), samplings[0]).to_workflow(models[0], [*self.auxiliary])
             workflow.set_repeat_times(len(models), 0)
             experiences = await self._outcome(workflow)
             return [self._joined([each]) for each in _counted(experiences, len(models), taskset.workflow)]
         pairs = zip(models, samplings, strict=True)
-        workflows = [task(1, sampling).to_workflow(model, []) for model, sampling in pairs]
+        workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
         outcomes = await _together([self._outcome(workflow) for workflow in workflows])
         return [self._joined(made) for made in outcomes]
 
