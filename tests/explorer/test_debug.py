@@ -169,6 +169,8 @@ def test_a_task_of_an_agent_s_program(tmp_path, toy):
     config["checkpoint_root_dir"] = str(tmp_path)
     for kind, name in (("tasksets", "train"), ("eval_tasksets", "val")):
         config["buffer"]["explorer_input"][kind][0]["path"] = f"{toy}/data/{name}.jsonl"
+    operators = [{"name": "reward_shaping_mapper"}, {"name": "reward_filter", "args": {"threshold": 1}}]
+    config["data_processor"] = {"experience_pipeline": {"operators": operators}}
     spec = make_plan(config, RunOptions(), cwd=ROOT, device="cpu").spec
 
     async def work(port):
@@ -177,6 +179,7 @@ def test_a_task_of_an_agent_s_program(tmp_path, toy):
     shown = with_server(work, model=f"{toy}/model")
     assert [part.reward for part in shown.trajectories] == [0.0, 0.0]  # the served engine echoes
     assert "\n".join(shown.lines()).count("reward 0, 8 tokens, 8 by the policy") == 2
+    assert shown.fates == ["dropped by reward_filter"] * 2
 
 
 @pytest.mark.runtime

@@ -11,6 +11,7 @@ from test_loop import Run, ready
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.filtering import GroupFilter
 from trinity_compat.explorer.operators import pipeline_of
 from trinity_compat.pipelines import running
 from trinity_compat.pipelines.running import TRUNCATED, Pipeline
@@ -145,6 +146,16 @@ def test_operators_work_one_after_the_other(make):
         f"experience_pipeline/time/operator/{name}"
         for name in ("0_reward_shaping_mapper", "1_reward_filter", "2_pass_rate_calculator")
     ]
+
+
+def test_filter_groups_comes_after_the_operators(make):
+    """And looks at what they left: the first of two answers went, so that none differs from another."""
+    run = make(("reward_filter", {"threshold": 0.5}))
+    group = asyncio.run(some(run))[0]
+    left = replace(group.experiences[0], metrics={DROPPED: 1.0})
+    other = replace(group, experiences=(left, group.experiences[1], group.experiences[1]))
+    assert GroupFilter("reward", 4, 4).differs(replace(other, experiences=group.experiences))
+    assert not GroupFilter("reward", 4, 4).differs(other)
 
 
 @pytest.fixture

@@ -98,10 +98,10 @@ def test_an_agent_s_program_whose_answers_a_pipeline_thins(tmp_path, toy):
     buffer = trained(tmp_path, toy, "agent", plugins=tmp_path / "plugins", change=change)
     assert gain(buffer) > 0.1
     steps = len(buffer.read_metrics("explorer"))
-    assert buffer.depth()["trained"] == steps * 32
+    assert buffer.depth()["trained"] == steps * 16
     groups = buffer.groups("train", limit=64)
     assert all(
         [bool(part.metrics.get(DROPPED)) for part in group.experiences][:2] == [True, False]
         for group in groups
     )
-    assert len(buffer.groups(DROPPED_KIND)) == steps * 32  # two draws a step: a fifth, and what was too much
+    assert len(buffer.groups(DROPPED_KIND)) == steps * 16  # two draws a step: a fifth, and what was too much

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
 from trinity_compat.pipelines.running import Outcome, dropped, summed
@@ -50,10 +50,11 @@ class GroupFilter:
         return cls(str(asked.get("metric") or "reward"), drawn, batch, bound)
 
     def differs(self, group: Group) -> bool:
-        """Whether the responses differ in the metric; a group of one always does. Raises RunError."""
+        """Whether the responses differ in the metric, those that a pipeline dropped left out; a group of one
+        always does. Raises RunError."""
         if not self.metric:
             return True
-        values = [self._value(part) for part in group.experiences]
+        values = [self._value(part) for part in group.experiences if not part.metrics.get(DROPPED)]
         return len(values) == 1 or max(values) > min(values)
 
     def _value(self, part: Experience) -> float:
