@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 def main(toy: Path) -> None:
     """Write data/train.jsonl and data/val.jsonl beside the Parquet files."""
-    for file in sorted((toy / "data").glob("*.parquet")):
+    for name in ("train", "val"):
+        file = toy / "data" / f"{name}.parquet"
         rows = pq.read_table(file).to_pylist()
         lines = [
             json.dumps(

@@ -9,12 +9,16 @@ import sys
 import time
 
 import pytest
+import yaml
 from explorer_job import ROOT, job
 
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.explorer.debugging import Ask
 from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.serving import EngineServer, RemoteEngine
 from trinity_compat.runtime import debug
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
 
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 
@@ -155,6 +159,27 @@ def test_what_a_reward_function_raises_is_shown_with_its_traceback(tmp_path, toy
         run_task(tmp_path, toy, REWARD + "return {}['x']")
     told = capfd.readouterr().err
     assert f'File "{tmp_path}/mine.py", line 2, in compute_score' in told
+
+
+def test_a_task_of_an_agent_s_program(tmp_path, toy):
+    """Its process asks over HTTP what is served elsewhere."""
+    subprocess.run([sys.executable, ROOT / "examples" / "workflows" / "questions.py", toy], check=True)
+    config = yaml.safe_load((ROOT / "examples" / "workflows" / "agent.yaml").read_text())
+    config["model"]["model_path"] = f"{toy}/model"
+    config["checkpoint_root_dir"] = str(tmp_path)
+    for kind, name in (("tasksets", "train"), ("eval_tasksets", "val")):
+        config["buffer"]["explorer_input"][kind][0]["path"] = f"{toy}/data/{name}.jsonl"
+    operators = [{"name": "reward_shaping_mapper"}, {"name": "reward_filter", "args": {"threshold": 1}}]
+    config["data_processor"] = {"experience_pipeline": {"operators": operators}}
+    spec = make_plan(config, RunOptions(), cwd=ROOT, device="cpu").spec
+
+    async def work(port):
+        return await asyncio.to_thread(debug.run_task, spec, port, Ask(task=1, n=2), plugins=None)
+
+    shown = with_server(work, model=f"{toy}/model")
+    assert [part.reward for part in shown.trajectories] == [0.0, 0.0]  # the served engine echoes
+    assert "\n".join(shown.lines()).count("reward 0, 8 tokens, 8 by the policy") == 2
+    assert shown.fates == ["dropped by reward_filter"] * 2
 
 
 @pytest.mark.runtime

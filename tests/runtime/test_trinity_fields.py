@@ -195,6 +195,7 @@ READ = {
     "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
     "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
     "algorithm.sample_strategy_args.expert_data_ratio": (0.25, MIXED),
+    "data_processor.experience_pipeline.operators": ([{"name": "reward_std_filter"}], {}),
     "explorer.max_timeout": (60, {}),
     "explorer.env_vars.NAME": ("value", {}),
     "explorer.eval_interval": (7, {}),
@@ -408,10 +409,6 @@ def sample_of(pattern):
     """(path, a value that is not the default) of a refused pattern."""
     special = {
         "data_processor.task_pipeline.*": ("data_processor.task_pipeline", {"num_process": 2}),
-        "data_processor.experience_pipeline.operators.*": (
-            "data_processor.experience_pipeline.operators",
-            [{"name": "data_juicer"}],
-        ),
         "buffer.trainer_input.auxiliary_buffers.*.format.image_key": (f"{EXPERTS}.format.image_key", "image"),
         "buffer.trainer_input.auxiliary_buffers.*.format.video_key": (f"{EXPERTS}.format.video_key", "video"),
         "model.lora_configs.*.lora_dtype": ("model.lora_configs.0.lora_dtype", "float16"),

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.upstream
     ("script", "recorded"),
     [
         ("tests/workflows/upstream_answers.py", "tests/workflows/answers.json"),
+        ("tests/pipelines/upstream_operators.py", "tests/pipelines/operators.json"),
         ("scripts/make_workflow_texts.py", "translators/workflows/texts.json"),
     ],
 )

@@ -113,9 +113,9 @@ def test_an_installed_trinity_comes_before_the_stand_in(tmp_path):
 
 
 def test_what_the_stand_in_lacks_says_what_to_install(tmp_path):
-    (tmp_path / "deep.py").write_text("from trinity.buffer.operators import ExperienceOperator\n")
+    (tmp_path / "deep.py").write_text("from trinity.buffer.pipelines import TaskPipeline\n")
     with pytest.raises(
-        RunError, match=r"deep.py failed: .*trinity.buffer is trinity-rft's, which is not installed"
+        RunError, match=r"deep.py failed: .*trinity.buffer.pipelines is trinity-rft's, which is not installed"
     ):
         Workflows(Recorded(), make_tokenizer(), "toy", Limits(8, 8), str(tmp_path))
 

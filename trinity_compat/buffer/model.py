@@ -14,6 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+# In the metrics of an answer that a pipeline's operator dropped from a group of which others are trained: it
+# keeps its tokens and reward, and the trainer leaves it out of the loss and of its group's baseline.
+DROPPED = "experience_pipeline/dropped"
+DROPPED_KIND = "dropped"  # of groups that are not trained at all
+
 
 @dataclass(frozen=True, slots=True)
 class Experience:
@@ -54,7 +59,9 @@ class Group:
     task: Mapping[str, Any]
     explorer_step: int  # the train batch that it was made for, from 1
     experiences: tuple[Experience, ...]
-    kind: str = "train"  # "train", "eval:<request id>", or "expert": a file's row, task_no its place
+    kind: str = (
+        "train"  # "train", "eval:<request id>", DROPPED_KIND, or "expert": a file's row, task_no its place
+    )
     priority: float = 0.0
     group_id: int | None = None  # set by the store
     uses: int = 0  # how often it was trained before; set by the store

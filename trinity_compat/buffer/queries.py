@@ -251,8 +251,9 @@ AND NOT EXISTS (SELECT 1 FROM ledger_entries n
     WHERE n.group_id = g.id AND n.voided_in IS NULL AND n.trainer_step > :upto)
 LIMIT :count"""
 DROPPABLE_EVALS = """SELECT g.id FROM task_groups g WHERE g.pruned_at IS NULL
-AND g.state NOT IN ('void', 'stale') AND g.kind IN (SELECT 'eval:' || id FROM eval_requests
+AND g.state NOT IN ('void', 'stale') AND (g.kind IN (SELECT 'eval:' || id FROM eval_requests
     WHERE done_at IS NOT NULL AND step > :above AND step <= :upto)
+    OR (g.kind = 'dropped' AND g.explorer_step > :above AND g.explorer_step <= :upto))
 LIMIT :count"""
 DROPPABLE_DEAD = """SELECT g.id FROM task_groups g
 WHERE g.pruned_at IS NULL AND g.state IN ('void', 'stale') LIMIT :count"""

@@ -26,9 +26,9 @@ ALL_TAKEN = 0  # uses after which a trained group is free: any number
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """What may be dropped: groups whose last use was at trainer step ``upto`` or before, evaluations as old,
-    void and stale groups. Where groups are used again (replay) only those used ``max_uses`` times, or made by
-    weights older than ``min_version``."""
+    """What may be dropped: groups whose last use was at trainer step ``upto`` or before, evaluations as
+    old and groups that a pipeline dropped for such a step, void and stale groups. Where groups are used again
+    (replay) only those used ``max_uses`` times, or made by weights older than ``min_version``."""
 
     upto: int
     max_uses: int = ALL_TAKEN

@@ -28,7 +28,7 @@ from trinity_compat.runtime.plan.options import RunOptions
 @click.option(
     "--plugin-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Import its Python files first: agent loops and tools.",
+    help="Import its Python files first: agent loops and tools; or workflows, rewards and operators.",
 )
 @click.option("--profile", "profiles", multiple=True, metavar="NAME")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE")
@@ -48,7 +48,8 @@ def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) ->
 
     if not source:
         raise UserError("debug needs a job directory, a Trinity YAML or a veRL script")
-    options = RunOptions(profiles=given["profiles"], sets=given["sets"])  # type: ignore[arg-type]
+    folders = (str(given["plugin_dir"]),) if given["plugin_dir"] else ()
+    options = RunOptions(profiles=given["profiles"], sets=given["sets"], plugin_dirs=folders)  # type: ignore[arg-type]
     spec = debug.spec_of(str(source), arguments, options)
     port: int = given["port"]  # type: ignore[assignment]
     if given["module"] == "inference_model":

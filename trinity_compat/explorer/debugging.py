@@ -12,11 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job
 from trinity_compat.explorer.main import configuration
+from trinity_compat.explorer.maker import experience_of
+from trinity_compat.explorer.operators import pipeline_of, prepared
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.rollout import RolloutWorker, make_engine
 from trinity_compat.explorer.scoring import LocalScorer, Score
@@ -24,6 +27,7 @@ from trinity_compat.explorer.serving import EngineServer, RemoteEngine
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import worker_env
+from trinity_compat.pipelines.running import DROPPED_BY
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.files import WeightFile, write_file
 
@@ -64,9 +68,11 @@ class _Worker(RolloutWorker):
         self._engine, self._asked = engine, Asked(engine)
 
     async def _by_agent(self, job: Job) -> Rollout:
-        from trinity_compat.explorer.agents import AgentLoops
-
-        return Rollout(job.task_no, tuple(await AgentLoops(self._config, self._asked).run(job)))
+        try:
+            return Rollout(job.task_no, tuple(await self._made_by(job)))
+        finally:
+            if self._workflows:
+                await self._workflows.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ class Shown:
     responses: Sequence[str]
     rollout_s: float
     reward_s: float
+    fates: Sequence[str] = ()  # of each answer, what a pipeline makes of it
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -94,6 +101,8 @@ class Shown:
             tokens = f"{len(part.response_ids)} tokens, {sum(part.response_mask)} by the policy"
             info = f", {dict(score.info)}" if score.info else ""
             yield f"          reward {score.reward:g}, {tokens}, {part.num_turns} turns{info}"
+            if self.fates:
+                yield f"          pipeline: {self.fates[run]}"
         yield f"seconds   rollout {self.rollout_s:.2f}, reward {self.reward_s:.2f}"
 
     def record(self) -> dict[str, Any]:
@@ -114,16 +123,18 @@ async def run_task(spec: RunSpec, port: int, ask: Ask) -> Shown:
             "reward.reward_model.enable: only a whole run serves a reward model",
             hint="debug the answers with --set reward.reward_model.enable=False and a reward function",
         )
+    os.environ.update(spec.env)  # as the explorer's own processes have it: plugin folders, among others
     engine = RemoteEngine(port, str(config.actor_rollout_ref.model.path))
     await engine.start()
-    job = job_of(spec, _stream(config, tokenizer, processor, ask.data), ask)
+    rows = _stream(config, tokenizer, processor, ask.data)
+    job = job_of(spec, rows, ask)
     began = time.monotonic()
     (rollout,) = [each async for each in _Worker(spec.verl, spec.device, engine).run([job])]
     if rollout.error:
         raise UserError(rollout.error)
     made = time.monotonic()
     scores = await LocalScorer(config).group(job.task, rollout.trajectories)
-    parts = rollout.trajectories
+    parts, scored = rollout.trajectories, time.monotonic()
     return Shown(
         task=job.task,
         trajectories=parts,
@@ -131,8 +142,32 @@ async def run_task(spec: RunSpec, port: int, ask: Ask) -> Shown:
         prompt=tokenizer.decode(parts[0].prompt_ids),
         responses=[tokenizer.decode(part.response_ids) for part in parts],
         rollout_s=made - began,
-        reward_s=time.monotonic() - made,
+        reward_s=scored - made,
+        fates=await _fates(spec, rows, job, parts, scores) if not job.validate else (),
     )
+
+
+async def _fates(
+    spec: RunSpec, rows: TaskStream, job: Job, parts: Sequence[Trajectory], scores: Sequence[Score]
+) -> list[str]:
+    """What the run's operators make of the answers; nothing of none. An evaluation passes by them."""
+    pipeline = pipeline_of(spec.verl, rows)
+    if pipeline is None:
+        return []
+    pairs = enumerate(zip(parts, scores, strict=True))
+    made = tuple(experience_of(run, part, score) for run, (part, score) in pairs)
+    group = Group(f"h0/train/{job.task_no}", job.task_no, job.task, 1, made)
+    async with prepared(pipeline, spec.verl, None):
+        outcome = await pipeline.process([group], 1)
+    (after,) = outcome.kept or outcome.dropped
+    return [_fate(before, now) for before, now in zip(made, after.experiences, strict=True)]
+
+
+def _fate(before: Experience, now: Experience) -> str:
+    if now.metrics.get(DROPPED):
+        return f"dropped by {now.info.get(DROPPED_BY, 'an operator')}"
+    tokens = f"{now.response_mask.sum()} tokens are trained"
+    return f"reward {before.reward:g} is {now.reward:g}, {tokens}" if before.reward != now.reward else tokens
 
 
 def _stream(config: Any, tokenizer: Any, processor: Any, data: str) -> TaskStream:

@@ -4,6 +4,10 @@ A step draws ``data.gen_batch_size`` tasks at a time from the task stream until 
 groups differ in the metric, and keeps the first of them. The next step goes on in the stream after the last
 draw; what a draw made too much is left out, as in veRL's main_dapo (recipe/dapo/dapo_ray_trainer.py, 0.7).
 
+With an experience pipeline (``trinity_compat.pipelines``) a step is drawn in the same way, until as many
+groups have passed its operators; what it drops, and what a draw made too much, then stays in the buffer as
+dropped.
+
 In the buffer a task's number is its place in the training stream, dense as without a filter; the stream's
 position at which each step begins is kept in the buffer's state, so that a step made again draws the same.
 """
@@ -15,17 +19,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.buffer.model import DROPPED, Experience, Group
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
+from trinity_compat.pipelines.running import Outcome, dropped, summed
+from trinity_compat.pipelines.table import SECTION as PIPELINE
 
 _REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info.
-    ``max_draws`` 0 knows no bound. ``threshold``: a standard deviation up to this is no difference
-    (trinity-rft: ``std_threshold`` of grpo_advantage.py)."""
+    """``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info; "" where the
+    operators of a pipeline alone decide. ``max_draws`` 0 knows no bound. ``threshold``: a standard deviation
+    up to this is no difference (trinity-rft: ``std_threshold`` of grpo_advantage.py)."""
 
     metric: str
     draw_size: int
@@ -35,20 +42,23 @@ class GroupFilter:
 
     @classmethod
     def of(cls, verl: Mapping[str, Any]) -> GroupFilter | None:
-        """What a veRL configuration asks for; None without filter_groups."""
+        """What a veRL configuration asks for; None without filter_groups and without a pipeline."""
         asked = verl["algorithm"].get("filter_groups") or {}
-        if not asked.get("enable"):
-            return None
         data = verl["data"]
         batch = int(data["train_batch_size"])
-        bound = max(0, int(asked.get("max_num_gen_batches") or 0))
         drawn = int(data.get("gen_batch_size") or batch)
+        if not asked.get("enable"):
+            return cls("", drawn, batch) if value_at(verl, PIPELINE) else None
+        bound = max(0, int(asked.get("max_num_gen_batches") or 0))
         threshold = float(verl["algorithm"].get("trinity_std_threshold") or 0.0)
         return cls(str(asked.get("metric") or "reward"), drawn, batch, bound, threshold)
 
     def differs(self, group: Group) -> bool:
-        """Whether the responses differ in the metric; a group of one always does. Raises RunError."""
-        values = [self._value(part) for part in group.experiences]
+        """Whether the responses differ in the metric, those that a pipeline dropped left out; a group of one
+        always does. Raises RunError."""
+        if not self.metric:
+            return True
+        values = [self._value(part) for part in group.experiences if not part.metrics.get(DROPPED)]
         if len(values) == 1 or not self.threshold:
             return len(values) == 1 or max(values) > min(values)
         return statistics.stdev(values) > self.threshold
@@ -75,6 +85,8 @@ class Draw:
     position: int
     draws: int = 0
     kept: list[Group] = field(default_factory=list)
+    dropped: list[Group] = field(default_factory=list)  # by a pipeline, to be stored beside the step
+    metrics: dict[str, float] = field(default_factory=dict)  # a pipeline's
 
     @property
     def full(self) -> bool:
@@ -84,10 +96,17 @@ class Draw:
     @property
     def told(self) -> str:
         """How far it is, for the log: without a bound a drawing may go on for long."""
+        metric = self.filter.metric
         return (
-            f"step:{self.step} - {len(self.kept)} of {self.filter.batch_size} groups differ in"
-            f" {self.filter.metric} after {self.draws} draws of {self.filter.draw_size} tasks"
+            f"step:{self.step} - {len(self.kept)} of {self.filter.batch_size} groups"
+            f" {f'differ in {metric}' if metric else 'have passed the pipeline'}"
+            f" after {self.draws} draws of {self.filter.draw_size} tasks"
         )
+
+    @property
+    def told_metrics(self) -> dict[str, float]:
+        """For the step's."""
+        return {"train/num_gen_batches": float(self.draws)} | self.metrics
 
     def tasks(self) -> Iterator[int]:
         """The next tasks of the stream. Raises RunError after ``max_draws``."""
@@ -110,6 +129,16 @@ class Draw:
     def add(self, groups: Sequence[Group]) -> None:
         """Groups of one draw, in the stream's order."""
         self.kept += [group for group in groups if self.filter.differs(group)]
+
+    def add_processed(self, outcome: Outcome) -> None:
+        """Groups of one draw that a pipeline took."""
+        self.metrics = summed(self.metrics, outcome.metrics)
+        self.dropped += outcome.dropped
+        same = [group for group in outcome.kept if not self.filter.differs(group)]
+        self.dropped += [dropped(group, "filter_groups") for group in same]
+        self.add(outcome.kept)
+        if self.full:
+            self.dropped += [dropped(group, "surplus") for group in self.kept[self.filter.batch_size :]]
 
     def groups(self, history: int) -> list[Group]:
         """The step's groups, numbered by their place in the training stream."""

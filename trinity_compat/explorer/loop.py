@@ -27,6 +27,7 @@ from trinity_compat.explorer.pool import Pool, Unit
 from trinity_compat.explorer.report import Report, StepTimes
 from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.weights import Receives, Weights
+from trinity_compat.pipelines.running import Pipeline
 from trinity_compat.synchronizer.offers import Offer
 
 PAUSE_S = 0.03  # between looks for new weights
@@ -64,12 +65,13 @@ class Explorer:
         receiver: Receives | None = None,
         device: SharedDevice | None = None,
         test: HandoverTest | None = None,
+        pipeline: Pipeline | None = None,
     ) -> None:
         """``receiver``: where versions have no files; ``device``: where the trainer uses it too; ``test``:
-        what each version that was put in place goes through."""
+        what each version that was put in place goes through; ``pipeline``: what each draw does."""
         self._buffer, self._plan, self._maker = buffer, plan, maker
         self._report, self._heart, self._device = report, heart, device
-        self._weights = Weights(maker, receiver, device, test)
+        self._weights, self._pipeline = Weights(maker, receiver, device, test), pipeline
         self._pool, self._outbox = Pool(maker.room), plan.outbox()
         self._history = 0
         self._waiting_since = time.monotonic()
@@ -197,8 +199,7 @@ class Explorer:
         """Others have taken what there was; of a drawing that they share somebody has to see the end."""
         if not (settled := self._plan.settle(step)):
             return False
-        extra = {"train/num_gen_batches": float(settled.draw.draws)}
-        self._report_step(step, version.version, settled.kept, times, extra)
+        self._report_step(step, version.version, settled.kept, times, settled.draw.told_metrics)
         return True
 
     async def _made(self, work: Work, version: WeightVersion, history: int) -> AsyncIterator[Group]:
@@ -211,7 +212,11 @@ class Explorer:
     async def _drawn(self, draw: Draw, version: WeightVersion, history: int) -> AsyncIterator[Group]:
         while not draw.full:
             drawn = self._maker.groups(self._plan.draw_work(draw), version.version, history)
-            draw.add(sorted([group async for group in drawn], key=lambda group: group.task_no))
+            groups = sorted([group async for group in drawn], key=lambda group: group.task_no)
+            if self._pipeline:
+                draw.add_processed(await self._pipeline.process(groups, draw.step))
+            else:
+                draw.add(groups)
             print(draw.told, flush=True)
         for group in draw.groups(history):
             yield group
@@ -225,11 +230,13 @@ class Explorer:
                 return
 
     def _put(self, groups: Sequence[Group]) -> bool:
-        for draw in self._outbox.draws(groups):
+        drawn = list(self._outbox.draws(groups))
+        for draw in drawn:
             self._plan.drawn(draw)
+        every = [*groups, *(group for draw in drawn for group in draw.dropped)]
         began = time.monotonic()
         try:
-            self._buffer.put_groups(groups, history=self._history, holder=self._plan.sharing.holder)
+            self._buffer.put_groups(every, history=self._history, holder=self._plan.sharing.holder)
         except HistoryChanged:
             # The trainer resumed from a checkpoint meanwhile: these weights may be lost.
             self._weights.lost(made=True)
@@ -245,7 +252,7 @@ class Explorer:
         if making.request:
             self._plan.evaluated(making.request)
         elif making.kind == "train":
-            extra = {"train/num_gen_batches": float(making.draw.draws)} if making.draw else {}
+            extra = making.draw.told_metrics if making.draw else {}
             extra |= {"rollout/ended_groups": float(making.ended)} if self._plan.ends_stragglers else {}
             self._report_step(making.step, making.version, making.groups, making.times, extra)
 

@@ -25,6 +25,7 @@ from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
+from trinity_compat.explorer.operators import pipeline_of, prepared
 from trinity_compat.explorer.plan import Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
@@ -146,6 +147,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
         router = await _reward_model(spec, buffer, heart)
+        if router:
+            await workers.know(router)
         with closing(make_scorer(config, spec.scoring, router)) as scorer:
             maker = GroupMaker(
                 workers,
@@ -155,7 +158,10 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
                 placeholders=_placeholders(processor),
                 agent_failure=spec.agent_failure,
             )
-            await Explorer(buffer, plan, maker, report, heart, receiver, device, test).explore()
+            pipeline = pipeline_of(spec.verl, train)
+            explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
+            async with prepared(pipeline, spec.verl, router):
+                await explorer.explore()
     finally:
         workers.close()
         report.close()
@@ -180,6 +186,8 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         router = await _reward_model(spec, buffer, heart)
+        if router:
+            await workers.know(router)
         with closing(make_scorer(config, spec.scoring, router)) as scorer:
             maker = GroupMaker(workers, scorer, tokenizer, placeholders=_placeholders(processor))
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()

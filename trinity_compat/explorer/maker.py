@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from trinity_compat.explorer.plan import Work
 from trinity_compat.explorer.scoring import Score, Scorer, name_task, of_failures
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.pipelines.running import TRUNCATED
 from trinity_compat.spec import OnAgentFailure
 
 IN_A_ROW = 16  # so many groups that failed and none that didn't: the loop, or a tool, is broken
@@ -116,23 +118,13 @@ class GroupMaker:
         return Group(key, job.task_no, job.task, step, parts, kind=work.kind, priority=priority)
 
     def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
-        first, last = part.versions
+        first, _ = part.versions
         if first < version:
             raise RunError(f"an engine answered with version {first} of the weights, not {version}")
-        return Experience(
-            run=run,
-            prompt_ids=np.array(part.prompt_ids, dtype=np.int32),
-            response_ids=np.array(part.response_ids, dtype=np.int32),
-            response_mask=np.array(part.response_mask, dtype=np.uint8),
-            logprobs=np.array(part.logprobs, dtype=np.float32),
-            reward=score.reward,
-            min_model_version=first,
-            max_model_version=last,
+        return replace(
+            experience_of(run, part, score),
             prompt_text=self._tokenizer.decode(self._shown(part.prompt_ids)),
             response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
-            num_turns=part.num_turns,
-            metrics={**part.metrics, **of_failures(score)},
-            info=score.info,
         )
 
     def _shown(self, ids: Sequence[int]) -> list[int]:
@@ -142,6 +134,24 @@ class GroupMaker:
             for own, last in zip(ids, before, strict=False)
             if own != last or own not in self._placeholders
         ]
+
+
+def experience_of(run: int, part: Trajectory, score: Score) -> Experience:
+    """A scored trajectory as the buffer has it, without its texts."""
+    first, last = part.versions
+    return Experience(
+        run=run,
+        prompt_ids=np.array(part.prompt_ids, dtype=np.int32),
+        response_ids=np.array(part.response_ids, dtype=np.int32),
+        response_mask=np.array(part.response_mask, dtype=np.uint8),
+        logprobs=np.array(part.logprobs, dtype=np.float32),
+        reward=score.reward,
+        min_model_version=first,
+        max_model_version=last,
+        num_turns=part.num_turns,
+        metrics={**part.metrics, **of_failures(score), **({TRUNCATED: 1.0} if part.truncated else {})},
+        info=score.info,
+    )
 
 
 def rollout_failed(rollout: Rollout, job: Job, attempts: int) -> Exception:

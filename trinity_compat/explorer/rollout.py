@@ -74,6 +74,7 @@ class RolloutWorker:
         self._runs: dict[int, list[Future]] = {}
         self._agents: LoopPool | None = None
         self._workflows: UserWorkflows | None = None
+        self._auxiliary: str | None = None
         self._count = 0
         self._version = 0
         self._ended = 0
@@ -81,6 +82,10 @@ class RolloutWorker:
     async def start(self) -> None:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
+
+    async def know(self, auxiliary: str) -> None:
+        """Where the auxiliary model answers (host:port), for workflows. Before the first job."""
+        self._auxiliary = auxiliary
 
     async def load(self, file: WeightFile, version: int) -> None:
         """Put published weights in place."""
@@ -112,9 +117,11 @@ class RolloutWorker:
         await cast(LocalEngine, self._engine).wake()
 
     async def close(self) -> None:
-        """Release the engine, and end the agent loops."""
+        """Release the engine, and end the agent loops and what agents of the user's still run."""
         if self._agents:
             self._agents.close()
+        if self._workflows:
+            await self._workflows.close()
         await self._engine.close()
 
     async def ended(self) -> AsyncIterator[int]:
@@ -249,7 +256,7 @@ class RolloutWorker:
             if self._workflows is None:
                 from trinity_compat.explorer.user_workflows import UserWorkflows
 
-                self._workflows = UserWorkflows(self._config, self._model, self._asked)
+                self._workflows = UserWorkflows(self._config, self._model, self._asked, self._auxiliary)
             return await limited(self._workflows.run(job, self._version), self._agent_timeout_s)
         if self._agents is None:
             from trinity_compat.explorer.loops.pool import LoopPool
@@ -304,7 +311,10 @@ def _now(rollout: Rollout) -> Future:
 def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) -> Trajectory:
     extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop leaves them
     mask = [1] * len(part.token_ids)
-    return Trajectory(prompt, part.token_ids, mask, part.logprobs, extra=extra, versions=versions)
+    cut = part.reason == "length"
+    return Trajectory(
+        prompt, part.token_ids, mask, part.logprobs, extra=extra, truncated=cut, versions=versions
+    )
 
 
 def truncate(ids: list[int], limit: int, how: str) -> list[int]:

@@ -89,7 +89,8 @@ class LocalScorer:
 
     async def _one(self, task: Mapping[str, Any], part: Trajectory) -> Score:
         if part.reward is not None:
-            return checked({"reward_score": part.reward}, "the agent loop", task)
+            told = {"reward_score": part.reward, "reward_extra_info": part.extra.get("reward_extra_info")}
+            return checked(told, "the agent loop", task)
         try:
             result = await self._worker.compute_score(to_dataproto(task, part))
         except Exception as error:

@@ -97,6 +97,15 @@ class TaskStream:
         row = {k: v for k, v in found.items() if not isinstance(v, torch.Tensor)}
         return {key: to_json(kept(value), key) for key, value in row.items()}
 
+    def place(self, task_no: int) -> tuple[int, int]:
+        """The taskset of a task, from 0, and its row there."""
+        taskset, row = 0, self.order.row(task_no)
+        sizes = getattr(self._dataset, "sizes", ())
+        while taskset < len(sizes) - 1 and row >= sizes[taskset]:
+            row -= sizes[taskset]
+            taskset += 1
+        return taskset, row
+
     def __len__(self) -> int:
         return int(self.order.rows)
 

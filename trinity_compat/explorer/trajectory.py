@@ -40,7 +40,8 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
-    ``versions``: the weights in place when the engine got it, and when it was done."""
+    ``truncated``: its last answer was cut. ``versions``: the weights in place when the engine got it, and
+    when it was done."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -50,6 +51,7 @@ class Trajectory:
     reward: float | None = None  # set by agent loops that score themselves
     metrics: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    truncated: bool = False
     versions: tuple[int, int] = (0, 0)
 
 

@@ -14,6 +14,8 @@ from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.own_time import waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.workflows.agents import Agents
+from trinity_compat.workflows.auxiliary import Auxiliary
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Limits, Run, Workflows
@@ -61,16 +63,29 @@ class EngineWriter:
 class UserWorkflows:
     """Runs jobs whose taskset names a workflow that plugins or trinity-rft register."""
 
-    def __init__(self, config: Any, model: Any, asked: Asked) -> None:
+    def __init__(self, config: Any, model: Any, asked: Asked, auxiliary: str | None = None) -> None:
+        """``auxiliary``: where the auxiliary model answers (host:port), None where there is none."""
         rollout = config.actor_rollout_ref.rollout
         limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
         writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
         self._workflows = Workflows(
-            writer, model.tokenizer, config.actor_rollout_ref.model.path, limits, folders
+            writer,
+            model.tokenizer,
+            config.actor_rollout_ref.model.path,
+            limits,
+            folders,
+            Agents(waiting_for_engine),
         )
+        if auxiliary:
+            path = str(config.reward.reward_model.model_path)
+            self._workflows.auxiliary.append(Auxiliary(auxiliary, path))
         self._tasksets = OmegaConf.to_container(OmegaConf.select(config, SECTION), resolve=True)
         self._limits = limits
         self._tool_format = rollout.multi_turn.get("format")
+
+    async def close(self) -> None:
+        """Ends the agents' processes."""
+        await self._workflows.close()
 
     async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
         """n trajectories by seed, with their rewards. Raises what the workflow raises."""
@@ -85,10 +100,12 @@ class UserWorkflows:
                 evaluates=job.validate,
                 tool_format=self._tool_format,
             )
-        return [_trajectory(run) for run in runs]
+        return [_trajectory(run, validates=job.validate) for run in runs]
 
 
-def _trajectory(run: Run) -> Trajectory:
+def _trajectory(run: Run, *, validates: bool) -> Trajectory:
+    # veRL's validation takes the mean of every value that it is told, and all answers have to have it.
+    told = {} if validates else {"reward_extra_info": dict(run.info)}
     return Trajectory(
         prompt_ids=run.prompt_ids,
         response_ids=run.response_ids,
@@ -97,4 +114,6 @@ def _trajectory(run: Run) -> Trajectory:
         num_turns=run.turns,
         reward=run.reward,
         metrics=run.metrics,
+        extra=told,
+        truncated=run.truncated,
     )

@@ -148,6 +148,10 @@ class Workers:
         numbers = f"they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
         return f": {numbers}{f' (one {found})' if found else ''}"
 
+    async def know(self, auxiliary: str) -> None:
+        """Tell all where the auxiliary model answers (host:port)."""
+        await _all(self._actors, "know", auxiliary)
+
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
         file = WeightFile(version.path, version.digest, version.nbytes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trinity_compat import extras
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.runtime import dry_run
 from trinity_compat.runtime.checks import preflight
@@ -19,6 +20,7 @@ from trinity_compat.runtime.plan import refusals
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.spec import RunSpec
+from trinity_compat.workflows.tasksets import SECTION
 
 if TYPE_CHECKING:
     from trinity_compat.explorer.debugging import Ask, Shown
@@ -82,7 +84,7 @@ def run_task(spec: RunSpec, port: int, ask: Ask, *, plugins: Path | None) -> Sho
     from trinity_compat.explorer import debugging
 
     try:
-        if plugins:
+        if plugins and not value_at(spec.verl, SECTION):  # a YAML's workflows load them themselves
             debugging.load_plugins(plugins)
         return asyncio.run(debugging.run_task(spec, port, ask))
     except UserError:

@@ -6,7 +6,7 @@ keys, same padding, same metrics under ``meta_info["timing"]``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopMetrics
 from verl.utils.model import compute_position_id_with_mask
 
-from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.errors import RunError
 
 # What a train batch of veRL carries of a task besides its uid.
@@ -36,9 +36,9 @@ def to_dataproto(experiences: Sequence[Experience], shape: Shape) -> DataProto:
     """Rows in the given order.
 
     Tensors, N rows: prompts int64 [N, P], responses int64 [N, R], input_ids, attention_mask and
-    position_ids int64 [N, P+R], response_mask int64 [N, R] (1 where the policy wrote), rollout_log_probs
-    float32 [N, R], rm_scores float32 [N, R] with the reward at the last response token. Raises RunError
-    when a row is longer than ``shape``.
+    position_ids int64 [N, P+R], response_mask int64 [N, R] (1 where the policy wrote; 0 in an answer that a
+    pipeline dropped), rollout_log_probs float32 [N, R], rm_scores float32 [N, R] with the reward at the last
+    response token. Raises RunError when a row is longer than ``shape``.
     """
     tensors = _tensors(experiences, shape)
     extra_keys = list(dict.fromkeys(key for e in experiences for key in e.info))
@@ -61,7 +61,8 @@ def _tensors(experiences: Sequence[Experience], shape: Shape) -> dict[str, torch
         ids[row, shape.prompt : after] = _int64(experience.response_ids)
         attention[row, before:after] = 1
         length = after - shape.prompt
-        mask[row, :length] = _int64(experience.response_mask)
+        if not experience.metrics.get(DROPPED):
+            mask[row, :length] = _int64(experience.response_mask)
         log_probs[row, :length] = torch.from_numpy(np.array(experience.logprobs, dtype=np.float32))
         scores[row, length - 1] = experience.reward
     return {
@@ -107,6 +108,8 @@ def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -
         "min_global_steps": [e.min_model_version for e in experiences],
         "max_global_steps": [e.max_model_version for e in experiences],
     }
+    if any(e.metrics.get(DROPPED) for e in experiences):
+        out[DROPPED] = np.array([bool(e.metrics.get(DROPPED)) for e in experiences])
     return out | {key: _objects(values) for key, values in objects.items()}
 
 
@@ -121,6 +124,20 @@ def _metrics(experience: Experience) -> dict[str, object]:
     known: Mapping[str, float] = experience.metrics
     taken = {key: known[key] for key in AgentLoopMetrics.model_fields if key in known}
     return dict(AgentLoopMetrics(**taken).model_dump())
+
+
+def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataProto]:
+    """veRL's ``compute_advantage`` (ray_trainer.py, 0.9.1) with each answer that a pipeline dropped as a
+    group of its own: it is no part of the others' baseline."""
+
+    def computed(data: DataProto, *args: object, **kwargs: object) -> DataProto:
+        if DROPPED in data.non_tensor_batch:
+            columns = data.non_tensor_batch
+            pairs = enumerate(zip(columns["uid"], columns[DROPPED], strict=True))
+            columns["uid"] = _objects([f"{uid}/{row}" if left else uid for row, (uid, left) in pairs])
+        return compute(data, *args, **kwargs)
+
+    return computed
 
 
 def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:

@@ -35,7 +35,7 @@ from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Claimed, Exchange
 from trinity_compat.trainer.algorithms import with_advantages
-from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
+from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto, with_dropped_apart
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
     Retention,
@@ -272,7 +272,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return super()._update_actor(batch)
 
     def fit(self) -> None:
-        with logged_through(self._log):
+        apart = with_dropped_apart(ray_trainer.compute_advantage)
+        with logged_through(self._log), patch.object(ray_trainer, "compute_advantage", apart):
             super().fit()
 
     def _log(self, step: int, metrics: Tree) -> dict[str, object]:

@@ -7,10 +7,13 @@ its history needs no lock. The synchronous methods are for threads: a workflow's
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
+
+from trinity_compat.workflows.conversation import Conversations, for_template
 
 T = TypeVar("T")
 _SEEDS_OF_A_CALL = 2**20  # vLLM gives the i-th answer of a call seed + i
@@ -54,14 +57,17 @@ class Surroundings:
 
 @dataclass(slots=True)
 class Model:
-    """``sampling`` is what holds where a call says nothing."""
+    """``sampling`` is what holds where a call says nothing. ``context``: the run's, for what is asked from
+    elsewhere (openai_app.py)."""
 
     around: Surroundings
     sampling: Mapping[str, Any]
     version: int = 0
     history: list[Any] = field(default_factory=list)
     enable_history: bool = True
+    context: contextvars.Context | None = None
     _clients: dict[str, Any] = field(default_factory=dict)
+    _conversations: Conversations = field(default_factory=Conversations)
     _calls: int = 0
 
     async def generate_async(self, prompts: Sequence[str], **sampling: Any) -> list[Any]:
@@ -133,7 +139,7 @@ class Model:
 
     def clone_with_isolated_history(self) -> Model:
         """Another model on the same engine."""
-        return replace(self, history=[], _clients={})
+        return replace(self, history=[], _clients={}, _conversations=Conversations())
 
     def get_openai_client(self) -> Any:
         """openai.OpenAI on this model, without a network in between. For threads."""
@@ -209,6 +215,33 @@ class Model:
                 list(messages), tokenize=False, chat_template=template, **how, **more
             )
         )
+
+    def prompt_of(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, **more: Any) -> list[int]:
+        """Token ids of a chat that a client asks: what this model has said in it keeps the tokens that it
+        wrote; else, and where the template leaves parts of earlier answers out, all are of the text."""
+        plain = for_template(messages)
+        whole = self.templated(plain, tools=tools, **more)
+        found = self._conversations.before(messages)
+        if found is None:
+            return self.tokens_of(whole)
+        count, ids = found
+        tokenizer, template = self.around.tokenizer, self.around.chat_template
+        how = {"enable_thinking": self.around.enable_thinking, **more}
+        before = str(
+            tokenizer.apply_chat_template(
+                plain[:count], tokenize=False, tools=tools, chat_template=template, **how
+            )
+        )
+        end = before.rfind(tokenizer.eos_token)
+        if end < 0 or not whole.startswith(before):
+            return self.tokens_of(whole)
+        # An answer that was cut lacks the end that the template gives it.
+        end += len(tokenizer.eos_token) if ids[-1] == tokenizer.eos_token_id else 0
+        return [*ids, *tokenizer(whole[end:], add_special_tokens=False).input_ids]
+
+    def said(self, messages: Sequence[Mapping[str, Any]], ids: Sequence[int]) -> None:
+        """A chat that ends with an answer of this model's, and its token ids: prompt and answer."""
+        self._conversations.add(messages, ids)
 
     def tokens_of(self, text: str) -> list[int]:
         """With the tokenizer's own special tokens, as upstream."""

@@ -10,7 +10,8 @@ import importlib
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,18 +26,23 @@ class Unanswerable(ValueError):
 
 
 async def completion(model: Model, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to ``POST /v1/chat/completions``. Raises Unanswerable."""
-    if body.get("stream"):
-        raise Unanswerable("stream=True is not served: leave it out")
-    tools = body.get("tools") if body.get("tool_choice") != "none" else None
+    """The answer to ``POST /v1/chat/completions``, whole even where a stream is asked for. Raises
+    Unanswerable."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Unanswerable("messages is missing: write a list of at least one")
+    choice = _ToolChoice.of(body)
     more = dict(body.get("chat_template_kwargs") or {})
-    prompt = model.tokens_of(model.templated(body["messages"], tools=tools, **more))
+    prompt = model.prompt_of(messages, choice.tools, **more)
     sampling = {name: body[name] for name in (*_SAMPLING, *_PENALTIES) if body.get(name) is not None}
     if limit := body.get("max_completion_tokens"):
         sampling["max_tokens"] = limit
     parts = await model.write(prompt, sampling)
     if model.enable_history:
         model.history.extend(model.experience_of(prompt, part) for part in parts)
+    choices = [await _choice(model, number, part, choice) for number, part in enumerate(parts)]
+    for part, made in zip(parts, choices, strict=True):
+        model.said([*messages, made["message"]], [*prompt, *part.token_ids])
     written = sum(len(part.token_ids) for part in parts)
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -44,7 +50,7 @@ async def completion(model: Model, body: Mapping[str, Any]) -> dict[str, Any]:
         "created": int(time.time()),
         "model": model.model_path,
         "prompt_token_ids": prompt,
-        "choices": [await _choice(model, number, part, tools) for number, part in enumerate(parts)],
+        "choices": choices,
         "usage": {
             "prompt_tokens": len(prompt),
             "completion_tokens": written,
@@ -53,10 +59,49 @@ async def completion(model: Model, body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _choice(model: Model, number: int, part: Written, tools: Any) -> dict[str, Any]:
+def chunks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A completion as a stream of two chunks for each choice: its message, and why it ended."""
+    about = {name: said[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    for choice in said["choices"]:
+        calls = choice["message"].get("tool_calls") or ()
+        numbered = [{**call, "index": number} for number, call in enumerate(calls)]
+        delta = {**choice["message"], **({"tool_calls": numbered} if numbered else {})}
+        yield {**about, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": None}]}
+        end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield {**about, "choices": [end]}
+    yield {**about, "choices": [], "usage": said["usage"]}
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolChoice:
+    """``tools`` as the template sees them. ``named``: the answer's text is the arguments of this one, as the
+    OpenAI API has it for a tool that is asked for by name."""
+
+    tools: Any
+    named: str | None = None
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> _ToolChoice:
+        """Raises Unanswerable for a tool that the call does not offer."""
+        tools, asked = body.get("tools") or None, body.get("tool_choice") or "auto"
+        if asked == "none" or not tools:
+            return cls(None)
+        if asked == "auto":
+            return cls(tools)
+        if not isinstance(asked, Mapping):
+            raise Unanswerable(f"tool_choice={asked!r} is not served: write auto, none, or a tool's name")
+        name = str(asked["function"]["name"])
+        if name not in {tool["function"]["name"] for tool in tools}:
+            raise Unanswerable(f"tool_choice names {name!r}, which is none of the tools")
+        return cls(tools, name)
+
+
+async def _choice(model: Model, number: int, part: Written, choice: _ToolChoice) -> dict[str, Any]:
     text = model.around.tokenizer.decode(part.token_ids, skip_special_tokens=True)
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    if tools and model.around.tool_format:
+    if choice.named:
+        message = {"role": "assistant", "content": None, "tool_calls": [_call(choice.named, text)]}
+    elif choice.tools and model.around.tool_format:
         message = await _with_calls(model, part, message)
     reason = "tool_calls" if message.get("tool_calls") else part.reason
     pairs = zip(part.token_ids, part.logprobs, strict=True)
@@ -67,6 +112,11 @@ async def _choice(model: Model, number: int, part: Written, tools: Any) -> dict[
         "token_ids": part.token_ids,
         "logprobs": {"content": [_logprob(model, *pair) for pair in pairs]},
     }
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
 def _logprob(model: Model, token: int, logprob: float) -> dict[str, Any]:
@@ -82,14 +132,7 @@ async def _with_calls(model: Model, part: Written, message: dict[str, Any]) -> d
     text, calls = await parser.extract_tool_calls(part.token_ids)
     if not calls:
         return message
-    made = [
-        {
-            "id": f"call_{uuid.uuid4().hex[:24]}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for call in calls
-    ]
+    made = [_call(call.name, call.arguments) for call in calls]
     return {"role": "assistant", "content": text or None, "tool_calls": made}
 
 
@@ -125,6 +168,9 @@ async def _answered(model: Model, request: Any) -> tuple[int, dict[str, Any]]:
     if request.url.path != "/v1/chat/completions":
         return 404, {"error": {"message": f"{request.url.path} is not served: ask for chat completions"}}
     try:
-        return 200, await completion(model, json.loads(request.content))
+        body = json.loads(request.content)
+        if body.get("stream"):
+            raise Unanswerable("stream=True is not served in the process: leave it out")
+        return 200, await completion(model, body)
     except ValueError as error:
         return 400, {"error": {"message": str(error), "type": "invalid_request_error"}}

@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from trinity_compat.workflows import plugins, standin
+from trinity_compat.workflows.agents import AgentFailed, Agents, Program, rewarded
+from trinity_compat.workflows.auxiliary import Auxiliary
 from trinity_compat.workflows.model import Model, Surroundings, Writer
+from trinity_compat.workflows.table import PROGRAM
 from trinity_compat.workflows.tasksets import Taskset
 
+T = TypeVar("T")
 _THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks here
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]."""
+    """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]. ``info``: what
+    the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was cut."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -32,6 +37,8 @@ class Run:
     reward: float
     turns: int
     metrics: Mapping[str, float]
+    info: Mapping[str, float | str] = field(default_factory=dict)
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,18 @@ class Limits:
 class Workflows:
     """The registered workflows of one process."""
 
-    def __init__(self, writer: Writer, tokenizer: Any, path: str, limits: Limits, folders: str) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        tokenizer: Any,
+        path: str,
+        limits: Limits,
+        folders: str,
+        agents: Agents | None = None,
+    ) -> None:
         """``folders``: plugins, as ``plugins.VARIABLE`` has them. Raises RunError for one that fails."""
+        self._agents = agents or Agents()
+        self.auxiliary: list[Auxiliary] = []
         standin.install()
         plugins.load(plugins.folders(folders))
         self._trinity = importlib.import_module("trinity.common.workflows")
@@ -71,6 +88,8 @@ class Workflows:
         ValueError for experiences that cannot be trained on."""
         around = self._around(taskset, tool_format)
         models = [Model(around, dict(sampling), version) for sampling in samplings]
+        if taskset.workflow == PROGRAM and not self._registers(PROGRAM):
+            return await _together([self._of_program(taskset, row, model) for model in models])
         found = self._trinity.WORKFLOWS.get(taskset.workflow)
 
         def task(count: int, sampling: Mapping[str, Any]) -> Any:
@@ -79,18 +98,41 @@ class Workflows:
             return made
 
         if found.can_repeat:
-            workflow = task(len(models), samplings[0]).to_workflow(models[0], [])
+            workflow = task(len(models), samplings[0]).to_workflow(models[0], [*self.auxiliary])
             workflow.set_repeat_times(len(models), 0)
             experiences = await self._outcome(workflow)
             return [self._joined([each]) for each in _counted(experiences, len(models), taskset.workflow)]
         pairs = zip(models, samplings, strict=True)
-        workflows = [task(1, sampling).to_workflow(model, []) for model, sampling in pairs]
-        outcomes = [asyncio.ensure_future(self._outcome(workflow)) for workflow in workflows]
-        try:
-            return [self._joined(made) for made in await asyncio.gather(*outcomes)]
-        finally:
-            for outcome in outcomes:  # of a group that failed none goes on
-                outcome.cancel()
+        workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
+        outcomes = await _together([self._outcome(workflow) for workflow in workflows])
+        return [self._joined(made) for made in outcomes]
+
+    def _registers(self, name: str) -> bool:
+        """A plugin's class comes before what is built in."""
+        return name in getattr(self._trinity.WORKFLOWS, "modules", {})
+
+    async def _of_program(self, taskset: Taskset, row: Mapping[str, Any], model: Model) -> Run:
+        given = await self._agents.run(Program.of(taskset.workflow_args), row, model)
+        experiences = model.extract_experience_from_history()
+        if not experiences:
+            raise AgentFailed("the agent asked the model nothing")
+        reward, metrics = rewarded(given, self._scorer(taskset, row), experiences)
+        for experience in experiences:
+            experience.reward = reward
+        experiences[-1].metrics = {**(experiences[-1].metrics or {}), **metrics}
+        return self._joined(experiences)
+
+    def _scorer(
+        self, taskset: Taskset, row: Mapping[str, Any]
+    ) -> Callable[[str], Mapping[str, float]] | None:
+        if not taskset.reward:
+            return None
+        reward = self._rewards.REWARD_FUNCTIONS.get(taskset.reward)(**taskset.reward_fn_args)
+        return lambda text: reward(response=text, truth=row.get(taskset.response_key))
+
+    async def close(self) -> None:
+        """Ends the agents' processes."""
+        await self._agents.close()
 
     async def _outcome(self, workflow: Any) -> list[Any]:
         if workflow.asynchronous:
@@ -152,6 +194,16 @@ class Workflows:
         return _cut(whole, self._limits.response)
 
 
+async def _together(runs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What they return, in order; of a group that failed none goes on."""
+    tasks = [asyncio.ensure_future(run) for run in runs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
 def _counted(experiences: list[Any], wanted: int, workflow: str) -> list[Any]:
     if len(experiences) != wanted:
         raise ValueError(f"{workflow} returned {len(experiences)} experiences, {wanted} were asked for")
@@ -174,6 +226,12 @@ def _read(experience: Any) -> Run:
         float(experience.reward),
         2,
         {name: float(value) for name, value in (experience.metrics or {}).items()},
+        {
+            name: value
+            for name, value in (experience.info or {}).items()
+            if isinstance(value, int | float | str)
+        },
+        getattr(experience, "truncate_status", None) == "response_truncated",
     )
     if not len(run.response_ids) == len(run.mask) == len(run.logprobs):
         raise ValueError(
@@ -206,16 +264,18 @@ def _appended(whole: Run, after: Run) -> Run:
         whole.reward,
         whole.turns + 2,
         {**whole.metrics, **after.metrics},
+        {**whole.info, **after.info},
+        whole.truncated or after.truncated,
     )
 
 
 def _cut(run: Run, limit: int) -> Run:
-    return Run(
-        run.prompt_ids,
-        run.response_ids[:limit],
-        run.mask[:limit],
-        run.logprobs[:limit],
-        run.reward,
-        run.turns,
-        run.metrics,
+    if len(run.response_ids) <= limit:
+        return run
+    return replace(
+        run,
+        response_ids=run.response_ids[:limit],
+        mask=run.mask[:limit],
+        logprobs=run.logprobs[:limit],
+        truncated=True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Protocol
 
@@ -12,6 +12,8 @@ from trinity_compat.workflows import asking
 from trinity_compat.workflows.asking import Ask
 
 VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
+
+PROGRAM = "agent_program"  # a program of the user's that asks over the OpenAI API: agents.py
 
 # An async one asks the same: upstream differs in how it waits, and repeats the task run by run.
 WORKFLOWS: Mapping[str, Ask] = {
@@ -58,7 +60,9 @@ def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
 def check_workflow(name: str, where: str) -> Ask:
     """Raises UserError for a name that is not in the table, with the nearest that is."""
     if name not in WORKFLOWS:
-        raise UserError(f"{where}={name}: no workflow of that name runs here", hint=_known(name, WORKFLOWS))
+        raise UserError(
+            f"{where}={name}: no workflow of that name runs here", hint=_known(name, [*WORKFLOWS, PROGRAM])
+        )
     return WORKFLOWS[name]
 
 
@@ -68,5 +72,5 @@ def check_reward(name: str, where: str) -> None:
         raise UserError(f"{where}={name}: no reward of that name runs here", hint=_known(name, REWARDS))
 
 
-def _known(name: str, known: Mapping[str, object]) -> str:
+def _known(name: str, known: Collection[str]) -> str:
     return question(nearest(name, known)) or f"write one of {', '.join(known)}"

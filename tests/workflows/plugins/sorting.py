@@ -100,3 +100,29 @@ class Stepwise(Workflow):
         second = self.model.chat([after] if apart else [*messages, said, after], n=1)[0]
         first.reward, second.reward = 0.0, 0.0 if apart else 1.0
         return [first, second]
+
+
+@WORKFLOWS.register_module("judged_workflow")
+class Judged(Workflow):
+    """An auxiliary model is the judge, asked by the client that the class is given."""
+
+    def run(self) -> list[Experience]:
+        (answer,) = self.model.chat([{"role": "user", "content": self.task.task_desc}], n=1)
+        (judge,) = self.auxiliary_models
+        question = [{"role": "user", "content": answer.response_text}]
+        said = judge.chat.completions.create(model=judge.model_path, messages=question)
+        answer.reward = float(said.choices[0].message.content)
+        return [answer]
+
+
+@WORKFLOWS.register_module("async_judged_workflow")
+class AsyncJudged(Workflow):
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        (answer,) = await self.model.chat_async([{"role": "user", "content": self.task.task_desc}], n=1)
+        (judge,) = self.auxiliary_models
+        question = [{"role": "user", "content": answer.response_text}]
+        said = await judge.chat.completions.create(model=judge.model_path, messages=question)
+        answer.reward = float(said.choices[0].message.content)
+        return [answer]

@@ -19,6 +19,7 @@ from trinity_compat.addresses import outward_address
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import copied, value_at
 from trinity_compat.errors import UserError
+from trinity_compat.pipelines.table import SECTION as PIPELINE
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import (
     attention,
@@ -28,6 +29,7 @@ from trinity_compat.runtime.plan import (
     environment,
     length,
     micro_batches,
+    pipelines,
     places,
     profiles,
     reward_model,
@@ -199,8 +201,10 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)
-    verl, asking = workflows.placed(verl, asked.trinity, workflows.folders_of(asked.options, asked.cwd))
-    return verl, [*notes, *more, *asking]
+    folders = workflows.folders_of(asked.options, asked.cwd)
+    verl, asking = workflows.placed(verl, asked.trinity, folders, asked.cwd)
+    verl, cleaning = pipelines.placed(verl, asked.trinity, folders, explorers=asked.options.explorers)
+    return verl, [*notes, *more, *asking, *cleaning]
 
 
 def _mode(verl: VerlView, asked: _Asked, *, splits: bool) -> tuple[Mode, list[str]]:
@@ -307,11 +311,13 @@ def _over_sample_rate(config: Tree, verl: VerlView, sync: SyncSpec) -> float:
     rate = said or 0.0
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise UserError(f"{name} is {rate!r}: write a part of a step, from 0 to below 1")
-    if rate and (sync.style == "fixed" or value_at(verl.tree, "algorithm.filter_groups.enable")):
-        why = "under sync_style fixed" if sync.style == "fixed" else "with algorithm.filter_groups"
+    filters = [path for path in ("algorithm.filter_groups.enable", PIPELINE) if value_at(verl.tree, path)]
+    if rate and (sync.style == "fixed" or filters):
+        named = "algorithm.filter_groups" if filters[:1] != [PIPELINE] else pipelines.OPERATORS
+        why = "under sync_style fixed" if sync.style == "fixed" else f"with {named}"
         raise UserError(
             f"{name}: {rate}: {why} a step trains all of its own groups, so none can be made later",
-            hint="leave it out, or write synchronizer.sync_style: fully_async and no filter_groups",
+            hint=f"leave it out, or write synchronizer.sync_style: fully_async and no {named.split('.')[-1]}",
         )
     return float(rate)
 

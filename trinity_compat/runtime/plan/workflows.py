@@ -14,11 +14,20 @@ from trinity_compat import extras
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.runtime.plan.agent_program import program_arguments
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
-from trinity_compat.workflows.table import REWARDS, TAKES_ABOUT, VERL, WORKFLOWS, check_reward, check_workflow
+from trinity_compat.workflows.table import (
+    PROGRAM,
+    REWARDS,
+    TAKES_ABOUT,
+    VERL,
+    WORKFLOWS,
+    check_reward,
+    check_workflow,
+)
 from trinity_compat.workflows.tasksets import SECTION, Taskset, reference
 
 _INPUT = "buffer.explorer_input"
@@ -39,9 +48,10 @@ def environment(options: RunOptions, cwd: Path) -> dict[str, str]:
     return {VARIABLE: os.pathsep.join(map(str, found))} if found else {}
 
 
-def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = ()) -> Step:
+def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Path = Path()) -> Step:
     """The configuration with the YAML's tasksets in it. Raises UserError for workflows and rewards that do
-    not run here. ``plugins``: folders; their files are read, not run."""
+    not run here. ``plugins``: folders; their files are read, not run. ``cwd``: where the user's programs
+    are."""
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
     if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
         return verl, []
@@ -50,7 +60,7 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = ()) -> Step:
         raise UserError(f"{_OWN_DATASET}={own}: a YAML with workflows brings its own dataset")
     registered = registered_in(plugins)
     made = {
-        reference(kind, number): _taskset(each, trinity, registered)
+        reference(kind, number): _taskset(each, trinity, registered, cwd)
         for kind, found in kinds.items()
         for number, each in enumerate(found)
     }
@@ -123,9 +133,12 @@ def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
         )
 
 
-def _taskset(named: _Named, trinity: Tree, registered: Set[str]) -> Taskset:
+def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> Taskset:
     where = named.place
     workflow = _checked(named, registered)
+    arguments = _section(trinity, f"{where}.workflow_args")
+    if workflow == PROGRAM and PROGRAM not in registered:
+        arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
     return Taskset(
         place=where,
         name=str(value_at(trinity, f"{where}.name") or where.rpartition("explorer_input.")[2]),
@@ -135,7 +148,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str]) -> Taskset:
         split=str(value_at(trinity, f"{where}.split") or "train"),
         subset=_text_or_none(trinity, f"{where}.subset_name"),
         format=_section(trinity, f"{where}.format"),
-        workflow_args=_section(trinity, f"{where}.workflow_args"),
+        workflow_args=arguments,
         reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
@@ -153,7 +166,7 @@ def _checked(named: _Named, registered: Set[str]) -> str:
             f"{named.place} names {named.workflow or 'no workflow'}, another taskset one of Trinity's",
             hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
         )
-    if named.workflow not in known:
+    if named.workflow not in known | {PROGRAM}:
         check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}")
     if named.reward and named.reward not in known:
         check_reward(named.reward, f"{named.place}.{_REWARD}")

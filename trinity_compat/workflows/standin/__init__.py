@@ -1,4 +1,4 @@
-"""Stands for the part of trinity-rft that a workflow imports, where trinity-rft is not installed.
+"""Stands for the part of trinity-rft that workflows and operators import, where it is not installed.
 
 ``install`` makes ``import trinity.common.workflows`` and its neighbours (``MODULES``) work in this process,
 by an import hook behind all others: an installed trinity-rft always comes first. What else of trinity a
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _HERE = "trinity_compat.workflows.standin"
-_PACKAGES = ("trinity", "trinity.common", "trinity.common.models", "trinity.utils")
+_PACKAGES = ("trinity", "trinity.common", "trinity.common.models", "trinity.buffer", "trinity.utils")
 MODULES = {
     "trinity.common.workflows": f"{_HERE}.workflows",
     "trinity.common.workflows.workflow": f"{_HERE}.workflows",
@@ -24,7 +24,10 @@ MODULES = {
     "trinity.common.rewards.reward_fn": f"{_HERE}.rewards",
     "trinity.common.experience": f"{_HERE}.experience",
     "trinity.common.config": f"{_HERE}.config",
+    "trinity.common.constants": f"{_HERE}.constants",
     "trinity.common.models.model": f"{_HERE}.model",
+    "trinity.buffer.operators": f"{_HERE}.operators",
+    "trinity.buffer.operators.experience_operator": f"{_HERE}.operators",
     "trinity.utils.log": f"{_HERE}.log",
 }
 

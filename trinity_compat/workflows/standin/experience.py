@@ -21,6 +21,26 @@ class EID:
     step: int = 0
     suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:6])
 
+    @property
+    def tid(self) -> str:
+        """The same for all answers to a task."""
+        return f"{self.batch}/{self.task}"
+
+    @property
+    def rid(self) -> str:
+        """The same for all steps of a run."""
+        return f"{self.tid}/{self.run}"
+
+    @property
+    def sid(self) -> str:
+        """The same for all runs of a task at a step."""
+        return f"{self.tid}/{self.step}"
+
+    @property
+    def uid(self) -> str:
+        """Of this one alone."""
+        return f"{self.rid}/{self.step}/{self.suffix}"
+
 
 class Experience:
     """``tokens`` int [P + R], ``prompt_length`` P ≥ 1; ``logprobs`` float [R]; ``action_mask`` bool [R], true
@@ -55,3 +75,14 @@ class Experience:
         self.truncate_status = truncate_status
         self.response_text, self.prompt_text = response_text, prompt_text
         vars(self).update(others)
+
+
+def group_by(experiences: Sequence[Experience], id_type: str) -> dict[str, list[Experience]]:
+    """By ``task``, ``run`` or ``step``. Raises ValueError for another word."""
+    names = {"task": "tid", "run": "rid", "step": "sid"}
+    if id_type not in names:
+        raise ValueError(f"id_type is {id_type!r}: write one of {', '.join(names)}")
+    found: dict[str, list[Experience]] = {}
+    for each in experiences:
+        found.setdefault(getattr(each.eid, names[id_type]), []).append(each)
+    return found

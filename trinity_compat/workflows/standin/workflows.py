@@ -64,6 +64,9 @@ class Workflow:
         self.task, self.model = task, model
         self.auxiliary_model_wrappers = auxiliary_models
         self.auxiliary_models: list[Any] | None = None
+        if auxiliary_models:
+            kind = "get_openai_async_client" if type(self).is_async else "get_openai_client"
+            self.auxiliary_models = [getattr(each, kind)() for each in auxiliary_models]
         self.run_id_base = 0
         self.logger = get_logger(__name__)
 

@@ -1,0 +1,89 @@
+"""A chat that goes on keeps the tokens that the model wrote."""
+
+import asyncio
+
+import pytest
+from recorded_model import Recorded, make_tokenizer
+
+from trinity_compat.workflows.model import Model, Surroundings
+from trinity_compat.workflows.openai_api import Unanswerable, chunks, completion
+from trinity_compat.workflows.standin.experience import Experience
+
+ASKED = [{"role": "user", "content": "a"}]
+TOOL = {"type": "function", "function": {"name": "check", "parameters": {}}}
+TOKENIZER = make_tokenizer()
+
+
+@pytest.fixture
+def model():
+    loop = asyncio.new_event_loop()
+    yield Model(Surroundings(Recorded(), TOKENIZER, Experience, loop, "toy", 512), {})
+    loop.close()
+
+
+def ids(text):
+    return TOKENIZER(text, add_special_tokens=False).input_ids
+
+
+def asked(model, messages, **more):
+    return asyncio.run(completion(model, {"messages": messages, **more}))
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["ended", "cut"])
+def test_an_earlier_answer_keeps_its_tokens(model, cut):
+    answer = [*ids("1"), TOKENIZER.pad_token_id, *([] if cut else ids("<|im_end|>"))]  # the text is "1"
+    prompt = model.prompt_of(ASKED)
+    model.said([*ASKED, {"role": "assistant", "content": "1"}], [*prompt, *answer])
+    went_on = [
+        *ASKED,
+        {"role": "assistant", "content": [{"type": "text", "text": "1"}]},
+        {"role": "user", "content": "b"},
+    ]
+    end = "<|im_end|>\n" if cut else "\n"
+    more = ids(f"{end}<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n")
+    assert model.prompt_of(went_on) == [*prompt, *answer, *more]
+
+
+def test_another_answer_is_of_its_text(model):
+    model.said([*ASKED, {"role": "assistant", "content": "1"}], [1, 2, 3])
+    other = [*ASKED, {"role": "assistant", "content": "2"}, {"role": "user", "content": "b"}]
+    whole = TOKENIZER.apply_chat_template(other, tokenize=False, add_generation_prompt=True)
+    assert model.prompt_of(other) == TOKENIZER(whole).input_ids
+
+
+def test_a_tool_that_is_asked_for_by_name_gets_the_answer(model):
+    named = {"type": "function", "function": {"name": "check"}}
+    (choice,) = asked(model, ASKED, tools=[TOOL], tool_choice=named)["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["finish_reason"], call["function"]) == (
+        "tool_calls",
+        {"name": "check", "arguments": "12"},
+    )
+    assert choice["message"]["content"] is None
+
+
+def test_a_stream_has_the_message_why_it_ended_and_the_usage(model):
+    parts = list(chunks(asked(model, ASKED, n=2)))
+    assert [part["choices"][0]["delta"].get("content") for part in parts[:-1]] == ["12", None, "21", None]
+    assert [part["choices"][0]["finish_reason"] for part in parts[:-1]] == [None, "stop", None, "stop"]
+    assert parts[-1]["usage"]["completion_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"messages": []}, "messages is missing"),
+        ({"messages": ASKED, "tools": [TOOL], "tool_choice": "required"}, "'required' is not served"),
+        (
+            {
+                "messages": ASKED,
+                "tools": [TOOL],
+                "tool_choice": {"type": "function", "function": {"name": "chekc"}},
+            },
+            "names 'chekc', which is none of the tools",
+        ),
+    ],
+)
+def test_what_is_not_served_says_so(model, body, message):
+    with pytest.raises(Unanswerable, match=message):
+        asyncio.run(completion(model, body))

@@ -1,0 +1,107 @@
+"""A class of trinity-rft's, a class of one's own and an agent's program train the toy, and it learns."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "workflows"
+OPERATOR = """
+from trinity.buffer.operators import EXPERIENCE_OPERATORS, ExperienceOperator
+
+@EXPERIENCE_OPERATORS.register_module("leave_first_out")
+class LeaveFirstOut(ExperienceOperator):
+    def process(self, exps):
+        tasks = list(dict.fromkeys(exp.eid.tid for exp in exps))
+        kept = [exp for exp in exps if exp.eid.run != 0 and tasks.index(exp.eid.tid) % 5 != 4]
+        return kept, {"left_out_count": len(exps) - len(kept)}
+"""
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    from trinity_compat.runtime.toy import make_toy
+
+    made = make_toy(tmp_path_factory.mktemp("toy"))
+    subprocess.run([sys.executable, EXAMPLES / "questions.py", made], check=True)
+    return made
+
+
+def trained(tmp_path, toy, name, *, plugins, change=lambda config: None, modules=()):
+    """The buffer of a run of an example to its end."""
+    config = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    config["checkpoint_root_dir"] = str(tmp_path / "checkpoints")
+    config["model"]["model_path"] = f"{toy}/model"
+    for kind, part in (("tasksets", "train"), ("eval_tasksets", "val")):
+        config["buffer"]["explorer_input"][kind][0]["path"] = f"{toy}/data/{part}.jsonl"
+    change(config)
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(config))
+    words = [sys.executable, "-m", "trinity_compat", "run", str(file), "--plugin-dir", str(plugins)]
+    path = os.pathsep.join([*map(str, modules), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (database,) = tmp_path.rglob("experiences.db")
+    return open_buffer(f"sqlite:///{database}")
+
+
+def gain(buffer):
+    """Mean score of the last quarter of the steps, less that of the first."""
+    scores = [metrics["critic/score/mean"] for _, metrics in buffer.read_metrics("explorer")]
+    part = max(1, len(scores) // 4)
+    return sum(scores[-part:]) / part - sum(scores[:part]) / part
+
+
+def test_a_class_of_one_s_own(tmp_path, toy):
+    assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins")) > 0.1
+
+
+@pytest.mark.upstream
+def test_a_class_of_trinity_rft_s(tmp_path, toy):
+    """Its package beside us, as requirements/workflows.txt installs it; the reward is a plugin's."""
+    made = subprocess.run(
+        [ROOT / "scripts" / "make_upstream_venv.sh", "0.6.0"], capture_output=True, text=True, check=True
+    )
+    (found,) = ((ROOT / made.stdout.strip()).parents[1] / "lib").glob("python*/site-packages")
+    for module in (found / "trinity", *found.glob("trinity_rft-*.dist-info")):
+        (tmp_path / "modules").mkdir(exist_ok=True)
+        (tmp_path / "modules" / module.name).symlink_to(module)
+
+    def change(config):
+        config["buffer"]["explorer_input"]["default_workflow_type"] = "simple_workflow"
+
+    modules = [tmp_path / "modules"]
+    buffer = trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", change=change, modules=modules)
+    assert gain(buffer) > 0.1
+
+
+def test_an_agent_s_program_whose_answers_a_pipeline_thins(tmp_path, toy):
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "leaving.py").write_text(OPERATOR)
+
+    def change(config):
+        names = ("leave_first_out", "mask_response_truncated", "pass_rate_calculator")
+        operators = [{"name": name} for name in names]
+        config["data_processor"] = {"experience_pipeline": {"operators": operators}}
+
+    buffer = trained(tmp_path, toy, "agent", plugins=tmp_path / "plugins", change=change)
+    assert gain(buffer) > 0.1
+    steps = len(buffer.read_metrics("explorer"))
+    assert buffer.depth()["trained"] == steps * 16
+    groups = buffer.groups("train", limit=64)
+    assert all(
+        [bool(part.metrics.get(DROPPED)) for part in group.experiences][:2] == [True, False]
+        for group in groups
+    )
+    assert len(buffer.groups(DROPPED_KIND)) == steps * 16  # two draws a step: a fifth, and what was too much

@@ -1,0 +1,56 @@
+"""A YAML's experience pipeline, put where the processes of a run find it: ``data.experience_pipeline``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trinity_compat import extras
+from trinity_compat.containers import Tree
+from trinity_compat.dotted import value_at
+from trinity_compat.errors import UserError
+from trinity_compat.pipelines.table import SECTION, check
+from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.trinity_config.watch import plain
+from trinity_compat.workflows.plugins import registered_in
+
+OPERATORS = "data_processor.experience_pipeline.operators"
+
+
+def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], *, explorers: int) -> Step:
+    """The configuration with the YAML's operators in it. Raises UserError for those that do not run here.
+    ``plugins``: folders; their files are read, not run."""
+    given = value_at(trinity, OPERATORS)
+    if not given:
+        return verl, []
+    if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
+        raise UserError(f"{OPERATORS} is {given!r}: write a list of sections with name and args")
+    registered = registered_in(plugins)
+    operators = [_operator(plain(each), number, registered) for number, each in enumerate(given)]
+    _check_run(verl, explorers)
+    names = ", ".join(str(each["name"]) for each in operators)
+    told = f"experience pipeline: {names}; a step draws tasks until its groups have passed"
+    name = value_at(trinity, "explorer.auxiliary_models.0.name")
+    section = {"operators": operators, **({"auxiliary_name": str(name)} if name else {})}
+    return verl.changed({SECTION: section}), [told]
+
+
+def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, object]:
+    where = f"{OPERATORS}.{number}"
+    name, arguments = given.get("name"), given.get("args") or {}
+    known = registered | ({str(name)} if extras.version("trinity-rft") else set())
+    check(name, arguments, where, known)
+    return {"name": name, "args": arguments}
+
+
+def _check_run(verl: VerlView, explorers: int) -> None:
+    if explorers > 1:
+        raise UserError(
+            f"{OPERATORS}: one explorer takes a batch through them, and the run has {explorers}",
+            hint="leave --explorers out; explorer.rollout_model.engine_num gives one explorer more engines",
+        )
+    if value_at(verl.tree, "algorithm.adv_estimator") == "remax":
+        raise UserError(
+            f"{OPERATORS}: remax compares with a greedy answer that they would not see",
+            hint="write another algorithm_type",
+        )

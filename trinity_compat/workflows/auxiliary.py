@@ -1,0 +1,43 @@
+"""A model that a run serves beside the policy, as workflows and operators are given it: OpenAI clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Auxiliary:
+    """Of trinity-rft's ModelWrapper what an auxiliary model is used for. ``model_path`` is the name under
+    which it is served at ``address`` (host:port)."""
+
+    address: str
+    model_path: str
+    _clients: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model_name(self) -> str:
+        """The same."""
+        return self.model_path
+
+    @property
+    def api_address(self) -> str:
+        """Where its API begins, /v1 left out."""
+        return f"http://{self.address}"
+
+    def get_openai_client(self) -> Any:
+        """openai.OpenAI, with ``model_path`` on it. For threads."""
+        return self._client("OpenAI")
+
+    def get_openai_async_client(self) -> Any:
+        """openai.AsyncOpenAI, with ``model_path`` on it."""
+        return self._client("AsyncOpenAI")
+
+    def _client(self, kind: str) -> Any:
+        import openai
+
+        if kind not in self._clients:
+            made = getattr(openai, kind)(base_url=f"{self.api_address}/v1", api_key="EMPTY")
+            made.model_path = self.model_path
+            self._clients[kind] = made
+        return self._clients[kind]
