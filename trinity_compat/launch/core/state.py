@@ -252,8 +252,8 @@ class Shell:
             single = len(value) == 1 and not opened.variable
             return (replace(value[0], source=replace(opened, variable=name)),) if single else value
         given.read = True
-        told = f"{name} is set to {opened.expression}, which cannot be known; "
-        self.warn("TP117", f"{told}--env {name}={text_of(given.value)} stands for it")
+        told = f"{name} is set to {opened.expression}, which cannot be known"
+        self.warn("TP117", f"{told}; what --env gives for {name} stands for it")
         return given.value
 
     def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:
