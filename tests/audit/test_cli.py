@@ -300,3 +300,15 @@ def test_every_stray_word_of_a_launch_is_named(folder):
     assert all(f"'{word}' has no '='" in launch["refused"] for word in ("if", "ready", "then"))
     _, text = audit(script)
     assert all(f"'{word}'" in text for word in ("if", "ready", "then"))
+
+
+def test_a_refused_value_that_a_rule_drops_is_told_with_the_rule_s_reason(tmp_path, folder):
+    script = folder / "grpo.sh"
+    script.write_text(
+        script.read_text().replace("verl.trainer.main_ppo", "verl.trainer.main_ppo data.truncation=center")
+    )
+    (tmp_path / "rules.yaml").write_text("data.truncation: {how: drop, why: our prompts are short}\n")
+    (launch,) = launches(script, "--rules", tmp_path / "rules.yaml")["launches"]
+    (found,) = [finding for finding in launch["findings"] if finding["key"] == "data.truncation"]
+    assert (launch["refused"], found["status"]) == (None, "no_effect")
+    assert found["reason"].startswith("our prompts are short; left out by a rule")

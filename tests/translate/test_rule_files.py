@@ -7,6 +7,7 @@ from trinity_compat.cli import cli
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_text
 from trinity_compat.translate import Options, translate_launch
+from trinity_compat.translate.inverse import to_verl
 from trinity_compat.translate.rows import rules_of
 from trinity_compat.translate.user_rules import families
 
@@ -88,6 +89,14 @@ def test_a_rule_does_not_hide_a_key_that_it_says_nothing_of(tmp_path):
     rules = written(tmp_path, "a.b: {how: drop}\n")
     with pytest.raises(UserError, match=r"Hydra would refuse a\.c"):
         translated("a.b=1", "a.c=1", rules=rules)
+
+
+def test_a_rule_drops_a_key_of_verls_whose_value_would_be_refused(tmp_path):
+    with pytest.raises(UserError, match="data.truncation=center"):
+        translated("data.truncation=center", rules=written(tmp_path, "data.seed: {how: drop, why: other}\n"))
+    rules = written(tmp_path, "data.truncation: {how: drop, why: our prompts are short}\n")
+    config = translated("data.truncation=center", rules=rules).config
+    assert to_verl(config)["data.truncation"] == "error"
 
 
 def test_the_rules_name_mains(tmp_path):

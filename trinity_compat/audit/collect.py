@@ -32,6 +32,7 @@ from trinity_compat.verl_config.releases import check_version
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 SYNTAX_ERROR = "TP001"
 _Verdict = tuple[str, Status, str]  # code, status, reason
+_DEFAULT = "left out by a rule, so veRL's default counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +212,17 @@ def _audited(
 
 def _with_left_out(config: EffectiveConfig, found: Judged) -> tuple[Finding, ...]:
     """The findings, those of keys whose value cannot be translated among them."""
-    why = {(error.where, error.spelling): f"not translated: {_one_line(error)}" for error in found.refused}
+    fates: dict[tuple[Where | None, str], _Verdict] = {
+        (error.where, error.spelling): (REFUSED, Status.UNSUPPORTED, f"not translated: {_one_line(error)}")
+        for error in found.refused
+    } | {
+        (error.where, error.spelling): (row.code, row.status or Status.NO_EFFECT, f"{row.why}; {_DEFAULT}")
+        for error, row in found.dropped
+    }
     left_out = [
-        Finding(REFUSED, Status.UNSUPPORTED, key, given.value, given.where, reason=reason)
+        Finding(code, status, key, given.value, given.where, reason=reason)
         for key, given in _given(config).items()
-        if (reason := why.get((given.where, given.spelling)))
+        for code, status, reason in filter(None, [fates.get((given.where, given.spelling))])
     ]
     keys = {finding.key for finding in left_out}
     # Without its argument a key has its default, which isn't what the launch says.

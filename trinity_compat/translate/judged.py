@@ -12,7 +12,9 @@ from trinity_compat.launch.model import Launch
 from trinity_compat.translate.launch_view import KeyRefused
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
+from trinity_compat.translate.rows import Row, load_rows
 from trinity_compat.translate.translator import translate
+from trinity_compat.translate.unknown import USER_RULE
 from trinity_compat.verl_config import effective_config, recompose
 from trinity_compat.verl_config.model import EffectiveConfig
 
@@ -22,10 +24,12 @@ _GIVE = "give it: "
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The translation of what is left of a launch, and what was left out, each with why."""
+    """The translation of what is left of a launch, and what was left out: each with why, and what a rule of the
+    user's drops with that rule."""
 
     translation: Translation
     refused: tuple[KeyRefused, ...]
+    dropped: tuple[tuple[KeyRefused, Row], ...] = ()
 
 
 def judged(effective: EffectiveConfig, options: Options, *, root: Path | None = None) -> Judged:
@@ -34,14 +38,20 @@ def judged(effective: EffectiveConfig, options: Options, *, root: Path | None = 
     Raises UserError where something else than an argument of the launch stands in the way.
     """
     refused: list[KeyRefused] = []
+    dropped: list[tuple[KeyRefused, Row]] = []
+    rows = load_rows(options.rules)
     while True:
         try:
-            return Judged(translate(effective, options, root=root), tuple(refused))
+            return Judged(translate(effective, options, root=root), tuple(refused), tuple(dropped))
         except KeyRefused as error:
             launch = _without(effective.launch, error)
             if launch is None or len(refused) == _MOST:
                 raise
-            refused.append(error)
+            row = rows.find(error.spelling.lstrip("+"))
+            if row is not None and row.how == "drop" and row.code == USER_RULE:
+                dropped.append((error, row))
+            else:
+                refused.append(error)
         effective = recompose(effective, launch, root)
 
 
