@@ -92,7 +92,7 @@ def test_a_rule_does_not_hide_a_key_that_it_says_nothing_of(tmp_path):
 
 
 def test_a_rule_drops_a_key_of_verls_whose_value_would_be_refused(tmp_path):
-    with pytest.raises(UserError, match="data.truncation=center"):
+    with pytest.raises(UserError, match=r"data\.truncation=center"):
         translated("data.truncation=center", rules=written(tmp_path, "data.seed: {how: drop, why: other}\n"))
     rules = written(tmp_path, "data.truncation: {how: drop, why: our prompts are short}\n")
     config = translated("data.truncation=center", rules=rules).config

@@ -24,8 +24,8 @@ _GIVE = "give it: "
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The translation of what is left of a launch, and what was left out: each with why, and what a rule of the
-    user's drops with that rule."""
+    """The translation of what is left of a launch, and what was left out: each with why, or with the rule of
+    the user's that drops it."""
 
     translation: Translation
     refused: tuple[KeyRefused, ...]
