@@ -25,7 +25,7 @@ WARM = {
     "mode": "train",
     "algorithm": {"algorithm_type": "sft"},
     "buffer": {
-        "train_batch_size": 64,
+        "train_batch_size": 48,
         "total_steps": 100,
         "trainer_input": {"experience_buffer": {"path": "/d/rows.jsonl"}},
     },
@@ -235,9 +235,9 @@ def test_other_stages_than_the_run_has_been_through_are_refused(yaml_file, tmp_p
 
 
 def test_a_later_stage_s_fault_shows_before_the_first_one_starts(yaml_file, tmp_path):
-    bad = {"stage_name": "rft", "algorithm": {"algorithm_type": "gigpo"}}
+    bad = {"stage_name": "rft", "algorithm": {"algorithm_type": "nosuch"}}
     fake = Fake()
-    with pytest.raises(UserError, match="gigpo"):
+    with pytest.raises(UserError, match="nosuch"):
         run(file_of(tmp_path, {"stages": [WARM, bad]}), fake)
     assert fake.begun == []
 

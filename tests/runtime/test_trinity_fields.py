@@ -55,6 +55,8 @@ MIXED = {
         },
     },
 }
+OPERATORS = "data_processor.experience_pipeline.operators"
+CLEANED = {"data_processor": {"experience_pipeline": {"operators": [{"name": "reward_filter"}]}}}
 ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
 MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
 
@@ -195,7 +197,9 @@ READ = {
     "buffer.trainer_input.experience_buffer.path": ("postgresql+psycopg://db/run", {}),
     "buffer.trainer_input.experience_buffer.replay_buffer.enable": (True, {}),
     "algorithm.sample_strategy_args.expert_data_ratio": (0.25, MIXED),
-    "data_processor.experience_pipeline.operators": ([{"name": "reward_std_filter"}], {}),
+    OPERATORS: ([{"name": "reward_std_filter"}], {}),
+    f"{OPERATORS}.0.name": ("reward_std_filter", CLEANED),
+    f"{OPERATORS}.0.args": ({"threshold": 0.5}, CLEANED),
     "explorer.max_timeout": (60, {}),
     "explorer.env_vars.NAME": ("value", {}),
     "explorer.eval_interval": (7, {}),

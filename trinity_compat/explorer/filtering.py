@@ -22,8 +22,8 @@ from typing import Any
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
+from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.pipelines.running import Outcome, dropped, summed
-from trinity_compat.pipelines.table import SECTION as PIPELINE
 
 _REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
 

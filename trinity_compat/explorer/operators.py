@@ -9,8 +9,8 @@ from typing import Any
 
 from trinity_compat.dotted import value_at
 from trinity_compat.explorer.tasks import TaskStream
+from trinity_compat.pipelines import SECTION
 from trinity_compat.pipelines.running import Pipeline
-from trinity_compat.pipelines.table import SECTION
 from trinity_compat.workflows import plugins, standin
 from trinity_compat.workflows.auxiliary import Auxiliary
 

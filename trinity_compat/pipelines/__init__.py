@@ -5,3 +5,5 @@ groups through them. Behaviour: trinity-rft 0.6.0, trinity/buffer/pipelines and 
 tests/pipelines holds what the package itself gives. Ours differ in what becomes of what they drop: it stays
 in the buffer, marked (docs/pipelines.md).
 """
+
+SECTION = "data.experience_pipeline"  # of veRL's configuration, as the processes of a run know it

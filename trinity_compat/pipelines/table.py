@@ -11,8 +11,6 @@ from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
 from trinity_compat.pipelines import operators
 
-SECTION = "data.experience_pipeline"  # of veRL's configuration, as the processes of a run know it
-
 OPERATORS: Mapping[str, type] = {
     "reward_filter": operators.RewardFilter,
     "reward_std_filter": operators.RewardStdFilter,

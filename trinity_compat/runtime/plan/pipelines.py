@@ -9,7 +9,7 @@ from trinity_compat import extras
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.pipelines.table import SECTION, check
+from trinity_compat.pipelines import SECTION
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows.plugins import registered_in
@@ -36,6 +36,8 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], *, explorers:
 
 
 def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, object]:
+    from trinity_compat.pipelines.table import check  # with numpy, which a dry run does without
+
     where = f"{OPERATORS}.{number}"
     name, arguments = given.get("name"), given.get("args") or {}
     known = registered | ({str(name)} if extras.version("trinity-rft") else set())

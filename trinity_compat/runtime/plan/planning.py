@@ -19,7 +19,7 @@ from trinity_compat.addresses import outward_address
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import copied, value_at
 from trinity_compat.errors import UserError
-from trinity_compat.pipelines.table import SECTION as PIPELINE
+from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import (
     attention,
