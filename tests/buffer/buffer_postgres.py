@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -111,6 +112,9 @@ class PostgresServer:
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), *settings]
+        # A pytest that is killed leaves no server. The kernel means the thread by "parent": one that a thread
+        # of a test starts would go with the thread.
+        main = threading.current_thread() is threading.main_thread()
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -119,7 +123,7 @@ class PostgresServer:
                 stderr=log,
                 cwd=self.folder,
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(signal.SIGQUIT),  # a pytest that is killed leaves none
+                preexec_fn=(lambda: die_with_parent(signal.SIGQUIT)) if main else None,
             )
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:

@@ -3,10 +3,14 @@
 With torchvision and qwen-vl-utils (tests/vision.py).
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 from vision import python_path
-from vision_toy import make_vision_toy
 
 from trinity_compat.buffer import open_buffer
 
@@ -19,7 +23,12 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return make_vision_toy(tmp_path_factory.mktemp("vision"), images=(1, 1, 2, 1))
+    folder = tmp_path_factory.mktemp("vision")
+    made = "import sys, vision_toy; vision_toy.make_vision_toy(sys.argv[1], images=(1, 1, 2, 1))"
+    path = os.pathsep.join([python_path(), str(Path(__file__).parents[1])])
+    command = [sys.executable, "-c", made, str(folder)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
+    return folder
 
 
 @pytest.mark.runtime

@@ -106,3 +106,19 @@ def test_nothing_of_a_run_s_own_ray_listens_outside_this_machine():
     done = subprocess.run([sys.executable, "-c", LISTENERS], capture_output=True, text=True, timeout=120)
     addresses = {address.removeprefix("::ffff:") for address in done.stdout.split()}
     assert addresses == {"127.0.0.1"}, done.stderr[-2000:]
+
+
+@pytest.mark.runtime
+def test_a_sigterm_reaches_whoever_caught_it_before_ray_started():
+    program = """
+import os, signal, time
+from trinity_compat.runtime.processes.cluster import local_ray
+from trinity_compat.runtime.processes.supervisor import catch_signals
+
+with catch_signals() as stop, local_ray({}):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+    print("heard", stop.number)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "heard 15" in done.stdout) == (0, True), done.stderr

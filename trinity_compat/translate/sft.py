@@ -22,6 +22,7 @@ from trinity_compat.translate.model import Caution, Finding, Status, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.supervised import BUFFER
 from trinity_compat.translate.symbols import Symbols, marked_launch
+from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
 from trinity_compat.verl_config import recompose
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
@@ -199,7 +200,8 @@ class _Draft:
     def _training(self) -> None:
         self.put("synchronizer.sync_method", "checkpoint", "nobody takes weights")
         save = self.value("trainer.save_freq", -1)
-        self.put("trainer.save_interval", max(save, 0) if isinstance(save, int) else save)
+        # The last step is saved in any case; trinity-rft takes this for its sync_interval and refuses 0.
+        self.put("trainer.save_interval", save if not isinstance(save, int) or save > 0 else NEVER)
         known = [name for name in _listed(self.value("trainer.logger", [])) if name in _MONITORS]
         self.put("monitor.monitor_type", known[0] if known else "tensorboard")
 

@@ -7,7 +7,9 @@ import io
 import logging
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +78,7 @@ def _started(options: Tree, folder: Path, gpus: int | None, cpus: int) -> str:
     import ray
 
     try:
-        with _quiet():
+        with _quiet(), _own_signals():
             context = ray.init(**_init_arguments(options, folder, gpus, cpus))
     except Exception as error:
         lie = "lie in" if options.get("_temp_dir") else "lay in"
@@ -112,6 +114,20 @@ def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0
         "_temp_dir": str(folder),
         **({} if gpus is None else {"num_gpus": gpus}),
     }
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """``ray.init`` puts a handler of its C++ side under Python's, which aborts the process on SIGTERM: what
+    catches signals here is put back above it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ours = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in ours.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextlib.contextmanager
