@@ -10,7 +10,7 @@ from playwright.sync_api import expect, sync_playwright
 sys.path.append(str(Path(__file__).parents[1] / "studio"))
 from studio_browser import accessible, chromium, serving
 
-WAIT_MS = 120_000
+WAIT_MS = 240_000
 
 
 @pytest.fixture
