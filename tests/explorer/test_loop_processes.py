@@ -23,8 +23,8 @@ import ctypes, os, sys, time
 from verl.tools.function_tool import function_tool
 
 @function_tool
-{how}def smallest(digits: str) -> str:
-    """Return the smallest digit.
+{how}def least_of_all(digits: str) -> str:
+    """Return the least_of_all digit.
 
     Args:
         digits: some digits
@@ -54,7 +54,7 @@ class Engine:
         return [future]
 
     def answer(self, text):
-        call = {"name": "smallest", "arguments": {"digits": re.search(r"sort (\d+)", text)[1]}}
+        call = {"name": "least_of_all", "arguments": {"digits": re.search(r"sort (\d+)", text)[1]}}
         asked = text.count("<|im_start|>assistant") == 1
         line = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if asked else "1234"
         ids = self.tokenizer.encode(line + "<|im_end|>")

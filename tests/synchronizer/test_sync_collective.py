@@ -250,7 +250,10 @@ def test_a_rank_that_falls_silent_is_an_error_after_the_timeout(company, fault):
         company.call(meeting)
     with pytest.raises(HandoverFailed):  # after 2 s, and not after the library's own half an hour
         WeightGroup(meeting, 0, CPU).send(meeting, weights(1).items(), 128)
-    number, kind, _, waited = company.answer()
+    told = [company.answer()]
+    if told[0][0] == 2:  # on a busy machine it is too late for the meeting, and has no time to hang
+        told.append(company.answer())
+    number, kind, _, waited = told[-1]
     assert (number, kind) == (1, "HandoverFailed")
     assert waited < 120
 
