@@ -43,7 +43,8 @@ bench: install
 # How many public launches start (docs/starts.md): two passes of a few minutes each.
 CORPUS ?= tests/facts/public.json.xz
 starts: install
-	$(PY) scripts/start_corpus.py $(CORPUS) --device cuda --vllm $$(scripts/unpack_vllm.sh)
+	PYTHONPATH=$(CURDIR)/tests/vision_site:$$(scripts/unpack_vision.sh) \
+	  $(PY) scripts/start_corpus.py $(CORPUS) --device cuda --vllm $$(scripts/unpack_vllm.sh)
 	$(PY) scripts/start_corpus.py $(CORPUS) --device cpu
 
 # Stock veRL against ours, seed by seed; goes on where it was stopped. 50-150 s for each of 50 runs when idle.
