@@ -21,7 +21,8 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.algorithms import FUNCTIONS
-from trinity_compat.algorithms.chosen import PREFIX, verl_keys
+from trinity_compat.algorithms.chosen import verl_keys
+from trinity_compat.algorithms.model import PREFIX
 from trinity_compat.trainer.algorithms import COLUMNS, aggregate, with_advantages
 from trinity_compat.verl_config.pinned import compose_pinned
 

@@ -25,6 +25,18 @@ BATCH, N = 4, 2
 CPU = torch.device("cpu")
 
 
+def tool_config(toy, tools):
+    """As ``verl_config``, for an agent with the function tools of the file ``tools``."""
+    return verl_config(
+        toy,
+        "data.max_prompt_length=512",
+        "data.max_response_length=512",
+        "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+        "actor_rollout_ref.rollout.multi_turn.enable=True",
+        f"actor_rollout_ref.rollout.multi_turn.function_tool_path={tools}",
+    )
+
+
 def verl_config(toy, *overrides):
     words = [
         *as_overrides(load("cpu"), "decoupled"),

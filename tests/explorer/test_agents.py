@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from explorer_job import verl_config
+from explorer_job import tool_config
 from omegaconf import OmegaConf
 
 from trinity_compat.explorer.agents import AgentLoops
@@ -53,15 +53,7 @@ def loops(toy, tmp_path_factory):
     tools.write_text(TOOLS)
 
     def make(engine):
-        config = verl_config(
-            toy,
-            "data.max_prompt_length=512",
-            "data.max_response_length=512",
-            "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
-            "actor_rollout_ref.rollout.multi_turn.enable=True",
-            f"actor_rollout_ref.rollout.multi_turn.function_tool_path={tools}",
-        )
-        return AgentLoops(OmegaConf.create(config), engine)
+        return AgentLoops(OmegaConf.create(tool_config(toy, tools)), engine)
 
     return make
 

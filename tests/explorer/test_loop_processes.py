@@ -6,7 +6,7 @@ import re
 
 import psutil
 import pytest
-from explorer_job import verl_config
+from explorer_job import tool_config
 from omegaconf import OmegaConf
 
 from trinity_compat.explorer.agents import AgentLoops
@@ -87,15 +87,7 @@ def config(toy, tmp_path):
     def make(fault="pass", how=""):
         tools = tmp_path / "tools.py"
         tools.write_text(TOOL.format(fault=fault, how=how))
-        words = verl_config(
-            toy,
-            "data.max_prompt_length=512",
-            "data.max_response_length=512",
-            "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
-            "actor_rollout_ref.rollout.multi_turn.enable=True",
-            f"actor_rollout_ref.rollout.multi_turn.function_tool_path={tools}",
-        )
-        return OmegaConf.create(words)
+        return OmegaConf.create(tool_config(toy, tools))
 
     return make
 

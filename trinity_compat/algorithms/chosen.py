@@ -16,9 +16,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from trinity_compat.algorithms.kl import loss_keys
 from trinity_compat.algorithms.model import (
     ALGORITHMS,
+    CLASSES,
     FUNCTIONS,
     KINDS,
     MIX,
+    PREFIX,
     Algorithm,
     Function,
     Kind,
@@ -28,8 +30,6 @@ from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
 from trinity_compat.releases import TRINITY
 
-PREFIX = "trinity_"  # of our functions' names in veRL's registries
-CLASSES = "trinity_compat.trainer.algorithms"
 _ACTOR = "actor_rollout_ref.actor"
 _POLICY_LOSS = f"{_ACTOR}.policy_loss"
 _AGGREGATION = "loss_agg_mode"

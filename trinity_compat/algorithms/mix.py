@@ -20,7 +20,9 @@ from typing import Any
 
 from trinity_compat.algorithms.chord import sft_phi_loss
 from trinity_compat.algorithms.model import (
+    CLASSES,
     MIX,
+    PREFIX,
     Aggregation,
     Loss,
     Tensor,
@@ -146,8 +148,8 @@ def _halves(
 def _entropy(*, entropy_coef: float = 0.0) -> Mapping[str, Any]:
     """The entropy of fresh answers alone; veRL's own bonus has that of all rows."""
     ours = {
-        f"{_ACTOR}.policy_loss._target_": "trinity_compat.trainer.algorithms.PolicyLoss",
-        f"{_ACTOR}.policy_loss.trinity_entropy": "usual",
+        f"{_ACTOR}.policy_loss._target_": f"{CLASSES}.PolicyLoss",
+        f"{_ACTOR}.policy_loss.{PREFIX}entropy": "usual",
     }
     return {f"{_ACTOR}.entropy_coeff": entropy_coef, **(ours if entropy_coef else {})}
 

@@ -21,6 +21,8 @@ Aggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+PREFIX = "trinity_"  # of our functions' names in veRL's registries
+CLASSES = "trinity_compat.trainer.algorithms"  # where veRL finds our kinds of its sections
 # trinity-rft's sample_strategy that trains an expert's rows beside fresh answers.
 MIX = "mix"
 # What a trainer's rows are (trinity-rft: AlgorithmType.schema): answers of an explorer, or rows of a file.

@@ -219,11 +219,11 @@ def _with_left_out(config: EffectiveConfig, found: Judged) -> tuple[Finding, ...
         (error.where, error.spelling): (row.code, row.status or Status.NO_EFFECT, f"{row.why}; {_DEFAULT}")
         for error, row in found.dropped
     }
-    left_out = [
-        Finding(code, status, key, given.value, given.where, reason=reason)
-        for key, given in _given(config).items()
-        for code, status, reason in filter(None, [fates.get((given.where, given.spelling))])
-    ]
+    left_out = []
+    for key, given in _given(config).items():
+        if fate := fates.get((given.where, given.spelling)):
+            code, status, reason = fate
+            left_out.append(Finding(code, status, key, given.value, given.where, reason=reason))
     keys = {finding.key for finding in left_out}
     # Without its argument a key has its default, which isn't what the launch says.
     return (*left_out, *(finding for finding in found.translation.findings if finding.key not in keys))

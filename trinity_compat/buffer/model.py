@@ -59,9 +59,8 @@ class Group:
     task: Mapping[str, Any]
     explorer_step: int  # the train batch that it was made for, from 1
     experiences: tuple[Experience, ...]
-    kind: str = (
-        "train"  # "train", "eval:<request id>", DROPPED_KIND, or "expert": a file's row, task_no its place
-    )
+    # "train", "eval:<request id>", DROPPED_KIND, or "expert": a row of a file, task_no its place
+    kind: str = "train"
     priority: float = 0.0
     group_id: int | None = None  # set by the store
     uses: int = 0  # how often it was trained before; set by the store

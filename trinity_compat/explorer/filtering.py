@@ -134,9 +134,11 @@ class Draw:
         """Groups of one draw that a pipeline took."""
         self.metrics = summed(self.metrics, outcome.metrics)
         self.dropped += outcome.dropped
-        same = [group for group in outcome.kept if not self.filter.differs(group)]
-        self.dropped += [dropped(group, "filter_groups") for group in same]
-        self.add(outcome.kept)
+        for group in outcome.kept:
+            if self.filter.differs(group):
+                self.kept.append(group)
+            else:
+                self.dropped.append(dropped(group, "filter_groups"))
         if self.full:
             self.dropped += [dropped(group, "surplus") for group in self.kept[self.filter.batch_size :]]
 

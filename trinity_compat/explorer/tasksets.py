@@ -67,7 +67,7 @@ def joined(parts: Sequence[datasets.Dataset], names: Sequence[str]) -> datasets.
     does not read it. Raises UserError, by the ``names`` of two parts, where it does."""
     for column in sorted({column for part in parts for column in part.column_names}):
         holding = [index for index, part in enumerate(parts) if column in part.column_names and len(part)]
-        odd = next((index for index in holding if _differ(parts[holding[0]], parts[index], column)), None)
+        odd = next((index for index in holding[1:] if _differ(parts[holding[0]], parts[index], column)), None)
         if odd is None:
             continue
         if column in _OF_VERL:

@@ -143,7 +143,7 @@ class RewardShapingMapper:
         }
 
 
-_SHAPES: Mapping[str, Callable[[float, float], float]] = {
+SHAPES: Mapping[str, Callable[[float, float], float]] = {
     "ADD": lambda reward, by: reward + by,
     "SUB": lambda reward, by: reward - by,
     "MUL": lambda reward, by: reward * by,
@@ -152,7 +152,7 @@ _SHAPES: Mapping[str, Callable[[float, float], float]] = {
 
 
 def _shaped(reward: float, info: Mapping[str, Any], rule: Mapping[str, Any]) -> float:
-    change = _SHAPES[rule.get("op_type", "ADD")]
+    change = SHAPES[rule.get("op_type", "ADD")]
     key = rule.get("stats_key")
     return change(reward, rule.get("weight", 1.0) * info[key]) if key is not None and key in info else reward
 

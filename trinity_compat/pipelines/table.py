@@ -21,7 +21,6 @@ OPERATORS: Mapping[str, type] = {
     "invalid_reward_filter": operators.InvalidRewardFilter,
 }
 DATA_JUICER = "data_juicer"
-_SHAPES = ("ADD", "SUB", "MUL", "DIV")
 
 
 def check(name: object, arguments: object, where: str, registered: Set[str]) -> None:
@@ -55,8 +54,8 @@ def _check_values(name: str, arguments: Mapping[str, Any], where: str) -> None:
     for number, rule in enumerate(rules):
         place = f"{where}.args.reward_shaping_configs.{number}"
         _check_number(rule.get("weight", 1.0), f"{place}.weight")
-        if rule.get("op_type", "ADD") not in _SHAPES:
-            raise UserError(f"{place}.op_type={rule['op_type']}: write one of {', '.join(_SHAPES)}")
+        if rule.get("op_type", "ADD") not in operators.SHAPES:
+            raise UserError(f"{place}.op_type={rule['op_type']}: write one of {', '.join(operators.SHAPES)}")
 
 
 def _check_number(value: object, where: str) -> None:

@@ -22,7 +22,7 @@ from trinity_compat.studio import export, images, tokens
 from trinity_compat.studio.control import must_be_ours
 from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, page, reading
+from trinity_compat.studio.pages import group_of, job_of, page, reading
 
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")
@@ -138,17 +138,15 @@ def _end(text: str, most: int) -> str:
 def group(request: Request) -> Response:
     """All answers to one task side by side."""
     job = job_of(request)
-    number = request.query_params.get("id", "")
-    if not number.isdecimal():
-        raise HTTPException(404, "Which group? The address has no id.")
-    found = job.database().run(lambda conn: read_group(conn, int(number)), write=False)
+    number = group_of(request)
+    found = job.database().run(lambda conn: read_group(conn, number), write=False)
     if found is None:
         raise HTTPException(404, f"The job has no group {number}.")
     about, members = found
     index, _, _ = index_of(job)
     values = {
         "job": job,
-        "number": int(number),
+        "number": number,
         "about": about,
         "answers": _answers(job, members, index.notes([member[0] for member in members])),
         "prompt": members[0][1].prompt_text if members else "",

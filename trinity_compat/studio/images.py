@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from trinity_compat.buffer.media import NAME, references
 from trinity_compat.buffer.queries import query
-from trinity_compat.studio.pages import job_of, reading
+from trinity_compat.studio.pages import group_of, job_of, reading
 
 # What browsers show and nothing else: an SVG could hold a script. By how the files begin.
 _TYPES = {b"\x89PNG\r\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
@@ -27,12 +27,9 @@ def named_in(task: object) -> list[str]:
 def image(request: Request) -> Response:
     """One image of the group that the query names."""
     job = job_of(request)
-    number, digest = request.query_params.get("id", ""), request.query_params.get("digest", "")
-    if not number.isdecimal():
-        raise HTTPException(404, "Which group? The address has no id.")
+    bind = {"group_id": group_of(request), "digest": request.query_params.get("digest", "")}
 
     def read(conn: sa.Connection) -> bytes | None:
-        bind = {"group_id": int(number), "digest": digest}
         found = conn.execute(query(_ONE), bind).scalar_one_or_none()
         return None if found is None else bytes(found)
 

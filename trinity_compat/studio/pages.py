@@ -57,6 +57,14 @@ def _templates() -> jinja2.Environment:
     return made
 
 
+def group_of(request: Request) -> int:
+    """The group that an address names. Raises HTTPException 404."""
+    number = request.query_params.get("id", "")
+    if not number.isdecimal():
+        raise HTTPException(404, "Which group? The address has no id.")
+    return int(number)
+
+
 def figure(value: object) -> str:
     """A number as people read it: four digits, thousands apart; – for what is not known."""
     if value is None:

@@ -25,8 +25,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
-from trinity_compat.algorithms.chosen import PREFIX
-from trinity_compat.algorithms.model import FUNCTIONS, Answers, Function, Loss, Tokens
+from trinity_compat.algorithms.model import FUNCTIONS, PREFIX, Answers, Function, Loss, Tokens
 
 # Of a batch with an expert's rows: for each row how many tokens and rows of its kind the update has, [N, 2].
 COUNTS = f"{PREFIX}counts"

@@ -291,13 +291,12 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
     if answers == tasks * repeats:
         one.sources["buffer.batch_size"] = "buffer.train_batch_size"  # the same number, said twice
         return
-    path = "buffer.train_batch_size"
-    if rows != answers:
+    path, alone = "buffer.train_batch_size", one.at("mode") == "train"
+    if rows != answers or not alone:
         _check_whole_groups(path, rows, answers, repeats)
-    if one.at("mode") == "train":  # there is no explorer here whose batch could be another
-        one.put("buffer.batch_size", max(1, answers // repeats), "buffer.train_batch_size")
+    if alone:  # there is no explorer here whose batch could be another
+        one.put("buffer.batch_size", max(1, answers // repeats), path)
         return
-    _check_whole_groups(path, rows, answers, repeats)
     each = answers // repeats
     counted = [
         *("buffer.total_steps", "explorer.eval_interval", "synchronizer.explorer_sync_interval"),

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trinity_compat.explorer.killable import wire
 from trinity_compat.parent_watch import die_with_parent
+
+Say = Callable[[Any], None]
+Hear = Callable[[Any], None]
 
 
 def settle(output: Connection, cwd: str, ray: str | None) -> None:
@@ -47,10 +50,25 @@ def _leave_server() -> None:
     server.__init__()  # users' code that wants a fork server starts its own
 
 
-async def connected(
-    channel: socket.socket, pack: Callable[[Any], bytes]
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[Any], None]]:
-    """What the starter writes, and a function that writes to it."""
+def serve(
+    channel: socket.socket,
+    begin: Callable[[Say], Hear],
+    broken: Callable[[str], object],
+    pack: Callable[[Any], bytes] = wire.packed,
+) -> NoReturn:
+    """Until the starter is gone. ``begin`` says that all is ready and returns who hears the starter's
+    messages; where it raises, ``broken`` is the message that says why."""
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(channel, begin, broken, pack))
+    os._exit(0)
+
+
+async def _serve(
+    channel: socket.socket,
+    begin: Callable[[Say], Hear],
+    broken: Callable[[str], object],
+    pack: Callable[[Any], bytes],
+) -> None:
     stream, writer = await asyncio.open_connection(sock=channel)
     home = os.getpid()
 
@@ -59,10 +77,16 @@ async def connected(
             os._exit(0)
         writer.write(pack(message))
 
-    return stream, writer, say
+    try:
+        hear = begin(say)
+    except BaseException as error:  # whatever the user's modules do when they are imported
+        say(broken(f"{type(error).__name__}: {error}"))
+        await writer.drain()
+        return
+    await heard(stream, hear)
 
 
-async def heard(stream: asyncio.StreamReader, hear: Callable[[Any], None]) -> None:
+async def heard(stream: asyncio.StreamReader, hear: Hear) -> None:
     """Hand on each message, until the starter is gone."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from multiprocessing.connection import Connection
-from typing import Any
 
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import Completion, Request
-from trinity_compat.explorer.killable import wire
-from trinity_compat.explorer.killable.inside import connected, heard, settle
+from trinity_compat.explorer.killable.inside import Hear, Say, serve, settle
 from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, Made, Ready, Run, Setup, Stop
 from trinity_compat.explorer.own_time import OwnTimeUp
 from trinity_compat.explorer.trajectory import Job
 
-Say = Callable[[Any], None]
 _run: ContextVar[int] = ContextVar("run")  # of which group a loop, and all that it starts, is
 
 
@@ -31,21 +26,13 @@ class EngineFailed(Exception):
 def main(channel: socket.socket, output: Connection, setup: Setup) -> None:
     """Run groups until the engine's process is gone."""
     settle(output, setup.cwd, setup.ray)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(channel, setup))
-    os._exit(0)
+    serve(channel, lambda say: _begun(setup, say), lambda why: Ready(broken=why))
 
 
-async def _serve(channel: socket.socket, setup: Setup) -> None:
-    stream, writer, say = await connected(channel, wire.packed)
-    try:
-        loops = _Loops(setup, say)
-    except BaseException as error:  # whatever the user's modules do when they are imported
-        say(Ready(broken=f"{type(error).__name__}: {error}"))
-        await writer.drain()
-        return
+def _begun(setup: Setup, say: Say) -> Hear:
+    loops = _Loops(setup, say)
     say(Ready())
-    await heard(stream, loops.hear)
+    return loops.hear
 
 
 class _Loops:

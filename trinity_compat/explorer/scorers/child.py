@@ -7,7 +7,6 @@ print) is an answer's failure, said in a reply, as long as the process itself st
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import RunError
-from trinity_compat.explorer.killable.inside import connected, heard, settle
+from trinity_compat.explorer.killable.inside import Hear, Say, serve, settle
 from trinity_compat.explorer.scorers import wire
 from trinity_compat.explorer.scorers.wire import Call, Ready, Reply
 from trinity_compat.explorer.scoring import LocalScorer
@@ -51,32 +50,24 @@ class FunctionExited(Exception):
 def main(channel: socket.socket, output: Connection, setup: Setup) -> None:
     """Serve calls until the explorer is gone."""
     settle(output, setup.cwd, setup.ray)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(channel, setup))
-    os._exit(0)
+    serve(channel, lambda say: _begun(setup, say), lambda why: Ready(broken=why), wire.packed)
 
 
-async def _serve(channel: socket.socket, setup: Setup) -> None:
-    stream, writer, say = await connected(channel, wire.packed)
-    try:
-        scoring = _Scoring(setup)
-    except BaseException as error:  # whatever the user's module does when it is imported
-        say(Ready(broken=f"{type(error).__name__}: {error}"))
-        await writer.drain()
-        return
+def _begun(setup: Setup, say: Say) -> Hear:
+    scoring = _Scoring(setup)
     _limit_memory(setup.memory_gb)
     say(scoring.ready)
     running: set[asyncio.Task[None]] = set()
 
-    def begin(call: Call) -> None:
+    def hear(call: Call) -> None:
         task = asyncio.ensure_future(_answered(scoring, call, say))
         running.add(task)
         task.add_done_callback(running.discard)
 
-    await heard(stream, begin)
+    return hear
 
 
-async def _answered(scoring: _Scoring, call: Call, say: Callable[[Reply], None]) -> None:
+async def _answered(scoring: _Scoring, call: Call, say: Say) -> None:
     say(await scoring.reply(call))
 
 

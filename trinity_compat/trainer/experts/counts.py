@@ -10,5 +10,5 @@ def counts_of(mask: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
     """int64 [N, 2], for each row the tokens and the rows of its kind. ``mask``: [N, T], the tokens that
     count; ``experts``: bool [N]."""
     tokens = mask.long().sum(-1)
-    kinds = {kind: (tokens[experts == kind].sum(), (experts == kind).sum()) for kind in (False, True)}
-    return torch.tensor([[int(count) for count in kinds[bool(expert)]] for expert in experts])
+    of_experts, of_answers = (torch.stack([tokens[kind].sum(), kind.sum()]) for kind in (experts, ~experts))
+    return torch.where(experts.unsqueeze(-1), of_experts, of_answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trinity_compat.algorithms.chosen import choose, needs_teacher
+from trinity_compat.algorithms.model import CLASSES
 from trinity_compat.errors import UserError
 from trinity_compat.translate.registry import Told, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -46,4 +47,4 @@ def teacher(reading: TrinityReader) -> Told:
             hint=f"write {sampled} there and in model.temperature",
         )
     yield TEACHER, path
-    yield "actor_rollout_ref.actor.policy_loss._target_", "trinity_compat.trainer.algorithms.PolicyLoss"
+    yield "actor_rollout_ref.actor.policy_loss._target_", f"{CLASSES}.PolicyLoss"
