@@ -367,6 +367,11 @@ def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_
     assert ended.seen(True)
 
 
+def test_a_trainer_that_ends_while_the_engines_start_has_ended_this_run(tmp_path, toy):
+    assert not plan_module.Ended().seen(True)
+    assert plan_module.Ended(fresh=True).seen(True)
+
+
 def test_an_explorer_that_has_seen_a_trainer_is_not_alone_while_that_one_is_hidden(tmp_path, toy):
     spec, buffer = job(tmp_path, toy, steps=1, mode="explore")
     publish(spec, buffer, toy, 0)

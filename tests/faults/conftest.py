@@ -63,7 +63,10 @@ class Run:
         return self
 
     def finish(self, timeout=240):
-        self.process.wait(timeout)
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.name} did not end in {timeout} s\n{self.out[-3000:]}\n{self.err[-3000:]}")
         return self
 
     def ctrl_c(self):

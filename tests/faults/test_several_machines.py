@@ -94,14 +94,14 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
         return one.start()
 
     far = side(machines[0], "explore", "far", "--explorer", "0")
-    train = side(machines[1], "train", "near")
-    train.wait_for(lambda: (tmp_path / "near" / "config" / "run.json").exists())
     near = side(machines[1], "explore", "near", "--explorer", "1")
+    near.wait_for(lambda: (tmp_path / "near" / "config" / "run.json").exists())
+    train = side(machines[1], "train", "near")  # last, so that both explorers come in time
     train.finish(250)
     for one in (train, far.finish(60), near.finish(60)):
         assert one.code == 0, one.name + one.out + one.err
         assert one.alive() == []
-    assert "joins the run" in near.out
+    assert "joins the run" in train.out
 
     url = f"{server.url('two')}&port={port}"
     report = BufferReport(url)

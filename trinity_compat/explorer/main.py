@@ -26,7 +26,7 @@ from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.operators import pipeline_of, prepared
-from trinity_compat.explorer.plan import Plan
+from trinity_compat.explorer.plan import Ended, Plan
 from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.reward_model import address
@@ -123,6 +123,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
+    ended = _look(spec)
     warm()
     config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
@@ -138,7 +139,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     workers = Workers(spec.verl, spec.device, spec.env, place=place, agent_timeout_s=limit, **own)
     device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
     try:
-        plan = Plan(spec, buffer, train, evaluation, index=index)
+        plan = Plan(spec, buffer, train, evaluation, index=index, ended=ended)
         heart.holder = lambda: plan.sharing.holder
         if device:
             await device.wait(heart.check)
@@ -166,6 +167,12 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         workers.close()
         report.close()
         buffer.close()
+
+
+def _look(spec: RunSpec) -> Ended:
+    """Before anything is loaded: whether the trainer has finished already."""
+    with closing(open_buffer(spec.database_url)) as buffer:
+        return Ended(fresh=not buffer.glance().finished)
 
 
 def _receiver(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat, index: int) -> Receiver:

@@ -59,11 +59,13 @@ class Work:
 
 class Ended:
     """Whether the trainer has finished this run. A mark that an earlier run left over the same database
-    counts only GRACE_S after the first look: until then a trainer may come, take it down, and train on."""
+    counts only GRACE_S after the first look: until then a trainer may come, take it down, and train on.
+    ``fresh``: whether the mark was not there when this process began. Engines take minutes to start, and a
+    trainer that others serve may end meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fresh: bool = False) -> None:
         self._since: float | None = None
-        self._fresh = False
+        self._fresh = fresh
 
     def seen(self, finished: bool) -> bool:
         """``finished``: whether the mark is there."""
@@ -88,12 +90,13 @@ class Plan:
         evaluation: TaskStream | None,
         *,
         index: int = 0,
+        ended: Ended | None = None,
     ) -> None:
         self._spec, self._buffer, self._train, self._eval = spec, buffer, train, evaluation
         self._batch = train.order.batch_size
         self._filter = GroupFilter.of(spec.verl)
         self.sharing, self._drawing = self._share(index)
-        self._ended, self._accompanied = Ended(), False
+        self._ended, self._accompanied = ended or Ended(), False
         self._missed: tuple[WeightVersion, float] | None = None
         self._held: WeightVersion | None = None
         self._asking = Asking(buffer, index)
