@@ -134,7 +134,9 @@ def test_a_file_of_aliases_to_aliases_is_refused_at_once(tmp_path: Path) -> None
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
     (tmp_path / "bomb.yaml").write_text("\n".join(lines))
     (tmp_path / "loop.yaml").write_text("\ndata: &data {train_batch_size: 8, again: *data}")
-    for name, line in (("bomb", 7), ("loop", 2)):
+    wide = [f"a0: &a0 [{'0, ' * 100}]", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 100}]" for i in (1, 2))]
+    (tmp_path / "wide.yaml").write_text("\n".join(wide))
+    for name, line in (("bomb", 7), ("loop", 2), ("wide", 3)):
         with pytest.raises(UserError, match=f"{name}.yaml:{line}: .*more than 100000 values"):
             config_from_yaml(tmp_path / f"{name}.yaml")
 

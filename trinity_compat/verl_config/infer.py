@@ -123,7 +123,7 @@ def _why(version: str, found: Fit) -> str:
         reasons.append(f"no release takes {_name(left)}; this one refuses the fewest keys ({len(left)})")
     elif len(found.best) > 1:
         reasons.append(f"every key fits {', '.join(found.best)}; the newest is taken")
-    return "; ".join(reasons) or "the only release that takes every key"
+    return "; ".join(reasons)
 
 
 def _only(found: Fit, other: str, version: str) -> tuple[str, ...]:
