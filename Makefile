@@ -14,10 +14,11 @@ demo: install
 	@echo "to watch it in a browser: .venv/bin/trinity-compat studio, in another terminal"
 	TOY_DIR=$(CURDIR)/toy trinity-compat run examples/verl_scripts/run_toy_grpo.sh
 
-# The studio's pages as pictures, made by its browser tests.
+# The studio's pages as pictures: all of them, made by its browser tests, to look at; the docs' ones off the demo's job.
 screenshots: install
 	mkdir -p .scratch/shots
 	STUDIO_SCREENSHOTS=$(CURDIR)/.scratch/shots pytest tests/studio/test_browser.py
+	if [ -d checkpoints/toy/grpo ]; then $(PY) scripts/pictures.py checkpoints docs/pictures; fi
 
 lint: install
 	ruff check .
