@@ -9,7 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Coroutine
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +33,7 @@ from trinity_compat.explorer.reward_model import address
 from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
 from trinity_compat.explorer.scorers.pool import make_scorer
 from trinity_compat.explorer.scorers.worker import warm
+from trinity_compat.explorer.scoring import Scorer
 from trinity_compat.explorer.selftest import HandoverTest
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
@@ -129,44 +130,57 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     train, evaluation = _streams(config, tokenizer, processor)
     _join_ray(spec)
     _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
-    buffer = open_buffer(spec.database_url)
-    sign(buffer, spec.verl)
-    report = Report(buffer, name, Trackers(spec.verl, name))
-    shared = spec.mode == "colocate"
-    place, by_load = Place.of(spec, index), spec.sync.style != "fixed"
-    own = {"shared": shared, "by_load": by_load, "partial": spec.partial_rollout}
-    limit = spec.agent_timeout_s
-    workers = Workers(spec.verl, spec.device, spec.env, place=place, agent_timeout_s=limit, **own)
-    device = SharedDevice(Turn(buffer, "explorer"), workers) if shared else None
-    try:
+    with ExitStack() as given_back:
+        buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
+        sign(buffer, spec.verl)
+        report = given_back.enter_context(closing(Report(buffer, name, Trackers(spec.verl, name))))
+        workers = given_back.enter_context(closing(_workers(spec, index)))
+        device = SharedDevice(Turn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
         plan = Plan(spec, buffer, train, evaluation, index=index, ended=ended)
         heart.holder = lambda: plan.sharing.holder
-        if device:
-            await device.wait(heart.check)
-        with placement.told_when_pending(placement.ENGINES, heart.note):
-            await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
+        await _start(spec, workers, device, heart)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
         router = await _reward_model(spec, buffer, heart)
         if router:
             await workers.know(router)
-        with closing(make_scorer(config, spec.scoring, router)) as scorer:
-            maker = GroupMaker(
-                workers,
-                scorer,
-                tokenizer,
-                newest_first=spec.replay is not None,
-                placeholders=_placeholders(processor),
-                agent_failure=spec.agent_failure,
-            )
-            pipeline = pipeline_of(spec.verl, train)
-            explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
-            async with prepared(pipeline, spec.verl, router):
-                await explorer.explore()
-    finally:
-        workers.close()
-        report.close()
-        buffer.close()
+        scorer = given_back.enter_context(closing(make_scorer(config, spec.scoring, router)))
+        maker = _maker(spec, workers, scorer, tokenizer, processor)
+        pipeline = pipeline_of(spec.verl, train)
+        explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
+        async with prepared(pipeline, spec.verl, router):
+            await explorer.explore()
+
+
+def _workers(spec: RunSpec, index: int) -> Workers:
+    return Workers(
+        spec.verl,
+        spec.device,
+        spec.env,
+        place=Place.of(spec, index),
+        agent_timeout_s=spec.agent_timeout_s,
+        shared=spec.mode == "colocate",
+        by_load=spec.sync.style != "fixed",
+        partial=spec.partial_rollout,
+    )
+
+
+async def _start(spec: RunSpec, workers: Workers, device: SharedDevice | None, heart: Heartbeat) -> None:
+    if device:
+        await device.wait(heart.check)
+    with placement.told_when_pending(placement.ENGINES, heart.note):
+        await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
+
+
+def _maker(spec: RunSpec, workers: Workers, scorer: Scorer, tokenizer: Any, processor: Any) -> GroupMaker:
+    return GroupMaker(
+        workers,
+        scorer,
+        tokenizer,
+        newest_first=spec.replay is not None,
+        placeholders=_placeholders(processor),
+        agent_failure=spec.agent_failure,
+    )
 
 
 def _look(spec: RunSpec) -> Ended:
