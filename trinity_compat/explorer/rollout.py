@@ -74,7 +74,7 @@ class RolloutWorker:
         self._runs: dict[int, list[Future]] = {}
         self._agents: LoopPool | None = None
         self._workflows: UserWorkflows | None = None
-        self._auxiliary: str | None = None
+        self._auxiliary: Sequence[str] = ()
         self._count = 0
         self._version = 0
         self._ended = 0
@@ -83,8 +83,8 @@ class RolloutWorker:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
 
-    async def know(self, auxiliary: str) -> None:
-        """Where the auxiliary model answers (host:port), for workflows. Before the first job."""
+    async def know(self, auxiliary: Sequence[str]) -> None:
+        """Where the auxiliary models answer (host:port), for workflows. Before the first job."""
         self._auxiliary = auxiliary
 
     async def load(self, file: WeightFile, version: int) -> None:

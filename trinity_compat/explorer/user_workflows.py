@@ -15,7 +15,7 @@ from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.own_time import waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
 from trinity_compat.workflows.agents import Agents
-from trinity_compat.workflows.auxiliary import Auxiliary
+from trinity_compat.workflows.auxiliary import clients_of
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Limits, Run, Workflows
@@ -63,8 +63,8 @@ class EngineWriter:
 class UserWorkflows:
     """Runs jobs whose taskset names a workflow that plugins or trinity-rft register."""
 
-    def __init__(self, config: Any, model: Any, asked: Asked, auxiliary: str | None = None) -> None:
-        """``auxiliary``: where the auxiliary model answers (host:port), None where there is none."""
+    def __init__(self, config: Any, model: Any, asked: Asked, auxiliary: Sequence[str] = ()) -> None:
+        """``auxiliary``: where the auxiliary models answer (host:port)."""
         rollout = config.actor_rollout_ref.rollout
         limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
         writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
@@ -77,8 +77,7 @@ class UserWorkflows:
             Agents(waiting_for_engine),
         )
         if auxiliary:
-            path = str(config.reward.reward_model.model_path)
-            self._workflows.auxiliary.append(Auxiliary(auxiliary, path))
+            self._workflows.auxiliary += clients_of(OmegaConf.to_container(config, resolve=True), auxiliary)
         self._tasksets = OmegaConf.to_container(OmegaConf.select(config, SECTION), resolve=True)
         self._limits = limits
         self._tool_format = rollout.multi_turn.get("format")

@@ -126,3 +126,20 @@ class AsyncJudged(Workflow):
         said = await judge.chat.completions.create(model=judge.model_path, messages=question)
         answer.reward = float(said.choices[0].message.content)
         return [answer]
+
+
+@WORKFLOWS.register_module("two_judges_workflow")
+class TwoJudges(Workflow):
+    """The second counts tens; the models' names are on their wrappers."""
+
+    def run(self) -> list[Experience]:
+        (answer,) = self.model.chat([{"role": "user", "content": self.task.task_desc}], n=1)
+        question = [{"role": "user", "content": answer.response_text}]
+        said = [
+            judge.chat.completions.create(model=judge.model_path, messages=question)
+            for judge in self.auxiliary_models
+        ]
+        ones, tens = (float(each.choices[0].message.content) for each in said)
+        answer.reward = ones + 100 * tens
+        answer.info = {"judges": " ".join(each.config.name for each in self.auxiliary_model_wrappers)}
+        return [answer]
