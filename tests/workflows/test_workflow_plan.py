@@ -147,6 +147,18 @@ def test_a_plugin_s_workflow_goes_to_the_engines_with_its_folder():
     assert value_at(spec.verl, "data.workflows.train/0.plugin") is True
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "reads"),
+    [("grpo", False), ("multi_step_grpo", True), ("gigpo", True)],
+)
+def test_steps_are_told_where_the_algorithm_reads_them(algorithm, reads):
+    config = yaml.safe_load(YAML.read_text())
+    config["algorithm"] = {"algorithm_type": algorithm, "repeat_times": 4}
+    put(config, f"{INPUT}.default_workflow_type", "graded_workflow")
+    spec = make_plan(config, RunOptions(plugin_dirs=(PLUGINS,)), cwd=Path("/work"), device="cpu").spec
+    assert value_at(spec.verl, "data.workflows.train/0.by_step") is reads
+
+
 def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
     spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
     assert value_at(spec.verl, "data.workflows.train/0.plugin") is True

@@ -14,6 +14,7 @@ from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.own_time import waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.workflows import running
 from trinity_compat.workflows.agents import Agents
 from trinity_compat.workflows.auxiliary import clients_of
 from trinity_compat.workflows.model import Written
@@ -88,10 +89,11 @@ class UserWorkflows:
 
     async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
         """n trajectories by seed, with their rewards. Raises what the workflow raises."""
+        taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
         async with asyncio.timeout(LIMIT_S):
             runs = await self._workflows.run(
-                referred(job.task["taskset"], self._tasksets),
+                taskset,
                 opened(job.task["raw_task"]),
                 [{**job.sampling_of(run), **length} for run in range(job.answers)],
                 number=job.task_no,
@@ -99,12 +101,13 @@ class UserWorkflows:
                 evaluates=job.validate,
                 tool_format=self._tool_format,
             )
-        return [_trajectory(run, validates=job.validate) for run in runs]
+        return [_trajectory(run, by_step=taskset.by_step, validates=job.validate) for run in runs]
 
 
-def _trajectory(run: Run, *, validates: bool) -> Trajectory:
+def _trajectory(run: Run, *, by_step: bool, validates: bool) -> Trajectory:
+    info = running.by_step(run) if by_step else dict(run.info)
     # veRL's validation takes the mean of every value that it is told, and all answers have to have it.
-    told = {} if validates else {"reward_extra_info": dict(run.info)}
+    told = {} if validates else {"reward_extra_info": info}
     return Trajectory(
         prompt_ids=run.prompt_ids,
         response_ids=run.response_ids,

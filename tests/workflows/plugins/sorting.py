@@ -5,7 +5,11 @@ from dataclasses import asdict
 from trinity.common.experience import Experience
 from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
 from trinity.common.workflows import WORKFLOWS, Task, Workflow
-from trinity.common.workflows.step_wise_workflow import RewardPropagationWorkflow
+from trinity.common.workflows.step_wise_workflow import (
+    AsyncStepWiseRewardWorkflow,
+    RewardPropagationWorkflow,
+    StepWiseRewardWorkflow,
+)
 from trinity.common.workflows.workflow import MultiTurnWorkflow, SimpleWorkflow
 
 
@@ -73,6 +77,54 @@ class Agent(RewardPropagationWorkflow):
 
     def reward(self, exps):
         return float(len(exps))
+
+
+class Graded:
+    """A step is a turn, worth what it says, and knows the state that it began in. Ends with a 1."""
+
+    max_step_num = 3
+
+    def __init__(self, *, task: Task, model, auxiliary_models=None):
+        super().__init__(
+            task=task, model=model, auxiliary_models=auxiliary_models, use_openai_client=not self.is_async
+        )
+        self.messages = [{"role": "user", "content": task.task_desc}]
+
+    def heard(self, answer):
+        said = answer.choices[0].message.content
+        self.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "again"}]
+        return said != "1"
+
+    def worth(self, exps, step_num):
+        for exp in exps:
+            exp.info = {"env_state_hash": f"after {step_num}", "step_reward": step_num / 10}
+        return float(exps[-1].response_text)
+
+
+@WORKFLOWS.register_module("graded_workflow")
+class GradedSteps(Graded, StepWiseRewardWorkflow):
+    def step(self, step_num):
+        client = self.client
+        return self.heard(
+            client.chat.completions.create(model=client.model_path, messages=self.messages, seed=8 + step_num)
+        )
+
+    def reward(self, exps, step_num):
+        return self.worth(exps, step_num)
+
+
+@WORKFLOWS.register_module("async_graded_workflow")
+class AsyncGradedSteps(Graded, AsyncStepWiseRewardWorkflow):
+    async def step_async(self, step_num):
+        client = self.model.get_openai_async_client()
+        return self.heard(
+            await client.chat.completions.create(
+                model=client.model_path, messages=self.messages, seed=8 + step_num
+            )
+        )
+
+    async def reward_async(self, exps, step_num):
+        return self.worth(exps, step_num)
 
 
 @WORKFLOWS.register_module("failing_workflow")
