@@ -99,6 +99,13 @@ def test_a_run_s_evaluation_is_its_last_step_s():
     assert {each.reward for each in runs} == {1.0}
 
 
+def test_an_evaluation_without_a_reward_counts_the_accuracy():
+    runs = run("measuring_workflow", evaluates=True)
+    assert [each.reward for each in runs] == [each.metrics["accuracy"] for each in runs] == [1.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="has no reward"):
+        run("measuring_workflow")
+
+
 def test_of_a_run_that_is_cut_only_the_turns_that_are_left_are_told():
     (first, *_) = run("graded_workflow", Limits(512, 5), by_step=True)
     assert len(first.response_ids) == 5

@@ -18,6 +18,8 @@ from trinity_compat.buffer.images import opened
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.tasks import to_json
 from trinity_compat.explorer.trajectory import Trajectory
+from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
+from trinity_compat.workflows.tasksets import TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,11 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
 
     prompt, response = torch.tensor([part.prompt_ids]), torch.tensor([part.response_ids], dtype=torch.long)
     ids = torch.cat([prompt, response], dim=1)
+    length = {TOKENS: len(part.response_ids)} if task.get("agent_name") == WORKFLOW else {}
     fields = {
         **opened(task),  # a copy: a reward function may change what it is given
         "__num_turns__": part.num_turns,
-        "tool_extra_fields": dict(part.extra),
+        "tool_extra_fields": {**part.extra, **length},
     }
     return DataProto.from_dict(
         tensors={

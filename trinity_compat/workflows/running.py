@@ -116,7 +116,8 @@ class Workflows:
             workflow.set_repeat_times(len(models), 0)
             experiences = await self._outcome(workflow)
             return [
-                self._joined([each], taskset) for each in _counted(experiences, len(models), taskset.workflow)
+                self._joined([each], taskset, evaluates=evaluates)
+                for each in _counted(experiences, len(models), taskset.workflow)
             ]
         pairs = zip(models, samplings, strict=True)
         workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
@@ -199,7 +200,7 @@ class Workflows:
         """A run's experiences as one."""
         if not experiences:
             raise ValueError("the workflow returned no experience")
-        runs = [_read(experience) for experience in experiences]
+        runs = [_read(experience, evaluates=evaluates) for experience in experiences]
         if not (taskset.by_step or evaluates):
             _check_one_reward(runs)
         whole = runs[0]
@@ -237,8 +238,12 @@ def _check_one_reward(runs: Sequence[Run]) -> None:
         )
 
 
-def _read(experience: Any) -> Run:
-    if experience.reward is None:
+def _read(experience: Any, *, evaluates: bool) -> Run:
+    metrics = {name: float(value) for name, value in (experience.metrics or {}).items()}
+    reward = experience.reward
+    if reward is None and evaluates:  # upstream's math_eval_workflow measures, and gives no reward
+        reward = metrics.get("accuracy")
+    if reward is None:
         raise ValueError("an experience has no reward: the workflow sets it")
     tokens = [int(token) for token in experience.tokens]
     length = int(experience.prompt_length)
@@ -250,9 +255,9 @@ def _read(experience: Any) -> Run:
         response,
         [1] * len(response) if mask is None else [int(own) for own in mask],
         [0.0] * len(response) if given is None else [float(value) for value in given],
-        float(experience.reward),
+        float(reward),
         2,
-        {name: float(value) for name, value in (experience.metrics or {}).items()},
+        metrics,
         {
             name: value
             for name, value in (experience.info or {}).items()

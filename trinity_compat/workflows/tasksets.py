@@ -10,6 +10,7 @@ from trinity_compat.errors import UserError
 
 SECTION = "data.workflows"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
+TOKENS = "response_tokens"  # … whose reward is told how many tokens the answer has, in extra_info
 PLUGIN = "trinity_plugin"  # … of this one its whole row, in raw_task, and its taskset's reference
 
 

@@ -139,6 +139,16 @@ class Unrewarded(Workflow):
         return self.model.generate(["sort 21"], n=1)
 
 
+@WORKFLOWS.register_module("measuring_workflow")
+class Measuring(Workflow):
+    """For evaluations, as upstream's math_eval_workflow: metrics, and no reward."""
+
+    def run(self):
+        (answer,) = self.model.chat([{"role": "user", "content": self.task.task_desc}], n=1)
+        answer.metrics = {"accuracy": float(answer.response_text == self.task.raw_task["response"])}
+        return [answer]
+
+
 @WORKFLOWS.register_module("stepwise_workflow")
 class Stepwise(Workflow):
     """Two answers to two questions: no conversation, or two rewards."""
