@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from trinity_compat.algorithms.model import STEPS
@@ -133,7 +134,8 @@ class Workflows:
         experiences = model.extract_experience_from_history()
         if not experiences:
             raise AgentFailed("the agent asked the model nothing")
-        reward, metrics = rewarded(given, self._scorer(taskset, row), experiences)
+        scored = partial(rewarded, given, self._scorer(taskset, row), experiences)
+        reward, metrics = await asyncio.get_running_loop().run_in_executor(self._threads, scored)
         for experience in experiences:
             experience.reward = reward
         experiences[-1].metrics = {**(experiences[-1].metrics or {}), **metrics}

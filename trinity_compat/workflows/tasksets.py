@@ -34,6 +34,7 @@ class Taskset:
     drop_overlong: bool = True
     storage: str = "file"  # or sql: a table of the taskset's name
     by_step: bool = False  # the algorithm reads what a run's experiences said each
+    program: bool = False  # its workflow is agent_program: the program has processes of its own
     plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register
 
     def text(self, key: str, default: str | None = None) -> str | None:

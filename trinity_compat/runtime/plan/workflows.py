@@ -139,7 +139,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
     where = named.place
     workflow = _checked(named, registered)
     arguments = _section(trinity, f"{where}.workflow_args")
-    if workflow == PROGRAM and PROGRAM not in registered:
+    if program := workflow == PROGRAM and PROGRAM not in registered:
         arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
     return Taskset(
         place=where,
@@ -153,6 +153,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         workflow_args=arguments,
         reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
         by_step=_by_step(trinity),
+        program=program,
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
         plugin=workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS,
