@@ -15,6 +15,7 @@ from typing import Literal
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.served_models import configurations
 from trinity_compat.spec import RunSpec
 
 Side = Literal["trainer", "explorer", "reward model"]
@@ -82,8 +83,11 @@ def reward_model_width(verl: Tree, device: str) -> int:
 
 
 def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
-    engines = reward_model_engines(verl, device)
-    return {"reward model": engines * reward_model_width(verl, device)} if engines else {}
+    """With the further models beside it."""
+    sizes = [
+        reward_model_engines(each, device) * reward_model_width(each, device) for each in configurations(verl)
+    ]
+    return {"reward model": sum(sizes)} if sizes[0] else {}
 
 
 def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
@@ -119,8 +123,11 @@ def _how(spec: RunSpec, side: Side) -> str:
         nodes = f" × trainer.nnodes={trainer['nnodes']}" if trainer["nnodes"] != 1 else ""
         return f"trainer.n_gpus_per_node={trainer['n_gpus_per_node']}{nodes}"
     if side == "reward model":
-        count, width = (size(spec.verl, spec.device) for size in (reward_model_engines, reward_model_width))
-        return f"{count} × {_REWARD}.rollout.tensor_model_parallel_size={width}"
+        return " + ".join(
+            f"{reward_model_engines(verl, spec.device)} × {_REWARD}.rollout.tensor_model_parallel_size="
+            f"{reward_model_width(verl, spec.device)}"
+            for verl in configurations(spec.verl)
+        )
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     count, width = engine_count(rollout, spec.device), engine_width(rollout, spec.device)
     engines = f"{count} engine{'s' if count > 1 else ''} × {_TENSOR_PARALLEL}={width}"

@@ -1,6 +1,7 @@
 """The in-process engine against transformers: log-probabilities, weight loading, seeds, the vocabulary."""
 
 import asyncio
+import json
 
 import pytest
 import torch
@@ -180,3 +181,12 @@ def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokeni
         return engine._engine.get_num_unfinished_requests(), engine._waiting
 
     assert loop.run(go()) == (0, {})
+
+
+def test_an_answer_is_bound_to_a_schema_that_is_asked_for(loop, engine, tokenizer):
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    limited = {"max_tokens": 64, "structured_outputs": {"json": schema}}
+    _, answers = ask(loop, engine, tokenizer, count=2, tag="bound", **limited)
+    parts = [part for each in answers for part in each if part.reason == "stop"]
+    whole = [json.loads(tokenizer.decode(part.token_ids, skip_special_tokens=True)) for part in parts]
+    assert whole and all(each["a"] in (1, 2) for each in whole)

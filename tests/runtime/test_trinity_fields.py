@@ -239,6 +239,7 @@ READ = {
     "trainer.trainer_config.actor_rollout_ref.actor.use_torch_compile": (False, {}),
     "trainer.trainer_config.critic.optim.lr": (0.5, PPO),
     "explorer.auxiliary_models.0.model_path": ("/other", JUDGED),
+    "explorer.auxiliary_models.0.name": ("judge", JUDGED),
     "explorer.auxiliary_models.0.engine_num": (2, JUDGED),
     "explorer.auxiliary_models.0.tensor_parallel_size": (2, JUDGED),
     "explorer.rollout_model.data_parallel_size": (2, {}),

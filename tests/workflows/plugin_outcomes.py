@@ -25,7 +25,7 @@ if importlib.util.find_spec("vllm") is None:  # trinity's ModelWrapper, which no
 
 from recorded_model import Recorded, make_tokenizer  # noqa: E402
 
-from trinity_compat.workflows.running import Limits, Workflows  # noqa: E402
+from trinity_compat.workflows.running import Limits, Workflows, by_step  # noqa: E402
 from trinity_compat.workflows.tasksets import Taskset  # noqa: E402
 
 CASES = [
@@ -35,7 +35,10 @@ CASES = [
     ("agent_workflow", None, {}),
     ("simple_workflow", "sorted_reward", {}),
     ("math_workflow", "sorted_reward", {}),
+    ("graded_workflow", None, {}),
+    ("async_graded_workflow", None, {}),
 ]
+BY_STEP = ("graded_workflow", "async_graded_workflow")
 
 
 async def outcomes():
@@ -43,7 +46,9 @@ async def outcomes():
     for workflow, reward, arguments in CASES:
         writer = Recorded()
         running = Workflows(writer, make_tokenizer(), "toy", Limits(512, 64), str(HERE / "plugins"))
-        taskset = Taskset("t", "t", "", workflow, reward, reward_fn_args=arguments)
+        taskset = Taskset(
+            "t", "t", "", workflow, reward, reward_fn_args=arguments, by_step=workflow in BY_STEP
+        )
         row = {"prompt": "sort 21", "response": "12"}
         samplings = [{"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 7 + i} for i in range(3)]
         runs = await running.run(taskset, row, samplings)
@@ -53,7 +58,9 @@ async def outcomes():
 
 
 def vars_of(run):
-    return {name: getattr(run, name) for name in type(run).__slots__ if name != "metrics"}
+    """Its ``metrics`` apart; ``steps`` as the trainer is told of them."""
+    found = {name: getattr(run, name) for name in type(run).__slots__ if name not in ("metrics", "steps")}
+    return {**found, "told": by_step(run)}
 
 
 if __name__ == "__main__":

@@ -62,6 +62,75 @@ def test_a_tool_that_is_asked_for_by_name_gets_the_answer(model):
     assert choice["message"]["content"] is None
 
 
+class Saying(Recorded):
+    """Always says the same."""
+
+    def __init__(self, text):
+        super().__init__()
+        self._text = text
+
+    async def write(self, prompt_ids, sampling):
+        await super().write(prompt_ids, sampling)
+        return [self._written(self._text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "reason"),
+    [
+        (
+            '[{"name": "check", "parameters": {"a": 1}}]',
+            [{"name": "check", "arguments": '{"a": 1}'}],
+            "tool_calls",
+        ),
+        ('[{"name": "check", "para', None, "stop"),
+    ],
+    ids=["whole", "cut"],
+)
+def test_a_tool_that_is_required_is_called(text, calls, reason):
+    model = Model(Surroundings(writer := Saying(text), TOKENIZER, Experience, None, "toy", 512), {})
+    (choice,) = asked(model, ASKED, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)[
+        "choices"
+    ]
+    made = choice["message"].get("tool_calls")
+    assert (made and [each["function"] for each in made], choice["finish_reason"]) == (calls, reason)
+    schema = writer.asked[0]["sampling"]["structured_outputs"]["json"]
+    assert (schema["minItems"], schema["maxItems"]) == (1, 1)
+    (item,) = schema["items"]["anyOf"]
+    assert item["properties"] == {"name": {"const": "check"}, "parameters": {"type": "object"}}
+
+
+REFERRING = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/A"}},
+    "$defs": {"A": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "schema"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, REFERRING),
+        ({"tool_choice": "auto"}, None),
+        ({"tool_choice": "none"}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": REFERRING}}}, REFERRING),
+    ],
+)
+def test_what_an_answer_is_bound_to(model, asked_for, schema):
+    add = {"type": "function", "function": {"name": "add", "parameters": REFERRING}}
+    asked(model, ASKED, tools=[add], **asked_for)
+    bound = model.around.writer.asked[0]["sampling"].get("structured_outputs")
+    assert bound == (schema and {"json": schema})
+
+
+def test_definitions_of_the_tools_stand_where_references_find_them(model):
+    add = {"type": "function", "function": {"name": "add", "parameters": REFERRING}}
+    asked(model, ASKED, tools=[add, TOOL], tool_choice="required")
+    schema = model.around.writer.asked[0]["sampling"]["structured_outputs"]["json"]
+    assert schema["$defs"] == REFERRING["$defs"]
+    assert ["$defs" in each["properties"]["parameters"] for each in schema["items"]["anyOf"]] == [False] * 2
+
+
 def test_a_stream_has_the_message_why_it_ended_and_the_usage(model):
     parts = list(chunks(asked(model, ASKED, n=2)))
     assert [part["choices"][0]["delta"].get("content") for part in parts[:-1]] == ["12", None, "21", None]
@@ -73,7 +142,9 @@ def test_a_stream_has_the_message_why_it_ended_and_the_usage(model):
     ("body", "message"),
     [
         ({"messages": []}, "messages is missing"),
-        ({"messages": ASKED, "tools": [TOOL], "tool_choice": "required"}, "'required' is not served"),
+        ({"messages": ASKED, "tools": [TOOL], "tool_choice": "any"}, "'any' is not served: write auto, requ"),
+        ({"messages": ASKED, "tool_choice": "required"}, "'required' needs tools"),
+        ({"messages": ASKED, "response_format": {"type": "yaml"}}, "response_format='yaml' is not served"),
         (
             {
                 "messages": ASKED,

@@ -7,11 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from recorded_model import make_tokenizer
 
+from trinity_compat.algorithms.model import FUNCTIONS, Answers
 from trinity_compat.explorer.engine import Completion
 from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.maker import experience_of
+from trinity_compat.explorer.scoring import checked
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.explorer.user_workflows import EngineWriter, UserWorkflows
 from trinity_compat.explorer.workers import worker_env
@@ -69,10 +73,11 @@ def test_what_a_change_of_weights_ends_is_asked_again():
     assert len({request.request_id for request in engine.requests}) == 3
 
 
-def test_a_job_becomes_trajectories_with_their_rewards(monkeypatch):
+def ran(monkeypatch, workflow, **job):
+    """Trajectories of a job, and what the engine was asked for them."""
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(Path(__file__).parent / "plugins"))
-    taskset = asdict(Taskset("t", "t", "", "async_once_workflow", plugin=True))
-    rollout = {"prompt_length": 64, "response_length": 16, "multi_turn": {"format": "hermes"}}
+    taskset = asdict(Taskset("t", "t", "", workflow, plugin=True, by_step="graded" in workflow))
+    rollout = {"prompt_length": 64, "response_length": 64, "multi_turn": {"format": "hermes"}}
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"rollout": rollout, "model": {"path": "toy"}},
@@ -84,13 +89,47 @@ def test_a_job_becomes_trajectories_with_their_rewards(monkeypatch):
 
     async def run():
         workflows = UserWorkflows(config, SimpleNamespace(tokenizer=make_tokenizer()), Asked(engine))
-        return await workflows.run(Job(3, task, 2, {"temperature": 1.0, "seed": 11}))
+        return await workflows.run(Job(3, task, 2, {"temperature": 1.0, "seed": 11}, **job))
 
-    parts = asyncio.run(run())
+    return asyncio.run(run()), engine.requests
+
+
+def test_a_job_becomes_trajectories_with_their_rewards(monkeypatch):
+    parts, requests = ran(monkeypatch, "async_once_workflow")
     assert [part.reward for part in parts] == [1.0, 1.0]
     assert [part.response_ids for part in parts] == [ANSWER, ANSWER]
-    assert [request.sampling["seed"] for request in engine.requests] == [11, 12]
-    assert {request.sampling["max_tokens"] for request in engine.requests} == {16}
+    assert [request.sampling["seed"] for request in requests] == [11, 12]
+    assert {request.sampling["max_tokens"] for request in requests} == {64}
+
+
+def test_the_store_is_told_of_each_step_where_the_algorithm_reads_it(monkeypatch):
+    parts, _ = ran(monkeypatch, "graded_workflow")
+    task = {"index": 3, "data_source": "t"}
+    stored = [
+        experience_of(run, part, checked(scored(part), "the workflow", task))
+        for run, part in enumerate(parts)
+    ]
+    assert [each.reward for each in stored] == [12.0, 12.0]
+    steps = [{"step": step, "reward": 12.0} for step in range(3)]
+    assert [each.info["steps"] for each in stored] == [steps, steps]
+    assert stored[0].info["env_state_hash"] == ["after 0", "after 1", "after 2"]
+    step_wise = FUNCTIONS["advantage_fn"]["step_wise_grpo"].call
+    answers = Answers(torch.tensor([12.0, 0.0]), [[0, 1]], info=[stored[0].info, {}])
+    plain, normed = (step_wise(answers, enable_step_norm=norm) for norm in (False, True))
+    assert torch.allclose(normed, plain / torch.tensor([3.0, 1.0]))
+    gigpo = FUNCTIONS["advantage_fn"]["gigpo"].call
+    width = len(stored[0].response_mask)
+    mask = torch.tensor(stored[0].response_mask).bool().expand(2, width)
+    gigpo(Answers(answers.rewards, [[0, 1]], mask=mask, info=[stored[0].info, stored[1].info]))
+
+
+def test_an_evaluation_says_nothing_of_steps(monkeypatch):
+    parts, _ = ran(monkeypatch, "graded_workflow", validate=True)
+    assert [part.extra for part in parts] == [{}, {}]
+
+
+def scored(part):
+    return {"reward_score": part.reward, **part.extra}
 
 
 @pytest.mark.parametrize(("installed", "expected"), [("0.6.0", "trinity_compat"), (None, None)])

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_outcomes import CASES, outcomes
+from plugin_outcomes import BY_STEP, CASES, outcomes
 from recorded_model import ANSWERS, Recorded, make_tokenizer
 
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer import own_time
 from trinity_compat.workflows import plugins
-from trinity_compat.workflows.running import Limits, Workflows
+from trinity_compat.workflows.running import Limits, Workflows, by_step
 from trinity_compat.workflows.tasksets import Taskset
 
 FOLDER = Path(__file__).parent / "plugins"
@@ -26,12 +26,13 @@ def made():
     return dict(zip([case[0] for case in CASES], asyncio.run(outcomes()), strict=True))
 
 
-def run(workflow, limits=None, writer=None, **fields):
+def run(workflow, limits=None, writer=None, evaluates=False, **fields):
     async def all_of_it():
         running = Workflows(
             writer or Recorded(), make_tokenizer(), "toy", limits or Limits(512, 64), str(FOLDER)
         )
-        return await running.run(Taskset("t", "t", "", workflow, **fields), ROW, SAMPLINGS)
+        taskset = Taskset("t", "t", "", workflow, **fields)
+        return await running.run(taskset, ROW, SAMPLINGS, evaluates=evaluates)
 
     return asyncio.run(all_of_it())
 
@@ -80,13 +81,50 @@ def test_two_calls_of_a_run_have_different_seeds(made):
     assert len(set(seeds)) == len(seeds) == 6
 
 
+@pytest.mark.parametrize("workflow", ["graded_workflow", "async_graded_workflow"])
+def test_steps_with_rewards_of_their_own_are_one_sequence_that_says_so(made, workflow):
+    for each in made[workflow]["runs"]:
+        whole = text([*each["prompt_ids"], *each["response_ids"]])
+        assert whole.count("<|im_start|>assistant\n") == 2
+        assert each["reward"] == 1.0  # of the last: the recorded answers are 21, then 1
+        assert each["told"] == {
+            "steps": [{"step": 0, "reward": 21.0}, {"step": 1, "reward": 1.0}],
+            "env_state_hash": ["after 0", "after 1"],
+            "step_reward": [0.0, 0.1],
+        }
+
+
+def test_a_run_s_evaluation_is_its_last_step_s():
+    runs = run("stepwise_workflow", workflow_args={"apart": False}, evaluates=True)
+    assert {each.reward for each in runs} == {1.0}
+
+
+def test_an_evaluation_without_a_reward_counts_the_accuracy():
+    runs = run("measuring_workflow", evaluates=True)
+    assert [each.reward for each in runs] == [each.metrics["accuracy"] for each in runs] == [1.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="has no reward"):
+        run("measuring_workflow")
+
+
+def test_of_a_run_that_is_cut_only_the_turns_that_are_left_are_told():
+    (first, *_) = run("graded_workflow", Limits(512, 5), by_step=True)
+    assert len(first.response_ids) == 5
+    told = by_step(first)
+    assert (told["env_state_hash"], len(told["steps"])) == (["after 0"], 2)
+
+
 @pytest.mark.parametrize(
     ("workflow", "fields", "error", "message"),
     [
         ("failing_workflow", {}, ZeroDivisionError, "the user's own fault"),
         ("unrewarded_workflow", {}, ValueError, "has no reward"),
         ("stepwise_workflow", {"workflow_args": {"apart": True}}, ValueError, "no one conversation"),
-        ("stepwise_workflow", {"workflow_args": {"apart": False}}, ValueError, "different rewards"),
+        (
+            "stepwise_workflow",
+            {"workflow_args": {"apart": False}},
+            ValueError,
+            r"different rewards \(0, 1\).*write algorithm_type: multi_step_grpo",
+        ),
         ("nowhere_workflow", {}, ValueError, "no 'nowhere_workflow' is registered in workflows"),
     ],
 )
@@ -146,7 +184,9 @@ def test_the_time_that_a_workflow_waits_for_the_model_can_be_left_out(case):
     async def all_of_it():
         running = Workflows(Noting(), make_tokenizer(), "toy", Limits(512, 64), str(FOLDER))
         workflow, reward, arguments = case
-        taskset = Taskset("t", "t", "", workflow, reward, reward_fn_args=arguments)
+        taskset = Taskset(
+            "t", "t", "", workflow, reward, reward_fn_args=arguments, by_step=workflow in BY_STEP
+        )
         await own_time.limited(running.run(taskset, ROW, SAMPLINGS), 60.0)
 
     asyncio.run(all_of_it())

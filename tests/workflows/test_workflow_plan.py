@@ -7,6 +7,7 @@ import yaml
 
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
+from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.workflows.tasksets import Taskset, referred
@@ -146,6 +147,18 @@ def test_a_plugin_s_workflow_goes_to_the_engines_with_its_folder():
     assert value_at(spec.verl, "data.workflows.train/0.plugin") is True
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "reads"),
+    [("grpo", False), ("multi_step_grpo", True), ("gigpo", True)],
+)
+def test_steps_are_told_where_the_algorithm_reads_them(algorithm, reads):
+    config = yaml.safe_load(YAML.read_text())
+    config["algorithm"] = {"algorithm_type": algorithm, "repeat_times": 4}
+    put(config, f"{INPUT}.default_workflow_type", "graded_workflow")
+    spec = make_plan(config, RunOptions(plugin_dirs=(PLUGINS,)), cwd=Path("/work"), device="cpu").spec
+    assert value_at(spec.verl, "data.workflows.train/0.by_step") is reads
+
+
 def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
     spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
     assert value_at(spec.verl, "data.workflows.train/0.plugin") is True
@@ -175,3 +188,53 @@ def test_without_eval_tasksets_nothing_is_evaluated():
     verl = planned(eval_tasksets=[]).spec.verl
     assert value_at(verl, "data.val_files") == ["train/0"]
     assert (value_at(verl, "trainer.test_freq"), value_at(verl, "trainer.val_before_train")) == (-1, False)
+
+
+def with_models(device, *models, **more):
+    config = yaml.safe_load(YAML.read_text())
+    put(config, "explorer.auxiliary_models", [dict(each) for each in models])
+    for path, value in more.items():
+        put(config, path.replace("__", "."), value)
+    return make_plan(config, RunOptions(), cwd=Path("/work"), device=device)
+
+
+def test_auxiliary_models_are_listed_in_their_order_with_their_names_and_sizes():
+    first = {"model_path": "/judge", "name": "judge"}
+    second = {"model_path": "/critic", "engine_num": 2, "tensor_parallel_size": 2}
+    on_cpu = with_models("cpu", first, second).spec.verl
+    assert value_at(on_cpu, "reward.reward_model.model_path") == "/judge"
+    assert value_at(on_cpu, "data.auxiliary_models") == [
+        {"path": "/judge", "name": "judge", "engines": 1, "width": 1},
+        {"path": "/critic", "name": None, "engines": 1, "width": 1},
+    ]
+    made = with_models("cuda", first, second, cluster__gpu_per_node=8)
+    told = value_at(made.spec.verl, "data.auxiliary_models.1")
+    assert told == {"path": "/critic", "name": None, "engines": 2, "width": 2}
+    assert any("4 for 1 further model(s)" in note for note in made.notes), made.notes
+    shared = shares(made.spec.verl, device="cuda", mode="both", explorers=1)
+    assert (shared["reward model"], sum(shared.values()) <= 8) == (5, True)
+
+
+def test_one_model_without_a_name_needs_no_list():
+    assert value_at(with_models("cpu", {"model_path": "/judge"}).spec.verl, "data.auxiliary_models") is None
+
+
+@pytest.mark.parametrize(
+    ("second", "more", "message"),
+    [
+        ({"name": "critic"}, {}, r"auxiliary_models\.1\.model_path is missing"),
+        (
+            {"model_path": "/critic", "engine_num": 6},
+            {},
+            r"auxiliary_models: 7 GPUs for its models leave of 8 none",
+        ),
+        (
+            {"model_path": "/critic"},
+            {"algorithm__algorithm_type": "on_policy_distill"},
+            r"auxiliary_models\.1: the first model is the teacher",
+        ),
+    ],
+)
+def test_a_further_model_that_cannot_be_served_is_refused(second, more, message):
+    with pytest.raises(UserError, match=message):
+        with_models("cuda", {"model_path": "/judge"}, second, cluster__gpu_per_node=8, **more)

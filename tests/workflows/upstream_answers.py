@@ -50,6 +50,8 @@ class Recorded:
 
 def of_reward(name, arguments, response, truth, about):
     made = REWARD_FUNCTIONS.get(name)(**arguments)
+    if (tokens := about.get("response_tokens")) is not None:
+        return made(response=response, truth=truth, response_token=torch.zeros(tokens))
     if truth is None:
         return made(response=response)
     return made(response=response, truth=truth, **about)

@@ -104,6 +104,32 @@ COUNTDOWN_PAIRS = [
     ("<answer></answer>", SMALL),
 ]
 
+DAPO_PAIRS = [
+    *BOXED_PAIRS,
+    ("<think>\\boxed{1}</think> so \\boxed{2}", "2"),
+    ("<think>\\boxed{2}</think> so 1", "2"),
+    ("12", "12"),
+    ("1,000", "1000"),
+    ("12 apples", "12"),
+    ("a text that is longer than twenty characters", "a text that is longer than twenty characters"),
+    (r"\boxed{(1/2, 1/3)}", "(1/2,1/3)"),
+    (r"\boxed{x^2+1}", "1+x^2"),
+    (r"\boxed{2\pi}", r"2\pi"),
+    (r"\boxed{6.28}", r"2\pi"),
+    (r"\boxed{0.5}", r"\frac{1}{2}"),
+    (r"\boxed{\frac{2}{4}}", r"\frac{1}{2}"),
+    (r"\boxed{50}", "0.5"),
+    (r"\boxed{[1, 2]}", "[1,2]"),
+    (r"\boxed{\sqrt{8}}", r"2\sqrt{2}"),
+    (r"\boxed{7 \text{ cm}}", "7"),
+]
+OVERLONG = {
+    "enable_overlong_penalty": True,
+    "penalty_factor": 0.5,
+    "max_response_length": 20,
+    "cache_length": 8,
+}
+
 FORMS = [FORMED, f"{FORMED} more", f"say\n{FORMED}", FORMED.replace("\n", ""), "", "<answer>\n1\n</answer>"]
 
 REWARDS = [
@@ -119,6 +145,11 @@ REWARDS = [
     ("math_reward", {"pattern": None}, FORMED, "24", {}),
     *(("accuracy_reward", {}, response, truth, {}) for response, truth in ACCURACY_PAIRS),
     *(("countdown_reward", {}, response, truth, {}) for response, truth in COUNTDOWN_PAIRS),
+    *(("math_dapo_reward", {}, response, truth, {"response_tokens": 1}) for response, truth in DAPO_PAIRS),
+    *(
+        ("math_dapo_reward", OVERLONG, r"\boxed{1}", "1", {"response_tokens": count})
+        for count in (1, 11, 12, 13, 16, 20, 21, 40)
+    ),
     *(("format_reward", {}, response, None, {}) for response in FORMS),
     ("format_reward", {"pattern": "b$"}, "a\nb", None, {}),
     ("format_reward", {"pattern": "a$"}, "a\nb", None, {}),
@@ -158,4 +189,5 @@ WORKFLOWS = [
         {"workflow_args": {"use_base": True}, "format": {"system_prompt": "", "prompt_key": "question"}},
     ),
     ("math_boxed_workflow", {"reward": "math_boxed_reward", "format": {"system_prompt": "Box it."}}),
+    ("math_boxed_workflow", {"reward": "math_dapo_reward"}),
 ]

@@ -73,7 +73,7 @@ def _check_counts(key: str, answers: Answers, counts: Sequence[int]) -> None:
 def _step_rewards(told: Any, reward: float, turns: int) -> list[float]:
     if told is None:
         return [0.0] * (turns - 1) + [reward]
-    return [float(step) for step in _listed(told)]
+    return [float(step or 0.0) for step in _listed(told)]  # a turn that was not told one has none
 
 
 def _listed(told: Any) -> list[Any]:

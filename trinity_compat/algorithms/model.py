@@ -25,6 +25,9 @@ PREFIX = "trinity_"  # of our functions' names in veRL's registries
 CLASSES = "trinity_compat.trainer.algorithms"  # where veRL finds our kinds of its sections
 # trinity-rft's sample_strategy that trains an expert's rows beside fresh answers.
 MIX = "mix"
+# In ``info`` of a run that was made of several experiences: what each said of itself (workflows/running.py).
+STEPS = "steps"
+BY_STEP = ("step_wise_grpo", "gigpo")  # advantages that read it
 # What a trainer's rows are (trinity-rft: AlgorithmType.schema): answers of an explorer, or rows of a file.
 Schema = Literal["experience", "sft", "cpt", "dpo"]
 

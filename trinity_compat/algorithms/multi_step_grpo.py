@@ -2,28 +2,29 @@
 
     A = (r_last − mean) / (std + ε), ÷ the number of steps with ``enable_step_norm``
 
-After rLLM. An answer here is one sequence, whatever turns it has: a run has one step, and
-``enable_step_norm`` changes nothing. Columns: none beyond rewards and the task's id.
+After rLLM. An answer here is one sequence, its reward that of its last step; what a workflow's steps said
+(``info``) tells how many there were, one where it is not told. Columns: that, with ``enable_step_norm``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from trinity_compat.algorithms.grouped import standardised
 from trinity_compat.algorithms.grpo import verl_grpo
-from trinity_compat.algorithms.model import Answers, Tensor, advantage, algorithm
+from trinity_compat.algorithms.model import STEPS, Answers, Arguments, Tensor, advantage, algorithm
 
 algorithm(
     "multi_step_grpo", "GRPO over runs of several steps", paper="2402.03300", advantage_fn="step_wise_grpo"
 )
 
 
-@advantage(
-    "step_wise_grpo",
-    "advantage_fn/multi_step_grpo_advantage.py",
-    verl=verl_grpo,
-)
+def _verl(arguments: Arguments) -> Mapping[str, object] | None:
+    return None if arguments["enable_step_norm"] else verl_grpo(arguments)
+
+
+@advantage("step_wise_grpo", "advantage_fn/multi_step_grpo_advantage.py", verl=_verl, columns=("info",))
 def step_wise_grpo(
     answers: Answers,
     *,
@@ -32,4 +33,7 @@ def step_wise_grpo(
     std_threshold: float | None = None,
     std_cal_level: Literal["group", "batch"] = "group",
 ) -> Tensor:
-    return standardised(answers, epsilon, by_batch=std_cal_level == "batch")
+    out = standardised(answers, epsilon, by_batch=std_cal_level == "batch")
+    if not enable_step_norm or not answers.info:
+        return out
+    return out / out.new_tensor([max(1, len(info.get(STEPS) or ())) for info in answers.info])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
@@ -19,7 +19,7 @@ from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.media import image_count
 from trinity_compat.explorer.engine import Request
-from trinity_compat.explorer.interruption import Answers
+from trinity_compat.explorer.interruption import Answers, Asks
 from trinity_compat.explorer.own_time import limited, waiting_for_engine
 from trinity_compat.explorer.tasks import sampling_seed, to_json
 from trinity_compat.explorer.trajectory import Job, Trajectory
@@ -73,19 +73,12 @@ class _Worker(AgentLoopWorker):
         return output
 
 
-class Engine(Answers, Protocol):
-    """``interruption.Asked``, or what stands for it in another process."""
-
-    async def again(self) -> None:
-        """As ``Asked.again``."""
-
-
 class AgentLoops:
     """Runs jobs through the agent loop that the task, or the configuration, names. ``limit_s``: for one
     trajectory, what it waits for the engine left out; None for no limit."""
 
     def __init__(
-        self, config: Any, asked: Engine, processor: Any = None, *, limit_s: float | None = None
+        self, config: Any, asked: Asks, processor: Any = None, *, limit_s: float | None = None
     ) -> None:
         self._limit_s = limit_s
         rollout = config.actor_rollout_ref.rollout

@@ -157,7 +157,7 @@ async def _fates(
     pairs = enumerate(zip(parts, scores, strict=True))
     made = tuple(experience_of(run, part, score) for run, (part, score) in pairs)
     group = Group(f"h0/train/{job.task_no}", job.task_no, job.task, 1, made)
-    async with prepared(pipeline, spec.verl, None):
+    async with prepared(pipeline, spec.verl):
         outcome = await pipeline.process([group], 1)
     (after,) = outcome.kept or outcome.dropped
     return [_fate(before, now) for before, now in zip(made, after.experiences, strict=True)]

@@ -282,10 +282,13 @@ def check_loaded(answers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def sampling_params(values: Mapping[str, Any]) -> Any:
-    """vLLM's SamplingParams: whole answers only (else n children come one by one), chosen log-probs."""
+    """vLLM's SamplingParams: whole answers only (else n children come one by one), chosen log-probs;
+    the model's own also where ``structured_outputs`` leaves it only some tokens."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+    if bound := values.get("structured_outputs"):
+        values = {**values, "structured_outputs": StructuredOutputsParams(**bound)}
     fixed = {"logprobs": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "flat_logprobs": True}
     return SamplingParams(**{"detokenize": bool(values.get("stop")), **values, **fixed})
 

@@ -17,6 +17,13 @@ class Answers(Protocol):
         """As ``Engine.submit``."""
 
 
+class Asks(Answers, Protocol):
+    """``Asked``, or what stands for it in another process."""
+
+    async def again(self) -> None:
+        """As ``Asked.again``."""
+
+
 class Asked:
     """Requests to an engine. Without ``partial`` (veRL's ``async_training.partial_rollout``) no answer
     outlives the weights that began it: a change cancels it, which makes vLLM abort the request, and whoever

@@ -40,6 +40,7 @@ from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
 from trinity_compat.parent_watch import end_with_parent
+from trinity_compat.served_models import served_models
 from trinity_compat.settings_mark import sign
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
@@ -141,14 +142,15 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         await _start(spec, workers, device, heart)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
-        router = await _reward_model(spec, buffer, heart)
-        if router:
-            await workers.know(router)
-        scorer = given_back.enter_context(closing(make_scorer(config, spec.scoring, router)))
+        routers = await _served(spec, buffer, heart)
+        if routers:
+            await workers.know(routers)
+        judge = routers[0] if routers else None
+        scorer = given_back.enter_context(closing(make_scorer(config, spec.scoring, judge)))
         maker = _maker(spec, workers, scorer, tokenizer, processor)
         pipeline = pipeline_of(spec.verl, train)
         explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
-        async with prepared(pipeline, spec.verl, router):
+        async with prepared(pipeline, spec.verl, routers):
             await explorer.explore()
 
 
@@ -206,10 +208,10 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     workers = Workers(spec.verl, spec.device, spec.env, agent_timeout_s=spec.agent_timeout_s)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        router = await _reward_model(spec, buffer, heart)
-        if router:
-            await workers.know(router)
-        with closing(make_scorer(config, spec.scoring, router)) as scorer:
+        routers = await _served(spec, buffer, heart)
+        if routers:
+            await workers.know(routers)
+        with closing(make_scorer(config, spec.scoring, routers[0] if routers else None)) as scorer:
             maker = GroupMaker(workers, scorer, tokenizer, placeholders=_placeholders(processor))
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
@@ -225,11 +227,13 @@ def _placeholders(processor: Any) -> list[int]:
     return ids
 
 
-async def _reward_model(spec: RunSpec, buffer: Buffer, heart: Heartbeat) -> str | None:
-    """Where the launch's reward model answers, None where it has none."""
-    if not address.is_served(spec.verl):
-        return None
-    return await address.awaited(buffer, heart.check, timeout_s=max(spec.sync.timeout_s, START_S))
+async def _served(spec: RunSpec, buffer: Buffer, heart: Heartbeat) -> list[str]:
+    """Where the models answer that the run serves beside its policy, the reward model first."""
+    limit_s = max(spec.sync.timeout_s, START_S)
+    return [
+        await address.awaited(buffer, heart.check, timeout_s=limit_s, place=place)
+        for place in range(len(served_models(spec.verl)))
+    ]
 
 
 async def _serve(spec: RunSpec, heart: Heartbeat, *, parts: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from trinity_compat.explorer.tasks import TaskStream
 from trinity_compat.pipelines import SECTION
 from trinity_compat.pipelines.running import Pipeline
 from trinity_compat.workflows import plugins, standin
-from trinity_compat.workflows.auxiliary import Auxiliary
+from trinity_compat.workflows.auxiliary import clients_of
 
 
 def pipeline_of(verl: Mapping[str, Any], train: TaskStream) -> Pipeline | None:
@@ -28,21 +28,20 @@ def pipeline_of(verl: Mapping[str, Any], train: TaskStream) -> Pipeline | None:
 
 @asynccontextmanager
 async def prepared(
-    pipeline: Pipeline | None, verl: Mapping[str, Any], router: str | None
+    pipeline: Pipeline | None, verl: Mapping[str, Any], routers: Sequence[str] = ()
 ) -> AsyncIterator[None]:
-    """Around its use. ``router``: where the auxiliary model answers (host:port), None where there is none."""
+    """Around its use. ``routers``: where the auxiliary models answer (host:port)."""
     if pipeline is None:
         yield
         return
-    await pipeline.prepare(_auxiliary(verl, router) if router else None)
+    await pipeline.prepare(_auxiliary(verl, routers))
     try:
         yield
     finally:
         await pipeline.close()
 
 
-def _auxiliary(verl: Mapping[str, Any], router: str) -> dict[str | int, list[Any]]:
-    """As upstream hands it: by its name, else its place."""
-    path = str(value_at(verl, "reward.reward_model.model_path"))
-    name = value_at(verl, f"{SECTION}.auxiliary_name")
-    return {str(name) if name else 0: [Auxiliary(router, path).get_openai_async_client()]}
+def _auxiliary(verl: Mapping[str, Any], routers: Sequence[str]) -> dict[str | int, list[Any]]:
+    """As upstream hands them: each by its name, else its place."""
+    found = enumerate(clients_of(verl, routers))
+    return {each.name or place: [each.get_openai_async_client()] for place, each in found}

@@ -73,8 +73,9 @@ class RolloutWorker:
         self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
         self._runs: dict[int, list[Future]] = {}
         self._agents: LoopPool | None = None
+        self._classes: LoopPool | None = None
         self._workflows: UserWorkflows | None = None
-        self._auxiliary: str | None = None
+        self._auxiliary: Sequence[str] = ()
         self._count = 0
         self._version = 0
         self._ended = 0
@@ -83,8 +84,8 @@ class RolloutWorker:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
 
-    async def know(self, auxiliary: str) -> None:
-        """Where the auxiliary model answers (host:port), for workflows. Before the first job."""
+    async def know(self, auxiliary: Sequence[str]) -> None:
+        """Where the auxiliary models answer (host:port), for workflows. Before the first job."""
         self._auxiliary = auxiliary
 
     async def load(self, file: WeightFile, version: int) -> None:
@@ -118,8 +119,9 @@ class RolloutWorker:
 
     async def close(self) -> None:
         """Release the engine, and end the agent loops and what agents of the user's still run."""
-        if self._agents:
-            self._agents.close()
+        for pool in (self._agents, self._classes):
+            if pool:
+                pool.close()
         if self._workflows:
             await self._workflows.close()
         await self._engine.close()
@@ -253,18 +255,27 @@ class RolloutWorker:
 
     async def _made_by(self, job: Job) -> list[Trajectory]:
         if job.task.get("agent_name") == PLUGIN:
-            if self._workflows is None:
-                from trinity_compat.explorer.user_workflows import UserWorkflows
-
-                self._workflows = UserWorkflows(self._config, self._model, self._asked, self._auxiliary)
-            return await limited(self._workflows.run(job, self._version), self._agent_timeout_s)
-        if self._agents is None:
-            from trinity_compat.explorer.loops.pool import LoopPool
-
-            self._agents = LoopPool(
-                self._config, self._asked, size=self._agent_workers, limit_s=self._agent_timeout_s
-            )
+            if self._config.data.workflows[job.task["taskset"]].get("program"):
+                return await limited(self._programs().run(job, self._version), self._agent_timeout_s)
+            self._classes = self._classes or self._pool(workflows=True, auxiliary=self._auxiliary)
+            return await self._classes.run(job, self._version)
+        self._agents = self._agents or self._pool()
         return await self._agents.run(job)
+
+    def _pool(self, **what: Any) -> LoopPool:
+        from trinity_compat.explorer.loops.pool import LoopPool
+
+        size, limit_s = self._agent_workers, self._agent_timeout_s
+        return LoopPool(self._config, self._asked, size=size, limit_s=limit_s, **what)
+
+    def _programs(self) -> UserWorkflows:
+        """Of programs, which run in processes of their own already."""
+        from trinity_compat.explorer.user_workflows import UserWorkflows
+
+        self._workflows = self._workflows or UserWorkflows(
+            self._config, self._model, self._asked, self._auxiliary
+        )
+        return self._workflows
 
     async def _by_agent(self, job: Job) -> Rollout:
         first = self._version

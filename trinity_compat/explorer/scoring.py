@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +17,9 @@ from trinity_compat.buffer.images import opened
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.tasks import to_json
 from trinity_compat.explorer.trajectory import Trajectory
+from trinity_compat.user_frames import place_of
+from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
+from trinity_compat.workflows.tasksets import TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,11 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
 
     prompt, response = torch.tensor([part.prompt_ids]), torch.tensor([part.response_ids], dtype=torch.long)
     ids = torch.cat([prompt, response], dim=1)
+    length = {TOKENS: len(part.response_ids)} if task.get("agent_name") == WORKFLOW else {}
     fields = {
         **opened(task),  # a copy: a reward function may change what it is given
         "__num_turns__": part.num_turns,
-        "tool_extra_fields": dict(part.extra),
+        "tool_extra_fields": {**part.extra, **length},
     }
     return DataProto.from_dict(
         tensors={
@@ -142,10 +145,8 @@ def checked(result: Mapping[str, Any], where: str, task: Mapping[str, Any]) -> S
 
 def reward_failed(error: Exception, where: str, task: Mapping[str, Any]) -> RunError:
     """Name the function, the line of it that raised, the task and the error."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-    last = frames[-1] if frames else None
-    place = f" ({last.filename}:{last.lineno})" if last and "trinity_compat" not in last.filename else ""
-    return RunError(f"{where} failed on {name_task(task)}: {type(error).__name__}: {error}{place}")
+    told = f"{type(error).__name__}: {error}{place_of(error)}"
+    return RunError(f"{where} failed on {name_task(task)}: {told}")
 
 
 def describe(config: Any) -> str:

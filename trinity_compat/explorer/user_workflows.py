@@ -11,11 +11,12 @@ from omegaconf import OmegaConf
 
 from trinity_compat.buffer.images import opened
 from trinity_compat.explorer.engine import Completion, Request
-from trinity_compat.explorer.interruption import Asked
-from trinity_compat.explorer.own_time import waiting_for_engine
+from trinity_compat.explorer.interruption import Asks
+from trinity_compat.explorer.own_time import OwnTimeUp, waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.workflows import running
 from trinity_compat.workflows.agents import Agents
-from trinity_compat.workflows.auxiliary import Auxiliary
+from trinity_compat.workflows.auxiliary import clients_of
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Limits, Run, Workflows
@@ -27,7 +28,7 @@ LIMIT_S = 1800.0  # for a whole group: a workflow that hangs must not hold the r
 class EngineWriter:
     """Implements ``workflows.model.Writer``. ``limits``: tokens of a prompt and a response together."""
 
-    def __init__(self, asked: Asked, limits: Limits) -> None:
+    def __init__(self, asked: Asks, limits: Limits) -> None:
         self._asked, self._limits = asked, limits
         self._count = 0
 
@@ -63,8 +64,8 @@ class EngineWriter:
 class UserWorkflows:
     """Runs jobs whose taskset names a workflow that plugins or trinity-rft register."""
 
-    def __init__(self, config: Any, model: Any, asked: Asked, auxiliary: str | None = None) -> None:
-        """``auxiliary``: where the auxiliary model answers (host:port), None where there is none."""
+    def __init__(self, config: Any, model: Any, asked: Asks, auxiliary: Sequence[str] = ()) -> None:
+        """``auxiliary``: where the auxiliary models answer (host:port)."""
         rollout = config.actor_rollout_ref.rollout
         limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
         writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
@@ -77,8 +78,7 @@ class UserWorkflows:
             Agents(waiting_for_engine),
         )
         if auxiliary:
-            path = str(config.reward.reward_model.model_path)
-            self._workflows.auxiliary.append(Auxiliary(auxiliary, path))
+            self._workflows.auxiliary += clients_of(OmegaConf.to_container(config, resolve=True), auxiliary)
         self._tasksets = OmegaConf.to_container(OmegaConf.select(config, SECTION), resolve=True)
         self._limits = limits
         self._tool_format = rollout.multi_turn.get("format")
@@ -88,24 +88,32 @@ class UserWorkflows:
         await self._workflows.close()
 
     async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
-        """n trajectories by seed, with their rewards. Raises what the workflow raises."""
+        """n trajectories by seed, with their rewards. Raises what the workflow raises, and OwnTimeUp."""
+        taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
-        async with asyncio.timeout(LIMIT_S):
-            runs = await self._workflows.run(
-                referred(job.task["taskset"], self._tasksets),
-                opened(job.task["raw_task"]),
-                [{**job.sampling_of(run), **length} for run in range(job.answers)],
-                number=job.task_no,
-                version=version,
-                evaluates=job.validate,
-                tool_format=self._tool_format,
-            )
-        return [_trajectory(run, validates=job.validate) for run in runs]
+        running = self._workflows.run(
+            taskset,
+            opened(job.task["raw_task"]),
+            [{**job.sampling_of(run), **length} for run in range(job.answers)],
+            number=job.task_no,
+            version=version,
+            evaluates=job.validate,
+            tool_format=self._tool_format,
+        )
+        try:
+            async with asyncio.timeout(LIMIT_S) as limit:
+                runs = await running
+        except TimeoutError as error:
+            if not limit.expired():  # the workflow's own
+                raise
+            raise OwnTimeUp(f"a group of {taskset.workflow} took longer than {LIMIT_S:g} s") from error
+        return [_trajectory(run, by_step=taskset.by_step, validates=job.validate) for run in runs]
 
 
-def _trajectory(run: Run, *, validates: bool) -> Trajectory:
+def _trajectory(run: Run, *, by_step: bool, validates: bool) -> Trajectory:
+    info = running.by_step(run) if by_step else dict(run.info)
     # veRL's validation takes the mean of every value that it is told, and all answers have to have it.
-    told = {} if validates else {"reward_extra_info": dict(run.info)}
+    told = {} if validates else {"reward_extra_info": info}
     return Trajectory(
         prompt_ids=run.prompt_ids,
         response_ids=run.response_ids,

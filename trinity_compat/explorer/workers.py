@@ -148,8 +148,8 @@ class Workers:
         numbers = f"they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
         return f": {numbers}{f' (one {found})' if found else ''}"
 
-    async def know(self, auxiliary: str) -> None:
-        """Tell all where the auxiliary model answers (host:port)."""
+    async def know(self, auxiliary: Sequence[str]) -> None:
+        """Tell all where the auxiliary models answer (host:port)."""
         await _all(self._actors, "know", auxiliary)
 
     async def load(self, version: WeightVersion) -> None:

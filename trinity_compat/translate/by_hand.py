@@ -85,9 +85,8 @@ def check(reading: TrinityReader) -> None:
                 _check_names(place, section)
                 _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]))
             _check_length(place, section, reading)
-    for field in ("model.lora_configs", "explorer.auxiliary_models"):
-        if len(reading.get(field) or []) > 1:
-            raise UserError(f"{field}: a run has one at most", hint="leave one of them")
+    if len(reading.get("model.lora_configs") or []) > 1:
+        raise UserError("model.lora_configs: a run has one at most", hint="leave one of them")
 
 
 def _check_names(place: str, section: TrinityReader) -> None:

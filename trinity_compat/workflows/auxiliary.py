@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
+
+from trinity_compat.served_models import served_models
 
 
 @dataclass(slots=True)
 class Auxiliary:
     """Of trinity-rft's ModelWrapper what an auxiliary model is used for. ``model_path`` is the name under
-    which it is served at ``address`` (host:port)."""
+    which it is served at ``address`` (host:port), ``name`` the YAML's."""
 
     address: str
     model_path: str
+    name: str | None = None
     _clients: dict[str, Any] = field(default_factory=dict)
 
     @property
     def model_name(self) -> str:
         """The same."""
         return self.model_path
+
+    @property
+    def config(self) -> SimpleNamespace:
+        """Of upstream's InferenceModelConfig what workflows read."""
+        return SimpleNamespace(name=self.name, model_path=self.model_path, enable_openai_api=True)
 
     @property
     def api_address(self) -> str:
@@ -41,3 +51,9 @@ class Auxiliary:
             made.model_path = self.model_path
             self._clients[kind] = made
         return self._clients[kind]
+
+
+def clients_of(verl: Mapping[str, Any], addresses: Sequence[str]) -> list[Auxiliary]:
+    """The models that a run serves, in the YAML's order, each at its address."""
+    pairs = zip(addresses, served_models(verl), strict=True) if addresses else ()
+    return [Auxiliary(address, model.path, model.name) for address, model in pairs]

@@ -11,8 +11,9 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from trinity_compat.workflows.tool_choice import ToolChoice, Unanswerable, bound, call
 
 if TYPE_CHECKING:
     from trinity_compat.workflows.model import Model, Written
@@ -21,22 +22,20 @@ _SAMPLING = ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop"
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
-class Unanswerable(ValueError):
-    """A call that this endpoint does not answer."""
-
-
 async def completion(model: Model, body: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to ``POST /v1/chat/completions``, whole even where a stream is asked for. Raises
     Unanswerable."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Unanswerable("messages is missing: write a list of at least one")
-    choice = _ToolChoice.of(body)
+    choice = ToolChoice.of(body)
     more = dict(body.get("chat_template_kwargs") or {})
     prompt = model.prompt_of(messages, choice.tools, **more)
     sampling = {name: body[name] for name in (*_SAMPLING, *_PENALTIES) if body.get(name) is not None}
     if limit := body.get("max_completion_tokens"):
         sampling["max_tokens"] = limit
+    if structure := bound(body, choice):
+        sampling["structured_outputs"] = structure
     parts = await model.write(prompt, sampling)
     if model.enable_history:
         model.history.extend(model.experience_of(prompt, part) for part in parts)
@@ -72,36 +71,12 @@ def chunks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {**about, "choices": [], "usage": said["usage"]}
 
 
-@dataclass(frozen=True, slots=True)
-class _ToolChoice:
-    """``tools`` as the template sees them. ``named``: the answer's text is the arguments of this one, as the
-    OpenAI API has it for a tool that is asked for by name."""
-
-    tools: Any
-    named: str | None = None
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> _ToolChoice:
-        """Raises Unanswerable for a tool that the call does not offer."""
-        tools, asked = body.get("tools") or None, body.get("tool_choice") or "auto"
-        if asked == "none" or not tools:
-            return cls(None)
-        if asked == "auto":
-            return cls(tools)
-        if not isinstance(asked, Mapping):
-            raise Unanswerable(f"tool_choice={asked!r} is not served: write auto, none, or a tool's name")
-        name = str(asked["function"]["name"])
-        if name not in {tool["function"]["name"] for tool in tools}:
-            raise Unanswerable(f"tool_choice names {name!r}, which is none of the tools")
-        return cls(tools, name)
-
-
-async def _choice(model: Model, number: int, part: Written, choice: _ToolChoice) -> dict[str, Any]:
+async def _choice(model: Model, number: int, part: Written, choice: ToolChoice) -> dict[str, Any]:
     text = model.around.tokenizer.decode(part.token_ids, skip_special_tokens=True)
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    if choice.named:
-        message = {"role": "assistant", "content": None, "tool_calls": [_call(choice.named, text)]}
-    elif choice.tools and model.around.tool_format:
+    if calls := choice.calls(text):
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+    elif choice.tools and not choice.required and model.around.tool_format:
         message = await _with_calls(model, part, message)
     reason = "tool_calls" if message.get("tool_calls") else part.reason
     pairs = zip(part.token_ids, part.logprobs, strict=True)
@@ -112,11 +87,6 @@ async def _choice(model: Model, number: int, part: Written, choice: _ToolChoice)
         "token_ids": part.token_ids,
         "logprobs": {"content": [_logprob(model, *pair) for pair in pairs]},
     }
-
-
-def _call(name: str, arguments: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments}
-    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
 def _logprob(model: Model, token: int, logprob: float) -> dict[str, Any]:
@@ -132,7 +102,7 @@ async def _with_calls(model: Model, part: Written, message: dict[str, Any]) -> d
     text, calls = await parser.extract_tool_calls(part.token_ids)
     if not calls:
         return message
-    made = [_call(call.name, call.arguments) for call in calls]
+    made = [call(each.name, each.arguments) for each in calls]
     return {"role": "assistant", "content": text or None, "tool_calls": made}
 
 

@@ -1,7 +1,7 @@
 """Runs the workflows that plugins, or trinity-rft, register: a task's n runs, each on a model of its own.
 
-What a run returns becomes one trajectory. Several experiences of a run (an agent's turns) are joined where
-each prompt begins with all that came before; others are refused, since a group here has n answers.
+What a run returns becomes one trajectory. Several experiences of a run (an agent's turns or steps) are joined
+where each prompt begins with all that came before; others are refused, since a group here has n answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import importlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
+from trinity_compat.algorithms.model import STEPS
 from trinity_compat.workflows import plugins, standin
 from trinity_compat.workflows.agents import AgentFailed, Agents, Program, rewarded
 from trinity_compat.workflows.auxiliary import Auxiliary
@@ -26,9 +28,21 @@ _THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks 
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """What an experience of a run said: its ``eid.step``, its reward, its ``info``; ``turns``: how often the
+    model spoke in it."""
+
+    step: int
+    reward: float
+    turns: int
+    info: Mapping[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]. ``info``: what
-    the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was cut."""
+    the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was cut. ``steps``:
+    the experiences that it was joined from, of which the last gives the reward."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -39,6 +53,7 @@ class Run:
     metrics: Mapping[str, float]
     info: Mapping[str, float | str] = field(default_factory=dict)
     truncated: bool = False
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +116,14 @@ class Workflows:
             workflow = task(len(models), samplings[0]).to_workflow(models[0], [*self.auxiliary])
             workflow.set_repeat_times(len(models), 0)
             experiences = await self._outcome(workflow)
-            return [self._joined([each]) for each in _counted(experiences, len(models), taskset.workflow)]
+            return [
+                self._joined([each], taskset, evaluates=evaluates)
+                for each in _counted(experiences, len(models), taskset.workflow)
+            ]
         pairs = zip(models, samplings, strict=True)
         workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
         outcomes = await _together([self._outcome(workflow) for workflow in workflows])
-        return [self._joined(made) for made in outcomes]
+        return [self._joined(made, taskset, evaluates=evaluates) for made in outcomes]
 
     def _registers(self, name: str) -> bool:
         """A plugin's class comes before what is built in."""
@@ -116,11 +134,12 @@ class Workflows:
         experiences = model.extract_experience_from_history()
         if not experiences:
             raise AgentFailed("the agent asked the model nothing")
-        reward, metrics = rewarded(given, self._scorer(taskset, row), experiences)
+        scored = partial(rewarded, given, self._scorer(taskset, row), experiences)
+        reward, metrics = await asyncio.get_running_loop().run_in_executor(self._threads, scored)
         for experience in experiences:
             experience.reward = reward
         experiences[-1].metrics = {**(experiences[-1].metrics or {}), **metrics}
-        return self._joined(experiences)
+        return self._joined(experiences, taskset)
 
     def _scorer(
         self, taskset: Taskset, row: Mapping[str, Any]
@@ -179,11 +198,13 @@ class Workflows:
             raw_task=dict(row),
         )
 
-    def _joined(self, experiences: Sequence[Any]) -> Run:
+    def _joined(self, experiences: Sequence[Any], taskset: Taskset, *, evaluates: bool = False) -> Run:
         """A run's experiences as one."""
         if not experiences:
             raise ValueError("the workflow returned no experience")
-        runs = [_read(experience) for experience in experiences]
+        runs = [_read(experience, evaluates=evaluates) for experience in experiences]
+        if not (taskset.by_step or evaluates):
+            _check_one_reward(runs)
         whole = runs[0]
         for after in runs[1:]:
             whole = _appended(whole, after)
@@ -210,8 +231,21 @@ def _counted(experiences: list[Any], wanted: int, workflow: str) -> list[Any]:
     return experiences
 
 
-def _read(experience: Any) -> Run:
-    if experience.reward is None:
+def _check_one_reward(runs: Sequence[Run]) -> None:
+    if len(rewards := dict.fromkeys(run.reward for run in runs)) > 1:
+        told = ", ".join(f"{reward:g}" for reward in rewards)
+        raise ValueError(
+            f"a run's experiences have different rewards ({told}), and the algorithm takes one reward for a"
+            " run: write algorithm_type: multi_step_grpo (the last one's) or gigpo"
+        )
+
+
+def _read(experience: Any, *, evaluates: bool) -> Run:
+    metrics = {name: float(value) for name, value in (experience.metrics or {}).items()}
+    reward = experience.reward
+    if reward is None and evaluates:  # upstream's math_eval_workflow measures, and gives no reward
+        reward = metrics.get("accuracy")
+    if reward is None:
         raise ValueError("an experience has no reward: the workflow sets it")
     tokens = [int(token) for token in experience.tokens]
     length = int(experience.prompt_length)
@@ -223,9 +257,9 @@ def _read(experience: Any) -> Run:
         response,
         [1] * len(response) if mask is None else [int(own) for own in mask],
         [0.0] * len(response) if given is None else [float(value) for value in given],
-        float(experience.reward),
+        float(reward),
         2,
-        {name: float(value) for name, value in (experience.metrics or {}).items()},
+        metrics,
         {
             name: value
             for name, value in (experience.info or {}).items()
@@ -233,6 +267,7 @@ def _read(experience: Any) -> Run:
         },
         getattr(experience, "truncate_status", None) == "response_truncated",
     )
+    run = replace(run, steps=(Step(int(experience.eid.step), run.reward, _turns(run.mask), run.info),))
     if not len(run.response_ids) == len(run.mask) == len(run.logprobs):
         raise ValueError(
             f"an experience has {len(response)} response tokens, {len(run.mask)} in its mask and"
@@ -249,11 +284,6 @@ def _appended(whole: Run, after: Run) -> Run:
             "a run's experiences are no one conversation: the prompt of the later does not begin with the"
             " earlier's tokens. Let the run return one experience (process_messages_to_experience)"
         )
-    if after.reward != whole.reward:
-        raise ValueError(
-            f"a run's experiences have different rewards ({whole.reward:g}, {after.reward:g}): a run has one"
-            " here, so rewards by step are not trained"
-        )
     between = after.prompt_ids[len(before) :]
     silent: list[float] = [0.0] * len(between)
     return Run(
@@ -261,12 +291,29 @@ def _appended(whole: Run, after: Run) -> Run:
         [*whole.response_ids, *between, *after.response_ids],
         [*whole.mask, *(0 for _ in between), *after.mask],
         [*whole.logprobs, *silent, *after.logprobs],
-        whole.reward,
+        after.reward,
         whole.turns + 2,
         {**whole.metrics, **after.metrics},
         {**whole.info, **after.info},
         whole.truncated or after.truncated,
+        (*whole.steps, *after.steps),
     )
+
+
+def _turns(mask: Sequence[int]) -> int:
+    """Stretches of ones."""
+    return sum(own > before for own, before in zip(mask, [0, *mask], strict=False))
+
+
+def by_step(run: Run) -> dict[str, Any]:
+    """What a run's experiences said, for advantages that read it: ``steps``, and each value of their ``info``
+    as a list with one for every turn of the model's that is left, None where none was said. An experience of
+    several turns says it of its first."""
+    names = dict.fromkeys(name for step in run.steps for name in step.info)
+    first = [step if turn == 0 else None for step in run.steps for turn in range(step.turns)]
+    left = first[: _turns(run.mask)]
+    told = {name: [step and step.info.get(name) for step in left] for name in names}
+    return {**told, STEPS: [{"step": step.step, "reward": step.reward} for step in run.steps]}
 
 
 def _cut(run: Run, limit: int) -> Run:

@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from trinity_compat.workflows.table import Reward, make_reward
+from trinity_compat.workflows.tasksets import TOKENS
 
 
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **more: object
 ) -> dict[str, float]:
     """The reward's parts by name, and their sum as ``score``. ``extra_info["reward_fn"]``: name, args and
-    about, as ``TasksetRows`` writes them."""
+    about, as ``TasksetRows`` writes them; ``extra_info["response_tokens"]``: how many the answer has."""
     asked = extra_info["reward_fn"]
     reward = _made(asked["name"], json.dumps(asked["args"], sort_keys=True))
-    parts = reward(solution_str, ground_truth, **asked["about"])
+    tokens = {TOKENS: extra_info[TOKENS]} if TOKENS in extra_info else {}
+    parts = reward(solution_str, ground_truth, **asked["about"], **tokens)
     return {**parts, "score": float(sum(parts.values()))}
 
 

@@ -33,9 +33,10 @@ REWARDS: Mapping[str, str] = {
     "format_reward": f"{_REWARDS}.form:FormatReward",
     "countdown_reward": f"{_REWARDS}.countdown:CountdownReward",
     "accuracy_reward": f"{_REWARDS}.accuracy:AccuracyReward",
+    "math_dapo_reward": f"{_REWARDS}.dapo:MathDapoReward",
 }
 # What a workflow tells its reward beside the response and the truth, only these take.
-TAKES_ABOUT = ("math_boxed_reward",)
+TAKES_ABOUT = ("math_boxed_reward", "math_dapo_reward")
 WANTS_NO_TRUTH = ("format_reward",)
 
 

@@ -10,6 +10,7 @@ from trinity_compat.errors import UserError
 
 SECTION = "data.workflows"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
+TOKENS = "response_tokens"  # … whose reward is told how many tokens the answer has, in extra_info
 PLUGIN = "trinity_plugin"  # … of this one its whole row, in raw_task, and its taskset's reference
 
 
@@ -32,6 +33,8 @@ class Taskset:
     enable_thinking: bool | None = None
     drop_overlong: bool = True
     storage: str = "file"  # or sql: a table of the taskset's name
+    by_step: bool = False  # the algorithm reads what a run's experiences said each
+    program: bool = False  # its workflow is agent_program: the program has processes of its own
     plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register
 
     def text(self, key: str, default: str | None = None) -> str | None:

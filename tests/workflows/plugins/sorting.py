@@ -5,7 +5,11 @@ from dataclasses import asdict
 from trinity.common.experience import Experience
 from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
 from trinity.common.workflows import WORKFLOWS, Task, Workflow
-from trinity.common.workflows.step_wise_workflow import RewardPropagationWorkflow
+from trinity.common.workflows.step_wise_workflow import (
+    AsyncStepWiseRewardWorkflow,
+    RewardPropagationWorkflow,
+    StepWiseRewardWorkflow,
+)
 from trinity.common.workflows.workflow import MultiTurnWorkflow, SimpleWorkflow
 
 
@@ -75,6 +79,54 @@ class Agent(RewardPropagationWorkflow):
         return float(len(exps))
 
 
+class Graded:
+    """A step is a turn, worth what it says, and knows the state that it began in. Ends with a 1."""
+
+    max_step_num = 3
+
+    def __init__(self, *, task: Task, model, auxiliary_models=None):
+        super().__init__(
+            task=task, model=model, auxiliary_models=auxiliary_models, use_openai_client=not self.is_async
+        )
+        self.messages = [{"role": "user", "content": task.task_desc}]
+
+    def heard(self, answer):
+        said = answer.choices[0].message.content
+        self.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "again"}]
+        return said != "1"
+
+    def worth(self, exps, step_num):
+        for exp in exps:
+            exp.info = {"env_state_hash": f"after {step_num}", "step_reward": step_num / 10}
+        return float(exps[-1].response_text)
+
+
+@WORKFLOWS.register_module("graded_workflow")
+class GradedSteps(Graded, StepWiseRewardWorkflow):
+    def step(self, step_num):
+        client = self.client
+        return self.heard(
+            client.chat.completions.create(model=client.model_path, messages=self.messages, seed=8 + step_num)
+        )
+
+    def reward(self, exps, step_num):
+        return self.worth(exps, step_num)
+
+
+@WORKFLOWS.register_module("async_graded_workflow")
+class AsyncGradedSteps(Graded, AsyncStepWiseRewardWorkflow):
+    async def step_async(self, step_num):
+        client = self.model.get_openai_async_client()
+        return self.heard(
+            await client.chat.completions.create(
+                model=client.model_path, messages=self.messages, seed=8 + step_num
+            )
+        )
+
+    async def reward_async(self, exps, step_num):
+        return self.worth(exps, step_num)
+
+
 @WORKFLOWS.register_module("failing_workflow")
 class Failing(Workflow):
     def run(self):
@@ -85,6 +137,16 @@ class Failing(Workflow):
 class Unrewarded(Workflow):
     def run(self):
         return self.model.generate(["sort 21"], n=1)
+
+
+@WORKFLOWS.register_module("measuring_workflow")
+class Measuring(Workflow):
+    """For evaluations, as upstream's math_eval_workflow: metrics, and no reward."""
+
+    def run(self):
+        (answer,) = self.model.chat([{"role": "user", "content": self.task.task_desc}], n=1)
+        answer.metrics = {"accuracy": float(answer.response_text == self.task.raw_task["response"])}
+        return [answer]
 
 
 @WORKFLOWS.register_module("stepwise_workflow")
@@ -125,4 +187,21 @@ class AsyncJudged(Workflow):
         question = [{"role": "user", "content": answer.response_text}]
         said = await judge.chat.completions.create(model=judge.model_path, messages=question)
         answer.reward = float(said.choices[0].message.content)
+        return [answer]
+
+
+@WORKFLOWS.register_module("two_judges_workflow")
+class TwoJudges(Workflow):
+    """The second counts tens; the models' names are on their wrappers."""
+
+    def run(self) -> list[Experience]:
+        (answer,) = self.model.chat([{"role": "user", "content": self.task.task_desc}], n=1)
+        question = [{"role": "user", "content": answer.response_text}]
+        said = [
+            judge.chat.completions.create(model=judge.model_path, messages=question)
+            for judge in self.auxiliary_models
+        ]
+        ones, tens = (float(each.choices[0].message.content) for each in said)
+        answer.reward = ones + 100 * tens
+        answer.info = {"judges": " ".join(each.config.name for each in self.auxiliary_model_wrappers)}
         return [answer]

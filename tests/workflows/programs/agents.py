@@ -76,7 +76,7 @@ def refused(row):
     told = []
     for asks in (
         lambda: ask([]),
-        lambda: ask([{"role": "user", "content": "a"}], tools=[TOOL], tool_choice="required"),
+        lambda: ask([{"role": "user", "content": "a"}], tools=[TOOL], tool_choice="any"),
         lambda: openai.OpenAI(api_key="guessed", max_retries=0).models.list(),
         lambda: client.embeddings.create(model=MODEL, input="a"),
     ):

@@ -1,20 +1,26 @@
-"""Body of a process of agent loops: veRL's, with an engine at the other end of a socket."""
+"""Body of a process of agent loops: veRL's, or the workflows of plugins, with an engine at the other end of a
+socket."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from multiprocessing.connection import Connection
+from typing import Any
 
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.killable.inside import Hear, Say, serve, settle
 from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, Made, Ready, Run, Setup, Stop
-from trinity_compat.explorer.own_time import OwnTimeUp
-from trinity_compat.explorer.trajectory import Job
+from trinity_compat.explorer.own_time import OwnTimeUp, limited
+from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.explorer.user_workflows import UserWorkflows
+from trinity_compat.user_frames import place_of
+from trinity_compat.workflows.plugins import VARIABLE
 
 _run: ContextVar[int] = ContextVar("run")  # of which group a loop, and all that it starts, is
 
@@ -43,31 +49,48 @@ class _Loops:
 
         self._say, self._engine = say, RemoteEngine(say)
         model = omega_conf_to_dataclass(setup.config.actor_rollout_ref.model)
-        self._loops = AgentLoops(setup.config, self._engine, model.processor, limit_s=setup.limit_s)
+        if setup.workflows:
+            self._made = _of_workflows(setup, self._engine, model)
+        else:
+            self._made = _of_loops(setup, self._engine, model)
         self._running: dict[int, asyncio.Task[None]] = {}
 
     def hear(self, message: Run | Stop | Answered) -> None:
         """What the engine's process says."""
         if isinstance(message, Run):
-            self._running[message.number] = asyncio.ensure_future(self._group(message.number, message.job))
+            self._running[message.number] = asyncio.ensure_future(self._group(message))
         elif isinstance(message, Answered):
             self._engine.answered(message)
         elif running := self._running.get(message.number):
             running.cancel()
 
-    async def _group(self, number: int, job: Job) -> None:
-        _run.set(number)
+    async def _group(self, run: Run) -> None:
+        _run.set(number := run.number)
         try:
-            made = Made(number, await self._loops.run(job))
+            made = Made(number, await self._made(run.job, run.version))
         except EngineFailed as error:
             made = Made(number, error=str(error))
         except OwnTimeUp as error:
             made = Made(number, error=str(error), spoilt=True)
         except Exception as error:
-            made = Made(number, error=f"{type(error).__name__}: {error}")
+            made = Made(number, error=f"{type(error).__name__}: {error}{place_of(error)}")
         finally:
             del self._running[number]
         self._say(made)
+
+
+Make = Callable[[Job, int], Awaitable[list[Trajectory]]]
+
+
+def _of_loops(setup: Setup, engine: RemoteEngine, model: Any) -> Make:
+    loops = AgentLoops(setup.config, engine, model.processor, limit_s=setup.limit_s)
+    return lambda job, version: loops.run(job)
+
+
+def _of_workflows(setup: Setup, engine: RemoteEngine, model: Any) -> Make:
+    os.environ[VARIABLE] = setup.plugins  # the process that it was forked from may be older
+    workflows = UserWorkflows(setup.config, model, engine, setup.auxiliary)
+    return lambda job, version: limited(workflows.run(job, version), setup.limit_s)
 
 
 class RemoteEngine:

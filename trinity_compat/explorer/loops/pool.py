@@ -1,4 +1,5 @@
-"""``rollout.agent.num_workers`` processes of agent loops, and what becomes of groups whose process ends.
+"""``rollout.agent.num_workers`` processes of agent loops, or of plugins' workflows, and what becomes of
+groups whose process ends.
 
 Invariant: a process that ends fails one group at most. Of several that were under way in it nobody knows
 which one it was: each is run again in a process of its own, and the one that ends that too has failed.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from trinity_compat.explorer.loops import child
 from trinity_compat.explorer.loops.process import LoopDied, LoopProcess
 from trinity_compat.explorer.loops.wire import LoopFailed, Setup
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.workflows.plugins import VARIABLE
 
 START_S = 600.0  # for a process: it imports the user's modules
 
@@ -42,36 +45,49 @@ class _Place:
 class LoopPool:
     """At most ``size`` processes, started as they are needed, and as many again for suspects."""
 
-    def __init__(self, config: Any, engine: Answers, *, size: int, limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        engine: Answers,
+        *,
+        size: int,
+        limit_s: float | None = None,
+        workflows: bool = False,
+        auxiliary: Sequence[str] = (),
+    ) -> None:
+        """``limit_s``, ``workflows`` and ``auxiliary``: as in Setup."""
         process.warm(["verl.experimental.agent_loop.agent_loop", child.__name__])
-        self._setup = Setup(config, limit_s, str(Path.cwd()), process.cluster())
+        plugins = os.environ.get(VARIABLE, "")
+        self._setup = Setup(
+            config, limit_s, str(Path.cwd()), process.cluster(), workflows, plugins, tuple(auxiliary)
+        )
         self._engine, self._size, self._limit_s = engine, size, limit_s
         self._printed = Printed(lambda data: os.write(1, data))
         self._places: list[_Place] = []
         self._processes: set[LoopProcess] = set()
         self._alone = asyncio.Semaphore(size)
 
-    async def run(self, job: Job) -> list[Trajectory]:
+    async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
         """n trajectories, then the baseline. Raises LoopFailed with what the loop or a tool raised, or how it
         ended its process; EngineDied."""
         place = self._place()
         place.groups += 1
         try:
-            return await (await asyncio.shield(place.process)).run(job)
+            return await (await asyncio.shield(place.process)).run(job, version)
         except LoopDied as error:
             if error.crowd == 1:
-                raise _failed(error) from error
+                raise self._failed(error) from error
         finally:
             place.groups -= 1
-        return await self._by_itself(job)
+        return await self._by_itself(job, version)
 
-    async def _by_itself(self, job: Job) -> list[Trajectory]:
+    async def _by_itself(self, job: Job, version: int) -> list[Trajectory]:
         async with self._alone:
             own = await self._started()
             try:
-                return await own.run(job)
+                return await own.run(job, version)
             except LoopDied as error:
-                raise _failed(error) from error
+                raise self._failed(error) from error
             finally:
                 own.kill()
 
@@ -104,6 +120,6 @@ class LoopPool:
             each.kill()
         self._printed.told()
 
-
-def _failed(error: LoopDied) -> LoopFailed:
-    return LoopFailed(f"the agent loop ended its process ({error})" if str(error) else "its process ended")
+    def _failed(self, error: LoopDied) -> LoopFailed:
+        what = "workflow" if self._setup.workflows else "agent loop"
+        return LoopFailed(f"the {what} ended its process ({error})" if str(error) else "its process ended")

@@ -62,14 +62,14 @@ class LoopProcess(Process):
             raise LoopFailed(ready.broken)
         self.ready = True
 
-    async def run(self, job: Job) -> list[Trajectory]:
+    async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
         """The group's trajectories. Raises LoopFailed, EngineDied; LoopDied where the process ended, or let
         more time pass than a loop may take, without a question to the engine, and was killed."""
         if self.dead:
             raise LoopDied("", crowd=2)
         number, group = next(self._numbers), _Group(asyncio.get_running_loop().create_future())
         self._groups[number] = group
-        self.say(wire.packed(Run(number, job)))
+        self.say(wire.packed(Run(number, job, version)))
         try:
             return await limited(_of(group.made), self._limit_s, group.own)
         except OwnTimeUp as error:

@@ -16,12 +16,17 @@ class LoopFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """``config``: veRL's, composed; ``limit_s`` as in AgentLoops; ``ray``: the cluster of the engine."""
+    """``config``: veRL's, composed; ``limit_s`` as in AgentLoops, of a workflow for its group; ``ray``: the
+    cluster of the engine. ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS names them), and
+    veRL's agent loops else; ``auxiliary`` as in UserWorkflows."""
 
     config: Any
     limit_s: float | None
     cwd: str
     ray: str | None
+    workflows: bool = False
+    plugins: str = ""
+    auxiliary: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,11 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """To the process: make a group."""
+    """To the process: make a group. ``version``: the weights that are in place."""
 
     number: int
     job: Job
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

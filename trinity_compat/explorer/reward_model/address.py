@@ -25,18 +25,19 @@ def is_served(verl: Mapping[str, Any]) -> bool:
     return bool(value_at(verl, "reward.reward_model.enable"))
 
 
-def tell(buffer: Buffer, address: str) -> None:
-    """Leave ``address`` (host:port) for the explorers of this start."""
-    buffer.set_state(_key(), address)
+def tell(buffer: Buffer, address: str, place: int = 0) -> None:
+    """Leave ``address`` (host:port) for the explorers of this start. ``place``: of the model among those that
+    the run serves."""
+    buffer.set_state(_key(place), address)
 
 
-def told(buffer: Buffer) -> str | None:
+def told(buffer: Buffer, place: int = 0) -> str | None:
     """The address that this start has, None before there is one."""
-    found = buffer.get_state(_key())
+    found = buffer.get_state(_key(place))
     return None if found is None else str(found)
 
 
-async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float) -> str:
+async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float, place: int = 0) -> str:
     """The address, once the model is served; ``check`` is called meanwhile. Raises UserError where nobody
     serves it, RunError after ``timeout_s`` seconds, and what ``check`` raises."""
     if TOKEN not in os.environ:
@@ -48,14 +49,15 @@ async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float
     late = RunError(
         f"the reward model is not served after {timeout_s:g} s", hint=f"see log/{ROLE}.log; it starts beside"
     )
-    return await attended(_until_told(buffer), check, limit_s=timeout_s, late=lambda: late)
+    return await attended(_until_told(buffer, place), check, limit_s=timeout_s, late=lambda: late)
 
 
-async def _until_told(buffer: Buffer) -> str:
-    while (address := told(buffer)) is None:
+async def _until_told(buffer: Buffer, place: int) -> str:
+    while (address := told(buffer, place)) is None:
         await asyncio.sleep(LOOK_S)
     return address
 
 
-def _key() -> str:
-    return f"{_KEY}/{os.environ.get(TOKEN, '')}"
+def _key(place: int) -> str:
+    start = f"{_KEY}/{os.environ.get(TOKEN, '')}"
+    return f"{start}/{place}" if place else start

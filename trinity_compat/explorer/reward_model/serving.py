@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,18 @@ from trinity_compat.explorer.reward_model.models import served_model
 from trinity_compat.explorer.reward_model.server import RewardServer, Seen, free_port
 from trinity_compat.explorer.workers import START_S, worker_env
 from trinity_compat.gpus import engine_count, engine_width, reward_model_engines, reward_model_width
+from trinity_compat.served_models import configurations
 from trinity_compat.spec import RunSpec
 
 _LOOK_S = 1.0
 
 
 class RewardServers:
-    """As many servers as ``count`` says, behind one address."""
+    """As many servers as ``count`` says, behind one address. ``beside``: (engines, GPUs of each) of other
+    models that have their places already."""
 
-    def __init__(self, spec: RunSpec, count: int) -> None:
-        self._spec, self._count = spec, count
+    def __init__(self, spec: RunSpec, count: int, beside: Sequence[tuple[int, int]] = ()) -> None:
+        self._spec, self._count, self._beside = spec, count, beside
         self._actors: list[Any] = []
 
     async def start(self, heart: Heartbeat, before: str | None) -> list[str]:
@@ -85,7 +88,7 @@ class RewardServers:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         width = reward_model_width(self._spec.verl, self._spec.device)
-        nodes = _nodes(self._spec, self._count, width)
+        nodes = _nodes(self._spec, self._count, width, self._beside)
         groups = [placement.place_engine(width, node) for node in nodes]
         return [
             {"num_gpus": width, "scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
@@ -96,16 +99,24 @@ class RewardServers:
 async def serve(spec: RunSpec, buffer: Buffer, heart: Heartbeat, *, parts: int) -> None:
     """Serve until cancelled. ``parts``: of so many commands that start explorers each serves its part. Raises
     RunError when a server cannot start, or ends."""
-    servers = RewardServers(spec, max(1, reward_model_engines(spec.verl, spec.device) // parts))
-    before = address.told(buffer)
-    found = await servers.start(heart, before)
-    async with _in_front_of(found, before) as one:
-        address.tell(buffer, one)
-        model = value_at(spec.verl, f"{SECTION}.model_path")
-        print(f"serves {model} at {one}, with {len(found)} server(s)", flush=True)
+    served: list[RewardServers] = []
+    sizes: list[tuple[int, int]] = []
+    async with contextlib.AsyncExitStack() as fronts:
+        for place, verl in enumerate(configurations(spec.verl)):
+            count = max(1, reward_model_engines(verl, spec.device) // parts)
+            servers = RewardServers(replace(spec, verl=verl), count, sizes)
+            before = address.told(buffer, place)
+            found = await servers.start(heart, before)
+            one = await fronts.enter_async_context(_in_front_of(found, before))
+            address.tell(buffer, one, place)
+            model = value_at(verl, f"{SECTION}.model_path")
+            print(f"serves {model} at {one}, with {len(found)} server(s)", flush=True)
+            served.append(servers)
+            sizes = [*sizes, (count, reward_model_width(verl, spec.device))]
         heart.state = "running"
         while True:
-            await servers.look()
+            for servers in served:
+                await servers.look()
             await asyncio.sleep(_LOOK_S)
 
 
@@ -136,15 +147,16 @@ async def _in_front_of(servers: Sequence[str], before: str | None) -> AsyncItera
             await routing
 
 
-def _nodes(spec: RunSpec, count: int, width: int) -> list[str | None]:
+def _nodes(spec: RunSpec, count: int, width: int, beside: Sequence[tuple[int, int]]) -> list[str | None]:
     """A machine for each server, as far as that is known: those that the engines and the trainer leave."""
     room, placed = placement.gpus_by_node()
     sizes = spec.verl["trainer"]
     trainer = (0, 0) if placed or spec.mode != "both" else (sizes["nnodes"], sizes["n_gpus_per_node"])
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     engines, tp = engine_count(rollout, spec.device) * spec.explorers, engine_width(rollout, spec.device)
-    for node in placement.engine_nodes(room, trainer, engines, tp) or ():
-        room[node] -= tp
+    for number, gpus in ((engines, tp), *beside):
+        for node in placement.engine_nodes(room, trainer, number, gpus) or ():
+            room[node] -= gpus
     chosen = placement.engine_nodes(room, trainer, count, width)
     return [*chosen] if chosen else [None] * count
 

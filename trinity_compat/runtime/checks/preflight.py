@@ -25,8 +25,9 @@ from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.secret import without_passwords
+from trinity_compat.served_models import served_models
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
-from trinity_compat.translate.sections.teacher import TEACHER
+from trinity_compat.translate.sections.teacher import AUXILIARY, TEACHER
 
 _ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
 _MIN_FREE = 256 * 2**20  # bytes
@@ -77,8 +78,12 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
     critic = ["critic.model.path"] if has_critic(verl) else []
     reward = [REWARD] if is_served(verl) else []
     teacher = [TEACHER] if value_at(verl, TEACHER) else []
-    for key in ("actor_rollout_ref.model.path", *critic, *reward, *teacher):
-        value = value_at(verl, key)
+    named = ("actor_rollout_ref.model.path", *critic, *reward, *teacher)
+    further = enumerate(served_models(verl)[1:], 1)
+    for key, value in (
+        *((key, value_at(verl, key)) for key in named),
+        *((f"{AUXILIARY}.{place}.model_path", each.path) for place, each in further),
+    ):
         if not value or "://" in str(value):
             continue
         path = _local(str(value), cwd)

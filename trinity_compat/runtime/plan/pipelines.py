@@ -30,9 +30,7 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], *, explorers:
     _check_run(verl, explorers)
     names = ", ".join(str(each["name"]) for each in operators)
     told = f"experience pipeline: {names}; a step draws tasks until its groups have passed"
-    name = value_at(trinity, "explorer.auxiliary_models.0.name")
-    section = {"operators": operators, **({"auxiliary_name": str(name)} if name else {})}
-    return verl.changed({SECTION: section}), [told]
+    return verl.changed({f"{SECTION}.operators": operators}), [told]
 
 
 def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, object]:

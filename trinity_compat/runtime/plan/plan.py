@@ -13,6 +13,7 @@ from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import rows
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.secret import shown, without_passwords
+from trinity_compat.served_models import served_models
 from trinity_compat.spec import RunSpec
 from trinity_compat.translate.sections.teacher import TEACHER
 
@@ -66,7 +67,13 @@ def _reward_model(spec: RunSpec) -> list[str]:
     reward = section_at(spec.verl, "reward")
     custom = section_at(reward, "custom_reward_function").get("path")
     by = f"asked by {custom}" if custom else "its score is the reward"
-    return [f"reward    {value_at(reward, 'reward_model.model_path')}, {engines} vLLM engine(s), {by}"]
+    further = [
+        f"beside    {each.path}, {each.engines} vLLM engine(s)" for each in served_models(spec.verl)[1:]
+    ]
+    return [
+        f"reward    {value_at(reward, 'reward_model.model_path')}, {engines} vLLM engine(s), {by}",
+        *further,
+    ]
 
 
 def _teacher(spec: RunSpec) -> list[str]:

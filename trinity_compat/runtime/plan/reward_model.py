@@ -8,7 +8,8 @@ beside the launch's other GPUs; without one, on a share of them that ``translate
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
@@ -16,8 +17,10 @@ from trinity_compat.errors import UserError
 from trinity_compat.gpus import reward_model_places
 from trinity_compat.runtime.plan import engine
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.served_models import Served, entry
 from trinity_compat.translate.sections.gpus import halvings
 from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, POOL, TENSOR_PARALLEL, share_of
+from trinity_compat.translate.sections.teacher import is_taught
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 _ENGINE = f"{MODEL}.rollout.name"
@@ -41,10 +44,61 @@ class Placed:
 
 
 def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int) -> Placed:
-    """``config``: the Trinity configuration. ``explorers``: how many serve a part of it each, as commands of
-    their own. Raises UserError for a reward model that has no room."""
+    """With the YAML's further models. ``config``: the Trinity configuration. ``explorers``: how many serve a
+    part of each, as commands of their own. Raises UserError for models that have no room."""
+    further = _further(config)
     if not value_at(verl.tree, ENABLE):
+        if further and is_taught(TrinityReader(config)):
+            raise UserError(
+                f"{AUXILIARY}.1: the first model is the teacher, which the trainer holds; no other is served"
+                " beside it",
+                hint="leave it out, or serve it elsewhere and ask it from the workflow",
+            )
         return Placed(verl, [])
+    first = _first_placed(verl, config, device=device, mode=mode, explorers=explorers)
+    name = value_at(config, f"{AUXILIARY}.0.name")
+    models = [Served(str(value_at(verl.tree, f"{MODEL}.model_path")), name and str(name)), *further]
+    if device == "cpu":
+        models = [replace(each, engines=1, width=1) for each in models]
+    made = replace(first, verl=first.verl.changed(entry(models)))
+    return made if device == "cpu" else _beside(made, further, explorers)
+
+
+def _further(config: Tree) -> list[Served]:
+    """The models of the YAML behind the first. Raises UserError for one without a path."""
+    given = value_at(config, AUXILIARY)
+    return [_served(each, place) for place, each in enumerate(given or ()) if place]
+
+
+def _served(given: Tree, place: int) -> Served:
+    reading = TrinityReader(given)
+    if not (path := reading.get("model_path")):
+        raise UserError(f"{AUXILIARY}.{place}.model_path is missing: a model needs a folder or a hub's name")
+    name = reading.get("name")
+    sizes = (int(reading.get(size) or 1) for size in ("engine_num", "tensor_parallel_size"))
+    return Served(str(path), name and str(name), *sizes)
+
+
+def _beside(made: Placed, further: Sequence[Served], explorers: int) -> Placed:
+    """``made`` with the GPUs of further models taken from the launch's."""
+    if not further:
+        return made
+    for each in further:
+        _for_all(each.engines, explorers)
+    more = sum(each.engines * each.width for each in further)
+    total = made.verl.trainer.gpus
+    if made.taken + more > total - 2:  # one at least is left to each side
+        raise UserError(
+            f"{AUXILIARY}: {made.taken + more} GPUs for its models leave of {total} none for both trainer and"
+            " explorer",
+            hint="lower engine_num or tensor_parallel_size, or serve a model elsewhere",
+        )
+    told = f"{made.told}, {more} for {len(further)} further model(s)"
+    return replace(made, taken=made.taken + more, told=told)
+
+
+def _first_placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int) -> Placed:
+    """The reward model, which the launch has."""
     if not value_at(verl.tree, f"{MODEL}.model_path"):
         raise UserError(f"{ENABLE}=True: {MODEL}.model_path is not set", hint=f"write {MODEL}.model_path=…")
     on_vllm, lines = _on_vllm(verl)

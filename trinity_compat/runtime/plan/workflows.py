@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trinity_compat import extras
+from trinity_compat.algorithms.chosen import choose
+from trinity_compat.algorithms.model import BY_STEP, KINDS
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
@@ -137,7 +139,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
     where = named.place
     workflow = _checked(named, registered)
     arguments = _section(trinity, f"{where}.workflow_args")
-    if workflow == PROGRAM and PROGRAM not in registered:
+    if program := workflow == PROGRAM and PROGRAM not in registered:
         arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
     return Taskset(
         place=where,
@@ -150,12 +152,21 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         format=_section(trinity, f"{where}.format"),
         workflow_args=arguments,
         reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
+        by_step=_by_step(trinity),
+        program=program,
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
         plugin=workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS,
         storage=str(value_at(trinity, f"{where}.storage_type") or "file"),
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
     )
+
+
+def _by_step(trinity: Tree) -> bool:
+    """Whether the algorithm's advantage reads what a run's experiences said each."""
+    section = value_at(trinity, "algorithm") or {}
+    others = [kind for kind in KINDS if kind != "advantage_fn"]
+    return choose(section, others)["advantage_fn"].function.name in BY_STEP
 
 
 def _checked(named: _Named, registered: Set[str]) -> str:

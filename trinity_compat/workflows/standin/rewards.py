@@ -7,6 +7,7 @@ from typing import Any
 
 from trinity_compat.workflows import table
 from trinity_compat.workflows.standin.registry import Registry
+from trinity_compat.workflows.tasksets import TOKENS
 
 
 class RewardFn(ABC):
@@ -26,6 +27,8 @@ def _of_table(name: str) -> type[RewardFn]:
             self._reward = table.make_reward(name, kwargs)
 
         def __call__(self, **kwargs: Any) -> dict[str, float]:
+            if (tokens := kwargs.pop("response_token", None)) is not None:
+                kwargs[TOKENS] = len(tokens)
             return self._reward(**kwargs)
 
     Ours.__name__ = name

@@ -1,4 +1,4 @@
-"""``trinity.common.workflows.step_wise_workflow``: an agent's steps, and one reward for all of them."""
+"""``trinity.common.workflows.step_wise_workflow``: an agent's steps, each with a reward or all with one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from trinity_compat.workflows.standin.workflows import Task, Workflow
 
 
-class RewardPropagationWorkflow(Workflow):
-    """``step`` until it says so or ``max_step_num``; ``reward`` is every step's."""
+class _Steps(Workflow):
+    """``step`` until it says so or ``max_step_num``. What a step asked the model are its experiences."""
 
     def __init__(
         self,
@@ -21,6 +21,67 @@ class RewardPropagationWorkflow(Workflow):
         super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
         self.client = model.get_openai_client() if use_openai_client else None
 
+    def _of_step(self, number: int) -> list[Any]:
+        made: list[Any] = self.model.extract_experience_from_history()
+        for experience in made:
+            experience.eid.step = number
+        return made
+
+    def step(self, step_num: int) -> bool:
+        """Whether to go on."""
+        raise NotImplementedError
+
+    async def step_async(self, step_num: int) -> bool:
+        """Whether to go on."""
+        raise NotImplementedError
+
+    @property
+    def max_step_num(self) -> int:
+        """Steps at most."""
+        raise NotImplementedError
+
+
+class StepWiseRewardWorkflow(_Steps):
+    """``reward`` is that of one step's experiences."""
+
+    def run(self) -> list[Any]:
+        experiences: list[Any] = []
+        for number in range(self.max_step_num):
+            goes_on = self.step(step_num=number)
+            made = self._of_step(number)
+            experiences += _rewarded(made, self.reward(made, step_num=number))
+            if not goes_on:
+                break
+        return experiences
+
+    def reward(self, exps: list[Any], step_num: int) -> float:
+        """Of one step."""
+        raise NotImplementedError
+
+
+class AsyncStepWiseRewardWorkflow(StepWiseRewardWorkflow):
+    """The same with ``step_async`` and ``reward_async``."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Any]:
+        experiences: list[Any] = []
+        for number in range(self.max_step_num):
+            goes_on = await self.step_async(step_num=number)
+            made = self._of_step(number)
+            experiences += _rewarded(made, await self.reward_async(made, step_num=number))
+            if not goes_on:
+                break
+        return experiences
+
+    async def reward_async(self, exps: list[Any], step_num: int) -> float:
+        """Of one step."""
+        raise NotImplementedError
+
+
+class RewardPropagationWorkflow(_Steps):
+    """``reward`` is every step's."""
+
     def run(self) -> list[Any]:
         experiences: list[Any] = []
         for number in range(self.max_step_num):
@@ -28,30 +89,10 @@ class RewardPropagationWorkflow(Workflow):
             experiences += self._of_step(number)
             if not goes_on:
                 break
-        return self._rewarded(experiences, self.reward(experiences))
-
-    def _of_step(self, number: int) -> list[Any]:
-        made: list[Any] = self.model.extract_experience_from_history()
-        for experience in made:
-            experience.eid.step = number
-        return made
-
-    def _rewarded(self, experiences: list[Any], reward: float) -> list[Any]:
-        for experience in experiences:
-            experience.reward = reward
-        return experiences
-
-    def step(self, step_num: int) -> bool:
-        """Whether to go on."""
-        raise NotImplementedError
+        return _counted(_rewarded(experiences, self.reward(experiences)), number + 1)
 
     def reward(self, exps: list[Any]) -> float:
         """Of all steps."""
-        raise NotImplementedError
-
-    @property
-    def max_step_num(self) -> int:
-        """Steps at most."""
         raise NotImplementedError
 
 
@@ -67,12 +108,20 @@ class AsyncRewardPropagationWorkflow(RewardPropagationWorkflow):
             experiences += self._of_step(number)
             if not goes_on:
                 break
-        return self._rewarded(experiences, await self.reward_async(experiences))
-
-    async def step_async(self, step_num: int) -> bool:
-        """Whether to go on."""
-        raise NotImplementedError
+        return _counted(_rewarded(experiences, await self.reward_async(experiences)), number + 1)
 
     async def reward_async(self, exps: list[Any]) -> float:
         """Of all steps."""
         raise NotImplementedError
+
+
+def _rewarded(experiences: list[Any], reward: float) -> list[Any]:
+    for experience in experiences:
+        experience.reward = reward
+    return experiences
+
+
+def _counted(experiences: list[Any], steps: int) -> list[Any]:
+    for experience in experiences:
+        experience.metrics = {**(experience.metrics or {}), "actual_env_steps": steps}
+    return experiences

@@ -1,0 +1,174 @@
+"""Workflows of a plugin in processes of their own: what they make, and what one costs that hangs or dies."""
+
+import asyncio
+from dataclasses import asdict
+
+import pytest
+from explorer_job import verl_config
+from omegaconf import OmegaConf
+
+from trinity_compat.explorer.engine import Completion
+from trinity_compat.explorer.interruption import Asked
+from trinity_compat.explorer.loops import process
+from trinity_compat.explorer.loops.pool import LoopPool
+from trinity_compat.explorer.loops.wire import LoopFailed
+from trinity_compat.explorer.trajectory import Job
+from trinity_compat.explorer.user_workflows import UserWorkflows
+from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+from trinity_compat.workflows.tasksets import PLUGIN, Taskset
+
+FILE = """
+import asyncio, ctypes, os, time
+from trinity.common.workflows import WORKFLOWS, Workflow
+
+def trouble(task):
+    if task.raw_task["fault"]:
+        exec(task.raw_task["fault"])
+
+@WORKFLOWS.register_module("in_a_thread")
+class InAThread(Workflow):
+    def run(self):
+        (answer,) = self.model.chat([{"role": "user", "content": "sort 21"}], n=1)
+        said = self.model.get_openai_client().chat.completions.create(
+            model="toy",
+            messages=[
+                {"role": "user", "content": "sort 21"},
+                {"role": "assistant", "content": answer.response_text},
+                {"role": "user", "content": "again"},
+            ],
+        )
+        trouble(self.task)
+        answer.reward = float(self.model.model_version) + float(said.choices[0].message.content)
+        return [answer]
+
+@WORKFLOWS.register_module("on_the_loop")
+class OnTheLoop(Workflow):
+    is_async = True
+
+    async def run_async(self):
+        (answer,) = await self.model.chat_async([{"role": "user", "content": "sort 21"}], n=1)
+        trouble(self.task)
+        answer.reward = 1.0
+        return [answer]
+"""
+
+
+class Engine:
+    """Says 12. Holds back its first ``held`` answers."""
+
+    def __init__(self, held=0):
+        self.requests, self._held = [], held
+        self._answer = make_tokenizer()("12<|im_end|>", add_special_tokens=False).input_ids
+
+    async def submit(self, requests):
+        (request,) = requests
+        self.requests.append(request)
+        future = asyncio.get_running_loop().create_future()
+        if len(self.requests) > self._held:
+            future.set_result([Completion(self._answer, [-0.5] * len(self._answer), "stop")])
+        return [future]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
+
+
+@pytest.fixture
+def config(toy, tmp_path, monkeypatch):
+    """Of a run with a plugin of both kinds."""
+    (tmp_path / "mine.py").write_text(FILE)
+    monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(tmp_path))
+    made = OmegaConf.create(verl_config(toy))
+    sets = {name: asdict(Taskset("t", "t", "", name, plugin=True)) for name in ("in_a_thread", "on_the_loop")}
+    OmegaConf.update(made, "data.workflows", sets, force_add=True)
+    return made
+
+
+def job(number, workflow, fault=None, n=2):
+    row = {"prompt": "sort 21", "fault": fault}
+    task = {"agent_name": PLUGIN, "taskset": workflow, "raw_task": row, "index": number, "data_source": "t"}
+    return Job(number, task, n, {"temperature": 1.0, "seed": 100})
+
+
+def run(config, jobs, engine=None, *, size=1, limit_s=None):
+    """What each group came to, in order, with version 3 of the weights."""
+
+    async def go():
+        pool = LoopPool(config, Asked(engine or Engine()), size=size, limit_s=limit_s, workflows=True)
+        try:
+            return await asyncio.gather(*(pool.run(each, 3) for each in jobs), return_exceptions=True)
+        finally:
+            pool.close()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize(("workflow", "reward"), [("in_a_thread", 15.0), ("on_the_loop", 1.0)])
+def test_a_process_makes_what_this_one_would(config, workflow, reward):
+    from verl.utils.config import omega_conf_to_dataclass
+
+    own, other = Engine(), Engine()
+    (there,) = run(config, [job(0, workflow)], other)
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+
+    async def here():
+        return await UserWorkflows(config, model, Asked(own)).run(job(0, workflow), 3)
+
+    assert there == asyncio.run(here())
+    assert [part.reward for part in there] == [reward, reward]
+    asked = [sorted(request.sampling["seed"] for request in each.requests) for each in (own, other)]
+    assert asked[0] == asked[1]
+    names = [request.request_id for request in other.requests]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("workflow", "fault", "said"),
+    [
+        ("in_a_thread", "while True: pass", "took longer than 5 s, the engine's time left out"),
+        ("in_a_thread", "time.sleep(600)", "took longer than 5 s, the engine's time left out"),
+        (
+            "on_the_loop",
+            "while True: pass",
+            "workflow ended its process (it computed for 6 s without an end)",
+        ),
+        ("in_a_thread", "ctypes.string_at(0)", "workflow ended its process (SIGSEGV)"),
+        ("on_the_loop", "os._exit(3)", "workflow ended its process (exit code 3)"),
+        ("in_a_thread", "1 / 0", "ZeroDivisionError: division by zero ("),
+    ],
+)
+def test_one_that_hangs_dies_or_raises_costs_its_own_group(config, monkeypatch, workflow, fault, said):
+    monkeypatch.setattr(process, "GRACE_S", 1.0)
+    first, bad, last = run(config, [job(0, workflow), job(1, workflow, fault), job(2, workflow)], limit_s=5.0)
+    assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
+    assert isinstance(bad, LoopFailed) and said in str(bad)
+
+
+@pytest.mark.parametrize("workflow", ["in_a_thread", "on_the_loop"])
+def test_what_a_change_of_weights_cuts_off_is_asked_again(config, workflow):
+    engine = Engine(held=1)
+
+    async def go():
+        asked = Asked(engine, partial=False)
+        pool = LoopPool(config, asked, size=1, workflows=True)
+        try:
+            made = asyncio.ensure_future(pool.run(job(0, workflow, n=1), 3))
+            while not engine.requests:
+                await asyncio.sleep(0.05)
+            async with asked.changing():
+                pass
+            return await made
+        finally:
+            pool.close()
+
+    (only,) = asyncio.run(go())
+    assert only.reward
+    assert len(engine.requests) == (3 if workflow == "in_a_thread" else 2)
+
+
+def test_a_plugin_that_cannot_be_imported_says_so(config, tmp_path):
+    (tmp_path / "worse.py").write_text("raise OSError('no such device')")
+    (found,) = run(config, [job(0, "on_the_loop")])
+    assert isinstance(found, LoopFailed)
+    assert "worse.py failed: OSError: no such device" in str(found)

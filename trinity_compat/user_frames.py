@@ -1,0 +1,16 @@
+"""Where in the user's own code something was raised."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+_NOT_THEIRS = ("site-packages", f"{Path(__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}")
+
+
+def place_of(error: BaseException) -> str:
+    """`` (file:line)`` of the innermost frame that is neither ours nor a library's; "" where none is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in _NOT_THEIRS)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
