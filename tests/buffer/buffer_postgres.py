@@ -44,7 +44,7 @@ def find_binaries() -> Path:
                 ["apt-get", "update"],
                 ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
             ):
-                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
             found = _installed()
     if found is None:
         raise Unavailable("no PostgreSQL server: apt-get install postgresql")
@@ -99,7 +99,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start and wait until it answers. A killed one's shared memory may be in use for a moment."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         self.process = self._spawn()
         ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder)]
         while subprocess.run(ready).returncode != 0:
@@ -130,7 +130,7 @@ class PostgresServer:
         """SIGINT: fast shutdown. SIGQUIT: immediate. SIGKILL: the postmaster dies, its backends follow."""
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(60)
+            self.process.wait(300)
             self.process = None
 
     def restart(self, how: signal.Signals = signal.SIGINT) -> None:

@@ -64,7 +64,7 @@ def test_four_claimers_train_each_group_once(url, pool, sql):
     buffer.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_kills_lose_nothing_and_double_nothing(backend):
     """The short form; TRINITY_COMPAT_KILLS=1000 makes it long."""
@@ -133,7 +133,7 @@ def own_server(frail_server):
 @pytest.mark.postgres
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
 def test_a_restart_of_the_server_is_survived(own_server, how):
-    buffer = open_buffer(own_server.clean_database(), retry_s=30)
+    buffer = open_buffer(own_server.clean_database(), retry_s=300)
     buffer.put_groups(groups(4))
     claim = buffer.claim_groups(2, owner="t", step=1)
     own_server.restart(how)

@@ -2,7 +2,6 @@
 the command itself starts a dead trainer again. One job for all of it: a start takes half a minute."""
 
 import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,22 +16,19 @@ FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(600)
 def test_the_explorer_is_killed_then_the_same_command_continues_through_its_trainer_s_death(
     run, toy, monkeypatch, capsys
 ):
-    one = run("trainer.total_training_steps=400").start()
+    one = run("trainer.total_training_steps=1000").start()
     one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())
     one.side("explorer").kill()
-    began = time.monotonic()
-    one.finish(30)
-    assert time.monotonic() - began < 20  # noticed at once; the trainer has 10 s to end by itself
+    one.ends()
     assert one.code == 1
     assert len(one.errors) == 1 and "the explorer was killed by SIGKILL" in one.errors[0]
     one.nothing_is_left_and_nothing_lost()
 
     step = int((one.job / "latest_checkpointed_iteration.txt").read_text())
-    again = run(f"trainer.total_training_steps={step + 4}", options=("--restarts", "1")).start()
+    again = run(f"trainer.total_training_steps={step + 6}", options=("--restarts", "1")).start()
     again.wait_for(lambda: again.trained_steps() > step)
     again.side("trainer").kill()
     again.finish()
@@ -40,7 +36,7 @@ def test_the_explorer_is_killed_then_the_same_command_continues_through_its_trai
     assert f"from step {step}" in again.out
     assert "the trainer was killed by SIGKILL" in again.out and "started again (0 restarts left)" in again.out
     steps = [row[0] for row in again.sql("select distinct trainer_step from ledger order by 1")]
-    assert steps == list(range(1, step + 5))
+    assert steps == list(range(1, step + 7))
     again.nothing_is_left_and_nothing_lost()
     whole = to_hf(again.job, step=step, out=again.cwd / "hf", critic=False)
     assert (whole / "model.safetensors").is_file()

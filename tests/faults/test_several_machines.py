@@ -80,7 +80,6 @@ def server(machines):
 
 @pytest.mark.runtime
 @pytest.mark.postgres
-@pytest.mark.timeout(400)
 def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, server):
     port = server.settings["port"]
 
@@ -97,8 +96,8 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
     near = side(machines[1], "explore", "near", "--explorer", "1")
     near.wait_for(lambda: (tmp_path / "near" / "config" / "run.json").exists())
     train = side(machines[1], "train", "near")  # last, so that both explorers come in time
-    train.finish(250)
-    for one in (train, far.finish(60), near.finish(60)):
+    train.finish()
+    for one in (train, far.ends(), near.ends()):
         assert one.code == 0, one.name + one.out + one.err
         assert one.alive() == []
     assert "joins the run" in train.out

@@ -4,14 +4,13 @@ import pytest
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(500)
 def test_explore_and_train_as_two_commands(run):
     words = ("trainer.total_training_steps=4",)
     explore = run(*words, options=["--mode", "explore"], name="explore").start()
     explore.wait_for(lambda: explore.side("explorer") is not None)
     train = run(*words, options=["--mode", "train"], name="train").start()
     train.finish()
-    explore.finish(90)
+    explore.ends()
     assert (train.code, explore.code) == (0, 0), train.err + explore.err
     assert "joins the run" in train.out
     assert train.trained_steps() == 4
@@ -20,16 +19,15 @@ def test_explore_and_train_as_two_commands(run):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(400)
 def test_the_explorer_s_death_ends_the_trainer_of_another_command(run):
-    words = ("trainer.total_training_steps=400",)
+    words = ("trainer.total_training_steps=1000",)
     explore = run(*words, options=["--mode", "explore"], name="explore").start()
     explore.wait_for(lambda: explore.side("explorer") is not None)
     train = run(*words, options=["--mode", "train"], name="train").start()
     train.wait_for(lambda: train.trained_steps() > 0)
     explore.side("explorer").kill()
-    train.finish(60)
-    explore.finish(30)
+    train.ends()
+    explore.ends()
     assert (train.code, explore.code) == (1, 1)
     assert len(train.errors) == 1 and "trainer ended" in train.errors[0]
     train.nothing_is_left_and_nothing_lost()

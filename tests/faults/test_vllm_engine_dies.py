@@ -7,15 +7,14 @@ def engine(run):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(400)
 def test_the_run_ends_with_the_explorer_s_reason(run):
-    one = run("trainer.total_training_steps=400").start()
+    one = run("trainer.total_training_steps=1000").start()
     one.wait_for(lambda: one.trained_steps() > 0)
     found = engine(one)
     assert found, [process.cmdline() for process in one.alive()]
     for process in found:
         process.kill()
-    one.finish(60)
+    one.ends()
     assert one.code == 1
     assert len(one.errors) == 1 and "the explorer ended" in one.errors[0]
     one.nothing_is_left_and_nothing_lost()

@@ -54,7 +54,6 @@ def test_our_recorded_run_has_every_name_of_v1_but_those_listed():
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(300)
 def test_a_run_of_today_has_every_name_of_stock(tmp_path):
     from trinity_compat.runtime.toy import ToySpec, make_toy
 
