@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from guard import pytest_configure, pytest_unconfigure  # noqa: F401
 from hypothesis import settings
 
 settings.register_profile("gate", derandomize=True, database=None)

@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -139,10 +138,11 @@ def test_a_restart_of_the_server_is_survived(own_server, how):
     own_server.restart(how)
     buffer.put_groups(groups(2, first=4))
     own_server.stop(how)
-    back = threading.Timer(1.0, own_server.start)
-    back.start()
-    buffer.mark_trained(claim, step=1)
-    back.join()
+    with ThreadPoolExecutor(1) as beside:
+        marked = beside.submit(buffer.mark_trained, claim, step=1)
+        time.sleep(1.0)
+        own_server.start()
+        marked.result()
     assert buffer.depth() == {"ready": 4, "claimed": 0, "trained": 2, "stale": 0, "void": 0}
     buffer.close()
 

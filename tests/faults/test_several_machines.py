@@ -3,8 +3,10 @@ directory for each machine. They share PostgreSQL over TCP, and a file system fo
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,7 @@ class Machine:
     """
 
     def __init__(self, number):
-        self.name, self.prefix = f"tc{os.getpid() % 10000}-{number}", []
+        self.name, self.prefix = f"tc-{os.getpid()}-{number}", []
         self.server = self.address = "127.0.0.1"
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             self._link(f"10.77.{number}.")
@@ -43,11 +45,19 @@ class Machine:
 
 
 def ip(words):
-    subprocess.run(["ip", *words.split()], check=True, capture_output=True)
+    return subprocess.run(["ip", *words.split()], check=True, capture_output=True, text=True).stdout
+
+
+def take_away_what_killed_tests_left():
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        for name in ip("netns list").split():
+            if (found := re.fullmatch(r"tc-(\d+)-\d", name)) and not Path("/proc", found[1]).exists():
+                ip(f"netns del {name}")
 
 
 @pytest.fixture
 def machines():
+    take_away_what_killed_tests_left()
     made = [Machine(number) for number in (1, 2)]
     yield made
     for machine in made:
