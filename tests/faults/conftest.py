@@ -140,11 +140,13 @@ class Run:
         except sqlite3.OperationalError:
             return 0
 
-    def nothing_is_left_and_nothing_lost(self):
-        """No process, a sound database, only whole groups in it."""
+    def nothing_is_left_and_nothing_lost(self, runs=8):
+        """No process, a sound database, only whole groups of ``runs`` answers in it."""
         assert self.alive() == []
         assert self.sql("pragma integrity_check") == [("ok",)]
-        sizes = self.sql("select group_id, count(*) from experiences group by group_id having count(*) <> 8")
+        sizes = self.sql(
+            f"select group_id, count(*) from experiences group by group_id having count(*) <> {runs}"
+        )
         assert sizes == []
 
     def clean_up(self):
