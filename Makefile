@@ -26,13 +26,15 @@ lint: install
 	mypy
 	lint-imports
 
-# First what is light; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by file. On both cores.
+# First what is light; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by file and the longest
+# first (tests/conftest.py). On both cores; each half ends with the tests that took most of the time.
 HEAVY := runtime or upstream or postgres
 EACH_TIME := not chaos and not nightly
 
 test: lint
-	pytest -n 2 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
-	pytest -n 2 --dist loadfile -m "($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	pytest -n 2 --durations 10 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 30 \
+	  -m "($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Whole runs that CI has no time for.
 nightly: install

@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+from guard import pytest_configure, pytest_unconfigure  # noqa: F401
 from hypothesis import settings
 
 settings.register_profile("gate", derandomize=True, database=None)
@@ -12,3 +14,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's & makes its commands ignore Ctrl-C; what the tests start would ignore it as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What starts Ray, vLLM or a server takes a minute on two idle cores and several on busy ones. No test is
+# there to find out how long: only what hangs runs into this.
+HEAVY, HEAVY_S = ("runtime", "upstream", "postgres", "chaos", "nightly"), 1800
+# Of these the longest files first: two workers that take file by file then end at about the same time.
+LONGEST = ("faults", "trainer", "parity", "explorer", "upstream")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if _is_heavy(item) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(HEAVY_S))
+    items.sort(key=_turn)
+
+
+def _is_heavy(item):
+    return any(item.get_closest_marker(name) for name in HEAVY)
+
+
+def _turn(item):
+    folder = item.path.parent.name
+    return LONGEST.index(folder) if _is_heavy(item) and folder in LONGEST else len(LONGEST)

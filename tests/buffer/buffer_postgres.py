@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def find_binaries() -> Path:
                 ["apt-get", "update"],
                 ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
             ):
-                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
             found = _installed()
     if found is None:
         raise Unavailable("no PostgreSQL server: apt-get install postgresql")
@@ -57,6 +56,12 @@ def _installed() -> Path | None:
     return folders[-1] if folders else Path(on_path).resolve().parent if on_path else None
 
 
+def take_away_what_killed_tests_left() -> None:
+    for folder in Path("/tmp").glob("tcpg-*-*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class PostgresServer:
     """One server process and its data folder, both gone after ``close``."""
 
@@ -64,7 +69,8 @@ class PostgresServer:
         self.settings = SETTINGS if fsync else {**SETTINGS, "fsync": "off"}
         self.binaries = find_binaries()
         self.user = "postgres" if os.geteuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="tcpg", dir="/tmp"))
+        take_away_what_killed_tests_left()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"tcpg-{os.getpid()}-", dir="/tmp"))
         if self.user:
             shutil.chown(self.folder, self.user, self.user)
         self._as_user(
@@ -99,7 +105,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start and wait until it answers. A killed one's shared memory may be in use for a moment."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         self.process = self._spawn()
         ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder)]
         while subprocess.run(ready).returncode != 0:
@@ -112,9 +118,6 @@ class PostgresServer:
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), *settings]
-        # A pytest that is killed leaves no server. The kernel means the thread by "parent": one that a thread
-        # of a test starts would go with the thread.
-        main = threading.current_thread() is threading.main_thread()
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -123,14 +126,15 @@ class PostgresServer:
                 stderr=log,
                 cwd=self.folder,
                 start_new_session=True,
-                preexec_fn=(lambda: die_with_parent(signal.SIGQUIT)) if main else None,
+                # A pytest that is killed leaves no server. By "parent" the kernel means the main thread.
+                preexec_fn=lambda: die_with_parent(signal.SIGQUIT),
             )
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast shutdown. SIGQUIT: immediate. SIGKILL: the postmaster dies, its backends follow."""
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(60)
+            self.process.wait(300)
             self.process = None
 
     def restart(self, how: signal.Signals = signal.SIGINT) -> None:

@@ -207,7 +207,7 @@ class Crew:
     def finish(self) -> None:
         (self.folder / "stop").touch()
         for process, point, _ in self.seats.values():
-            process.join(60)
+            process.join(300)
             if process.exitcode != 0:  # None: it hangs
                 process.kill()
                 self.count(process.exitcode, point)

@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def test_four_claimers_train_each_group_once(url, pool, sql):
     buffer.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_kills_lose_nothing_and_double_nothing(backend):
     """The short form; TRINITY_COMPAT_KILLS=1000 makes it long."""
@@ -133,16 +132,17 @@ def own_server(frail_server):
 @pytest.mark.postgres
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
 def test_a_restart_of_the_server_is_survived(own_server, how):
-    buffer = open_buffer(own_server.clean_database(), retry_s=30)
+    buffer = open_buffer(own_server.clean_database(), retry_s=300)
     buffer.put_groups(groups(4))
     claim = buffer.claim_groups(2, owner="t", step=1)
     own_server.restart(how)
     buffer.put_groups(groups(2, first=4))
     own_server.stop(how)
-    back = threading.Timer(1.0, own_server.start)
-    back.start()
-    buffer.mark_trained(claim, step=1)
-    back.join()
+    with ThreadPoolExecutor(1) as beside:
+        marked = beside.submit(buffer.mark_trained, claim, step=1)
+        time.sleep(1.0)
+        own_server.start()
+        marked.result()
     assert buffer.depth() == {"ready": 4, "claimed": 0, "trained": 2, "stale": 0, "void": 0}
     buffer.close()
 

@@ -346,7 +346,7 @@ def fresh_sqlite(folder):
     return f"sqlite:///{folder}/experiences.db"
 
 
-@pytest.mark.timeout(max(300, STEPS // 5))
+@pytest.mark.timeout(max(1800, STEPS // 5))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_buffer_behaves_as_a_dict_would(backend, request):
     folder = tempfile.mkdtemp(prefix="tcbuf")

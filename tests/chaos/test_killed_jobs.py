@@ -12,7 +12,7 @@ from job import Job, Strike
 
 from trinity_compat.runtime.toy import ToySpec, make_toy
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.chaos
 
 BATCH, STEPS = 8, 5
 WORDS = (

@@ -68,7 +68,7 @@ def job(directory, toy, *overrides, steps=3, sync=None, **fields):
         verl=verl_config(toy, *overrides),
         updates_per_step=2,
         total_steps=steps,
-        sync=sync or SyncSpec(directory=str(directory / "weights"), timeout_s=60),
+        sync=sync or SyncSpec(directory=str(directory / "weights"), timeout_s=600),
         **fields,
     )
     spec.save(directory / "config" / "run.json")
@@ -95,6 +95,11 @@ def start(spec, *arguments):
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+
+
+def says_once_that_it_lives(buffer):
+    """For an explorer without a heartbeat: one that would be started again may be silent for two minutes."""
+    buffer.beat("explorer", "e", state="running", detail={"restarts": 1})
 
 
 class FakeMaker:

@@ -183,7 +183,6 @@ def test_a_task_of_an_agent_s_program(tmp_path, toy):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(200)
 def test_a_model_in_one_terminal_and_a_task_in_another(tmp_path, toy):
     port = str(free_port())
     command = [sys.executable, "-m", "trinity_compat", "debug", str(SCRIPT), "--port", port, "--module"]
@@ -193,7 +192,7 @@ def test_a_model_in_one_terminal_and_a_task_in_another(tmp_path, toy):
             [*command, "inference_model"], env=env, cwd=tmp_path, stdout=log, stderr=log
         )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while "serving" not in (tmp_path / "serve.log").read_text():
             assert serving.poll() is None and time.monotonic() < until, (tmp_path / "serve.log").read_text()
             time.sleep(0.2)
@@ -207,4 +206,4 @@ def test_a_model_in_one_terminal_and_a_task_in_another(tmp_path, toy):
         assert all(len(a["response_ids"]) == len(a["logprobs"]) for a in record["answers"])
     finally:
         serving.send_signal(2)
-        assert serving.wait(30) == 0
+        assert serving.wait(120) == 0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from explorer_job import BATCH, FakeMaker, job
+from explorer_job import BATCH, FakeMaker, job, says_once_that_it_lives
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
@@ -21,7 +21,7 @@ from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.files import write_file
 from trinity_compat.synchronizer.turns import Turn, reset
 
-pytestmark = [pytest.mark.runtime, pytest.mark.timeout(120)]  # the exchange imports verl's DataProto
+pytestmark = pytest.mark.runtime  # the exchange imports verl's DataProto
 
 STEPS = 4
 
@@ -81,7 +81,7 @@ def train(spec, buffer, device, *, first=1, validate=()):
 
     with Heart(buffer, "t") as heart:
         exchange = BufferExchange(buffer, spec, heart, batch_size=BATCH, group_size=2, val_size=6)
-        buffer.beat("explorer", "e", state="running")
+        says_once_that_it_lives(buffer)
 
         def send(version, meeting=None, check=None):
             return write_file(spec.sync.directory, version, [("w", torch.zeros(1))])
@@ -103,13 +103,13 @@ def train(spec, buffer, device, *, first=1, validate=()):
 
 
 def run(tmp_path, toy, **more):
-    sync = SyncSpec(timeout_s=30, directory=str(tmp_path / "sync"), **more.pop("sync", {}))
+    sync = SyncSpec(timeout_s=600, directory=str(tmp_path / "sync"), **more.pop("sync", {}))
     spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync, mode="colocate")
     device = Device()
     exploring = threading.Thread(target=explore, args=(spec, device), daemon=True)
     exploring.start()
     train(spec, buffer, device, **more)
-    exploring.join(20)
+    exploring.join(300)
     assert not exploring.is_alive()
     return device
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from explorer_job import BATCH, CPU, OneRank, experience, job
+from explorer_job import BATCH, CPU, OneRank, experience, job, says_once_that_it_lives
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
@@ -45,7 +45,7 @@ class Pace:
         self.idle, self.held = 0, False
 
     def settle(self):
-        until = time.monotonic() + 20
+        until = time.monotonic() + 300
         self.moved()
         while not self.held and self.idle < 4:  # four looks in a row that found no weights, or no work
             assert time.monotonic() < until, "the explorer neither works nor waits"
@@ -158,7 +158,7 @@ def explore(spec, pace):
     plan.pace = pace
     maker = PacedMaker(pace, buffer, plan.follows)
     heart = SimpleNamespace(check=lambda: None, state="")
-    receiver = Receiver(Offered(buffer, 0, 1), Rank(maker), heart.check, timeout_s=20)
+    receiver = Receiver(Offered(buffer, 0, 1), Rank(maker), heart.check, timeout_s=600)
     explorer = Explorer(
         buffer, plan, maker, Report(buffer, "explorer"), heart, receiver if plan.takes_over else None
     )
@@ -171,7 +171,7 @@ def lags(monkeypatch, tmp_path, toy, style, ahead, method):
     from trinity_compat.trainer.heart import Heart
 
     monkeypatch.setattr(loop, "PAUSE_S", 0.005)
-    sync = SyncSpec(style, 2, 0, timeout_s=30, directory=str(tmp_path / "sync"), method=method)
+    sync = SyncSpec(style, 2, 0, timeout_s=600, directory=str(tmp_path / "sync"), method=method)
     spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync)
     pace = Pace(ahead)
     exploring = threading.Thread(target=explore, args=(spec, pace), daemon=True)
@@ -179,8 +179,7 @@ def lags(monkeypatch, tmp_path, toy, style, ahead, method):
         exchange = BufferExchange(
             PacedBuffer(buffer, pace), spec, heart, batch_size=BATCH, group_size=2, val_size=0
         )
-        buffer.beat("explorer", "e", state="running")
-
+        says_once_that_it_lives(buffer)
         send = RankZero(sync.directory)
         exploring.start()
         exchange.publish(0, send)
@@ -190,7 +189,8 @@ def lags(monkeypatch, tmp_path, toy, style, ahead, method):
             exchange.publish(step, send)
             pace.trainer = step + 1
         buffer.set_state("finished", True)
-        exploring.join(20)
+        exploring.join(300)
+        assert not exploring.is_alive()
     rows = sqlite3.connect(tmp_path / "job" / "experiences.db").execute(
         "select min(trainer_step - 1 - max_model_version), max(trainer_step - 1 - min_model_version),"
         " sum(min_model_version < max_model_version) from ledger group by trainer_step order by trainer_step"
@@ -202,7 +202,6 @@ def even(*both):
     return [(lag, lag, 0) for lag in both]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("style", "ahead", "method", "seen"),
     [

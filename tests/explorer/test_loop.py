@@ -37,7 +37,7 @@ class Run:
         report = Report(buffer, "explorer")
         self.explorer = Explorer(buffer, self.plan, maker, report, self.heart, test=test)
 
-    def until(self, condition, limit_s=20):
+    def until(self, condition, limit_s=120):
         async def watch():
             exploring = asyncio.ensure_future(self.explorer.explore())
             begin = time.monotonic()

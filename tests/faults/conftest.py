@@ -18,6 +18,8 @@ from trinity_compat.parent_watch import die_with_parent
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "buffer"))  # its PostgreSQL server
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+# Beside another heavy test everything takes several times as long as alone. What these end is a hang.
+RUNS_S, ENDS_S = 600, 120
 
 
 @pytest.fixture(scope="session")
@@ -62,12 +64,16 @@ class Run:
         )
         return self
 
-    def finish(self, timeout=240):
+    def finish(self, timeout=RUNS_S):
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             pytest.fail(f"{self.name} did not end in {timeout} s\n{self.out[-3000:]}\n{self.err[-3000:]}")
         return self
+
+    def ends(self):
+        """Finish, where something has just ended the run."""
+        return self.finish(ENDS_S)
 
     def ctrl_c(self):
         os.killpg(self.process.pid, signal.SIGINT)
@@ -88,7 +94,7 @@ class Run:
     def errors(self):
         return [line for line in self.err.splitlines() if line.startswith("error:")]
 
-    def wait_for(self, condition, timeout=180):
+    def wait_for(self, condition, timeout=RUNS_S):
         """Wait until ``condition()`` is true; fails with the run's output."""
         deadline = time.monotonic() + timeout
         while not condition():
@@ -134,11 +140,13 @@ class Run:
         except sqlite3.OperationalError:
             return 0
 
-    def nothing_is_left_and_nothing_lost(self):
-        """No process, a sound database, only whole groups in it."""
+    def nothing_is_left_and_nothing_lost(self, runs=8):
+        """No process, a sound database, only whole groups of ``runs`` answers in it."""
         assert self.alive() == []
         assert self.sql("pragma integrity_check") == [("ok",)]
-        sizes = self.sql("select group_id, count(*) from experiences group by group_id having count(*) <> 8")
+        sizes = self.sql(
+            f"select group_id, count(*) from experiences group by group_id having count(*) <> {runs}"
+        )
         assert sizes == []
 
     def clean_up(self):

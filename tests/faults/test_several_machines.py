@@ -3,8 +3,10 @@ directory for each machine. They share PostgreSQL over TCP, and a file system fo
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,7 @@ class Machine:
     """
 
     def __init__(self, number):
-        self.name, self.prefix = f"tc{os.getpid() % 10000}-{number}", []
+        self.name, self.prefix = f"tc-{os.getpid()}-{number}", []
         self.server = self.address = "127.0.0.1"
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             self._link(f"10.77.{number}.")
@@ -43,11 +45,19 @@ class Machine:
 
 
 def ip(words):
-    subprocess.run(["ip", *words.split()], check=True, capture_output=True)
+    return subprocess.run(["ip", *words.split()], check=True, capture_output=True, text=True).stdout
+
+
+def take_away_what_killed_tests_left():
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        for name in ip("netns list").split():
+            if (found := re.fullmatch(r"tc-(\d+)-\d", name)) and not Path("/proc", found[1]).exists():
+                ip(f"netns del {name}")
 
 
 @pytest.fixture
 def machines():
+    take_away_what_killed_tests_left()
     made = [Machine(number) for number in (1, 2)]
     yield made
     for machine in made:
@@ -80,7 +90,6 @@ def server(machines):
 
 @pytest.mark.runtime
 @pytest.mark.postgres
-@pytest.mark.timeout(400)
 def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, server):
     port = server.settings["port"]
 
@@ -97,8 +106,8 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
     near = side(machines[1], "explore", "near", "--explorer", "1")
     near.wait_for(lambda: (tmp_path / "near" / "config" / "run.json").exists())
     train = side(machines[1], "train", "near")  # last, so that both explorers come in time
-    train.finish(250)
-    for one in (train, far.finish(60), near.finish(60)):
+    train.finish()
+    for one in (train, far.ends(), near.ends()):
         assert one.code == 0, one.name + one.out + one.err
         assert one.alive() == []
     assert "joins the run" in train.out

@@ -5,12 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.compare.sources import read_runs
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
+STOCK_NAMES = Path(__file__).parents[1] / "parity" / "metric_names.txt"
 
 # The toy has no warm start here: by its own reward no group would differ.
 PARITY = """
@@ -20,7 +21,6 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(300)
 def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, toy):
     words = [
         "data.train_batch_size=8",
@@ -36,7 +36,7 @@ def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, to
     yaml = tmp_path / "x.yaml"
     one = run(yaml=yaml, options=["--explorers", "2"])
     yaml.write_text(subprocess.run(translate, env=one.env, capture_output=True, text=True, check=True).stdout)
-    one.start().finish(200)
+    one.start().finish()
     assert one.code == 0, one.out + one.err
     assert one.alive() == []
     assert one.sql("select trainer_step, count(distinct group_id) from ledger group by 1") == [
@@ -56,7 +56,7 @@ def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, to
 def bench_gives_the_trainer_s_figures(run, one, yaml):
     """Of the steps that were validated, the same to the last digit; a second bench makes nothing."""
     before = one.sql("select count(*) from task_groups")
-    bench = run(yaml=yaml, options=["--mode", "bench"], name="bench").start().finish(120)
+    bench = run(yaml=yaml, options=["--mode", "bench"], name="bench").start().finish()
     assert bench.code == 0, bench.out + bench.err
     metrics = {
         (role, step): {name: value for name, value in json.loads(text).items() if name.startswith("val-")}
@@ -73,7 +73,6 @@ def bench_gives_the_trainer_s_figures(run, one, yaml):
 
 @pytest.mark.runtime
 @pytest.mark.postgres
-@pytest.mark.timeout(300)
 def test_a_filtered_run_over_postgresql(run, tmp_path):
     from buffer_postgres import PostgresServer, Unavailable
 
@@ -92,7 +91,7 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
             "trainer.logger=[console,tensorboard,wandb,mlflow,file]",
         ]
         given = {"options": ["--database", url], "env": loggers(tmp_path)}
-        one = run("trainer.total_training_steps=2", *words, **given).start().finish(200)
+        one = run("trainer.total_training_steps=2", *words, **given).start().finish()
         assert one.code == 0, one.out + one.err
         assert one.alive() == []
         buffer = open_buffer(url, create=False)
@@ -102,7 +101,7 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
         assert all(len({part.reward for part in group.experiences}) > 1 for group in groups)
         assert not (one.job / "buffer" / "experiences.db").exists()
         every_logger_has_two_runs(tmp_path, one.job)
-        again = run("trainer.total_training_steps=3", *words, **given, name="again").start().finish(200)
+        again = run("trainer.total_training_steps=3", *words, **given, name="again").start().finish()
         assert again.code == 0, again.out + again.err
         the_next_step_drew_on_where_the_checkpoint_stood(again, groups, url)
     finally:
@@ -119,29 +118,6 @@ def the_next_step_drew_on_where_the_checkpoint_stood(again, before, url):
     assert [group.key for group in groups[:16]] == [group.key for group in before]
     assert {group.key.split("/")[0] for group in groups[16:]} == {"h2"}
     assert len({bytes(group.experiences[0].prompt_ids) for group in groups}) == 24
-
-
-@pytest.mark.runtime
-@pytest.mark.timeout(300)
-def test_remax_compares_each_answer_with_its_group_s_greedy_one(run):
-    one = run("trainer.total_training_steps=2", "algorithm.adv_estimator=remax").start().finish(200)
-    assert one.code == 0, one.out + one.err
-    buffer = open_buffer(f"sqlite:///{one.job}/buffer/experiences.db", create=False)
-    groups = buffer.groups("train")
-    buffer.close()
-    told = {
-        step: json.loads(text)["critic/advantages/mean"]
-        for step, text in one.sql("select step, metrics from metrics where role = 'trainer' and step > 0")
-    }
-    assert sorted(told) == [1, 2]
-    for step, mean in told.items():
-        advantages, lengths = [], []
-        for group in groups[(step - 1) * 8 : step * 8]:
-            *sampled, greedy = group.experiences
-            assert len(sampled) == 8
-            advantages += [part.reward - greedy.reward for part in sampled]
-            lengths += [len(part.response_ids) for part in sampled]
-        assert mean == pytest.approx(np.average(advantages, weights=lengths), abs=1e-6)
 
 
 def loggers(folder):
@@ -170,7 +146,6 @@ def every_logger_has_two_runs(folder, job):
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(600)
 def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp_path):
     """In memory, broadcast between the processes, and taking turns at one device: digit by digit."""
     ways = {
@@ -181,12 +156,17 @@ def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp
     made = {}
     for name, options in ways.items():
         job = tmp_path / "jobs" / name
-        one = run("trainer.total_training_steps=3", options=[*options, "--job", str(job)], name=name)
+        words = ["trainer.total_training_steps=3", "trainer.test_freq=3"]
+        one = run(*words, options=[*options, "--job", str(job)], name=name)
         one.job = job
         one.start().finish()
         assert one.code == 0, one.out + one.err
         assert one.alive() == []
         made[name] = answers(one)
+        told = (job / "log" / "explorer.log").read_text()
+        assert "self-test of the handover: version 1: mean log-probability" in told
+        [metrics] = read_runs(job)  # dashboards built on stock veRL keep working
+        assert set(STOCK_NAMES.read_text().split()) <= set(metrics.series)
         methods = {method for (method,) in one.sql("select distinct method from weight_versions")}
         assert methods == {"nccl" if name == "nccl" else "memory"}
     assert len(made["memory"]) == 3 * 8 * 8
@@ -194,7 +174,6 @@ def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp
 
 
 @pytest.mark.runtime
-@pytest.mark.timeout(400)
 def test_a_trainer_alone_goes_on_with_groups_it_trained_before(run, tmp_path):
     """Trinity's replay buffer: first both sides for a step, then the trainer without an explorer."""
     replay = "buffer.trainer_input.experience_buffer.replay_buffer"

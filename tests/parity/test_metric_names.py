@@ -4,11 +4,9 @@
 and a checkpoint; ``metric_names_ppo.txt`` for the PPO toy with a critic. ``benchmarks/parity/record.py``
 made them and the recordings of both sides beside them. ``metric_names_v1.txt`` is what stock's v1 trainer
 (``trainer.use_v1=True``) logs on the GRPO toy; ours runs v0's ``fit`` and adds the names of v1 that it can.
+Whole runs of today are held against the same names in ``tests/faults/test_whole_runs.py``.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from trinity_compat.compare.sources import read_runs
 
 HERE = Path(__file__).parent
-SCRIPTS = HERE.parents[1] / "examples" / "verl_scripts"
 FROZEN = {"grpo": "metric_names.txt", "ppo": "metric_names_ppo.txt"}
 # What only a rollout engine inside the trainer's processes can log: name → reason.
 CANNOT_EXIST: dict[str, str] = {}
@@ -51,23 +48,3 @@ def test_the_frozen_names_of_v1_are_those_of_its_recorded_run():
 
 def test_our_recorded_run_has_every_name_of_v1_but_those_listed():
     assert recorded("grpo", "stock_v1") - recorded("grpo", "ours") == set(ONLY_V1)
-
-
-@pytest.mark.runtime
-@pytest.mark.timeout(300)
-def test_a_run_of_today_has_every_name_of_stock(tmp_path):
-    from trinity_compat.runtime.toy import ToySpec, make_toy
-
-    toy = make_toy(tmp_path / "toy", ToySpec(train_rows=256, val_rows=16, warm_steps=20))
-    command = [Path(sys.executable).with_name("trinity-compat"), "run", SCRIPTS / "run_toy_grpo.sh"]
-    words = [f"trainer.{key}=2" for key in ("total_training_steps", "test_freq", "save_freq")]
-    done = subprocess.run(
-        [*command, "--job", tmp_path / "job", "--", *words],
-        env=os.environ | {"TOY_DIR": str(toy)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    [run] = read_runs(tmp_path / "job")
-    assert frozen("grpo") - set(run.series) == set(CANNOT_EXIST)

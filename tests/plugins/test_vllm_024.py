@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.upstream
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ with local_ray({}, gpus=0):
 
 @pytest.mark.runtime
 def test_nothing_of_a_run_s_own_ray_listens_outside_this_machine():
-    done = subprocess.run([sys.executable, "-c", LISTENERS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", LISTENERS], capture_output=True, text=True, timeout=600)
     addresses = {address.removeprefix("::ffff:") for address in done.stdout.split()}
     assert addresses == {"127.0.0.1"}, done.stderr[-2000:]
 
@@ -117,8 +117,10 @@ from trinity_compat.runtime.processes.supervisor import catch_signals
 
 with catch_signals() as stop, local_ray({}):
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.2)
+    until = time.monotonic() + 60
+    while stop.number is None and time.monotonic() < until:
+        time.sleep(0.01)
     print("heard", stop.number)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert (done.returncode, "heard 15" in done.stdout) == (0, True), done.stderr

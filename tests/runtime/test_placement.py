@@ -64,19 +64,20 @@ def trainer_group(name):
 
 
 @pytest.mark.runtime
-def test_the_trainer_s_group_fits_after_the_engines_and_a_second_is_told_of(three_machines):
+def test_the_trainer_s_group_fits_after_the_engines_and_a_second_is_told_of(three_machines, monkeypatch):
     import ray
 
+    monkeypatch.setattr(placement, "_SETTLE_S", 300)
     room, placed = placement.gpus_by_node()
     assert (sorted(room.values()), placed) == ([4, 4, 8], False)
     engines = [placement.place_engine(2, node) for node in placement.engine_nodes(room, (1, 8), 4, 2)]
-    assert all(group.wait(30) for group in engines)
-    assert trainer_group("first").wait(30)
+    assert all(group.wait(300) for group in engines)
+    assert trainer_group("first").wait(300)
     room, placed = placement.gpus_by_node()
     assert (sorted(room.values()), placed) == ([0, 4, 4], True)
     second, told = trainer_group("second"), []
     with placement.told_when_pending(placement.TRAINER, told.append, after_s=0.5):
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while not told and time.monotonic() < until:
             time.sleep(0.1)
         ray.util.remove_placement_group(second)

@@ -159,7 +159,6 @@ def differ(one, other):
 
 @pytest.mark.runtime
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_path):
     job, _ = run(home, tmp_path, published("ppo.yaml"), "--set", "buffer.total_steps=2")
     assert rows(job, "select trainer_step, count(*) from ledger group by 1") == [(1, 256), (2, 256)]

@@ -96,6 +96,12 @@ def test_the_one_that_lost_its_peer_is_not_blamed(side):
     assert "explorer was killed by SIGKILL" in outcome.failure
 
 
+def test_what_a_killed_side_wrote_last_is_not_given_as_the_reason(side):
+    killed = "import os; print('step:2 - reward:0', flush=True); os.kill(os.getpid(), 9)"
+    outcome = run(side("explorer", killed), side("trainer", FOREVER))
+    assert outcome.failure == "the explorer was killed by SIGKILL (often: out of memory)"
+
+
 def test_a_side_that_ignores_sigterm_and_its_children_are_killed(side):
     stubborn = """
         import signal, subprocess, sys, time

@@ -14,10 +14,14 @@ from importlib import resources
 from pathlib import Path
 
 import uvicorn
+from playwright.sync_api import expect
 
 from trinity_compat.studio.app import create_app
 from trinity_compat.studio.guard import Door
 from trinity_compat.studio.serving import listening
+
+WAIT_MS = 240_000
+expect.set_options(timeout=WAIT_MS)
 
 
 def chromium() -> str:
@@ -25,7 +29,7 @@ def chromium() -> str:
     with (Path(tempfile.gettempdir()) / "trinity-compat-tests-apt.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 300}
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 600}
             subprocess.run(["apt-get", "update"], **quiet)
             subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", "chromium"], **quiet)
     found = shutil.which("chromium")
@@ -48,7 +52,7 @@ def serving(folder: Path):
             time.sleep(0.02)
         yield door.url.rstrip("/")
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
 
 
 _AXE = """axe.run(document, {resultTypes: ['violations']}).then(found => found.violations

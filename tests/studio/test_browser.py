@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from playwright.sync_api import expect, sync_playwright
-from studio_browser import accessible, chromium, serving
+from studio_browser import WAIT_MS, accessible, chromium, serving
 from studio_jobs import STEPS, make_job, make_tokenizer, train_step
 
 from trinity_compat.buffer import open_buffer
@@ -83,6 +83,7 @@ def opened(browser, address):
     def go(path, size="wide"):
         width, height, scheme = SIZES[size]
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(WAIT_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)

@@ -130,7 +130,7 @@ def test_a_run_learns_and_goes_on_where_it_ended(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=900,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         seen.append(done.stdout)
@@ -158,7 +158,7 @@ def launched(cwd, toy_dir):
 
 def kill_trainer_after(step, url, process):
     """As soon as that step is logged. Fails when the run ends before."""
-    until = time.monotonic() + 200
+    until = time.monotonic() + 600
     while time.monotonic() < until and process.poll() is None:
         time.sleep(0.1)
         if not Path(url.removeprefix("sqlite:///")).exists():
@@ -174,17 +174,16 @@ def kill_trainer_after(step, url, process):
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_an_sft_launch_measures_its_validation_rows_and_goes_on_after_a_kill(tmp_path):
     folder = toy(tmp_path / "toy")
     job = tmp_path / "checkpoints" / "toy" / "sft"
     url = f"sqlite:///{job}/buffer/experiences.db"
     process = launched(tmp_path, folder)
     kill_trainer_after(12, url, process)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == 1, said[-3000:]
     process = launched(tmp_path, folder)
-    said, _ = process.communicate(timeout=280)
+    said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said[-3000:]
     log = (job / "log" / "trainer.log").read_text()
     assert "continues from step 10" in log and "val/loss" in log

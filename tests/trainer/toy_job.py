@@ -51,7 +51,7 @@ def verl_config(toy_dir: Path, job_dir: Path, *overrides: str) -> dict:
 
 def job(toy_dir: Path, job_dir: Path, *overrides: str, sync: SyncSpec | None = None) -> RunSpec:
     """Write ``config/run.json`` below ``job_dir`` and return it."""
-    sync = sync or SyncSpec(timeout_s=120, directory=str(job_dir / "sync"))
+    sync = sync or SyncSpec(timeout_s=900, directory=str(job_dir / "sync"))
     (job_dir / "config").mkdir(parents=True, exist_ok=True)
     verl = verl_config(toy_dir, job_dir, *overrides)
     spec = RunSpec(

@@ -15,7 +15,7 @@ def upstream():
 
     def interpreter(version):
         script = ROOT / "scripts" / "make_upstream_venv.sh"
-        done = subprocess.run([script, version], capture_output=True, text=True, timeout=900)
+        done = subprocess.run([script, version], capture_output=True, text=True, timeout=1500)
         assert done.returncode == 0, done.stderr[-3000:]
         return ROOT / done.stdout.strip()
 
@@ -33,7 +33,7 @@ def accept(upstream):
             input=rows,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1200,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         verdicts = map(json.loads, done.stdout.splitlines())

@@ -15,7 +15,7 @@ from trinity_compat.trinity_config import TARGETS
 
 from .conftest import ROOT
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.upstream
 
 # What we say of a launch that cannot run there; 0.4.1 finds out about a split only when it trains.
 HOPELESS = {

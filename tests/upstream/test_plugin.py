@@ -9,7 +9,7 @@ import pytest
 import trinity_compat.plugins
 from trinity_compat.trinity_config import TARGETS
 
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.upstream
 
 PLUGINS = Path(trinity_compat.plugins.__file__).parent / "upstream"
 RIGHT, WRONG = "6 * 7 is\n#### 42", "no idea"
@@ -36,7 +36,7 @@ def run(request, upstream):
             input=json.dumps(case),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)

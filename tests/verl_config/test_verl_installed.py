@@ -48,7 +48,7 @@ def test_verl_s_own_command_prints_the_configuration_that_we_compose(installed: 
         "trainer.experiment_name=a b",
     ]
     command = [sys.executable, "-m", PPO, "--cfg", "job", "--resolve", *arguments]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
     text = printed[printed.index("model_engine:") :] if "model_engine:" in printed else printed
     config = effective_config(make_launch(*arguments), version="0.9.1")
     assert as_tree(config) == yaml.safe_load(text)

@@ -24,7 +24,7 @@ class LeaveFirstOut(ExperienceOperator):
         return kept, {"left_out_count": len(exps) - len(kept)}
 """
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

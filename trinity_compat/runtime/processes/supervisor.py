@@ -194,7 +194,9 @@ def _go_on_without(children: list[Child], by: Supervision) -> bool:
 def _failure(child: Child, watch: Watch) -> str:
     code = child.returncode or 0
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    reason = watch.reason(child.command.role, child.process.pid) or last_error(child.output())
+    reason = watch.reason(child.command.role, child.process.pid)
+    if not reason and code != -signal.SIGKILL:  # which it had no time to say a word about
+        reason = last_error(child.output())
     return f"the {child.command.name} {how}" + (f": {reason}" if reason else "")
 
 
