@@ -26,12 +26,26 @@ MEANT = {  # as the docstring of engine_arguments.py says
 }
 
 
-def arguments(device="cuda", *, shared=False, positions=None, index=0, **changed):
+DRAFTING = {
+    "mtp__enable": True,
+    "mtp__enable_rollout": True,
+    "mtp__method": "mtp",
+    "mtp__num_speculative_tokens": 2,
+}
+
+
+def arguments(device="cuda", *, shared=False, positions=None, index=0, layers=0, **changed):
     """Arguments for a model at /m, with keys of the rollout section changed."""
     given = {f"{ROLLOUT}.{name.replace('__', '.')}": value for name, value in changed.items()}
     verl = compose_pinned({f"{ROLLOUT}.name": "vllm"} | given)
     made = engine_arguments(
-        verl, model_path="/m", device=device, index=index, shared=shared, positions=positions
+        verl,
+        model_path="/m",
+        device=device,
+        index=index,
+        shared=shared,
+        positions=positions,
+        layers=layers,
     )
     assert json.loads(json.dumps(made)) == made, "plain, so that it can be shown"
     return made
@@ -55,6 +69,16 @@ def test_no_heavy_package_is_imported():
         ({"max_model_len": 9000}, "max_model_len", 9000),
         ({"engine_kwargs__vllm__seed": 7}, "seed", 7),
         ({"engine_kwargs__vllm__swap_space": 4}, "swap_space", None),
+        ({"expert_parallel_size": 2}, "enable_expert_parallel", True),
+        ({"quantization": "fp8"}, "load_format", "dummy"),
+        ({"quantization": "fp8", "load_format": "safetensors"}, "load_format", "dummy"),
+        (DRAFTING, "speculative_config", {"method": "mtp", "num_speculative_tokens": 2}),
+        (
+            DRAFTING | {"engine_kwargs__vllm__speculative_config": '{"num_speculative_tokens": 3}'},
+            "speculative_config",
+            {"method": "mtp", "num_speculative_tokens": 3},
+        ),
+        (DRAFTING | {"mtp__enable": False}, "speculative_config", None),
         (
             {"engine_kwargs__vllm__compilation_config": '{"level": 3}'},
             "compilation_config",
@@ -98,6 +122,19 @@ def test_a_cpu_has_one_place_and_no_chunks():
     assert (made["tensor_parallel_size"], made["enable_chunked_prefill"]) == (1, False)
 
 
+def test_fp8_is_of_every_linear_layer_but_the_routers():
+    made = arguments(quantization="fp8", layers=2)
+    assert made["quantization"] == "fp8"
+    blocks = made["hf_overrides"]["quantization_config"]
+    assert blocks["weight_block_size"] == [128, 128]
+    assert blocks["ignored_layers"] == ["model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]
+
+
+def test_a_cpu_spreads_no_experts():
+    assert "enable_expert_parallel" not in arguments("cpu", expert_parallel_size=2)
+    assert "enable_expert_parallel" not in arguments()
+
+
 def test_an_engine_sleeps_only_beside_the_trainer():
     assert "enable_sleep_mode" not in arguments()
     assert arguments(shared=True)["enable_sleep_mode"] is True
@@ -121,6 +158,11 @@ def test_full_determinism_is_the_engine_process_s_environment(device, invariant)
     assert engine_environment(verl, device, 2) == seeds | invariant
     verl["actor_rollout_ref"]["rollout"]["full_determinism"] = False
     assert engine_environment(verl, device) == {}
+
+
+def test_the_engine_s_processes_are_told_that_they_quantize():
+    verl = compose_pinned({f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.quantization": "fp8"})
+    assert engine_environment(verl, "cuda") == {"VERL_VLLM_FP8_QUANT_ENABLED": "1"}
 
 
 # -- against veRL's own server --------------------------------------------------------------------
@@ -174,13 +216,53 @@ def test_vllm_gets_what_stock_verl_gives_it(toy):
     )
     stock, model = of_stock(verl)
     made = engine_arguments(verl, model_path=model.local_path, device="cuda", index=1, positions=512)
-    ours = engine_args(made, "mp")
-    differ = {
+    assert differing(stock, engine_args(made, "mp")) == MEANT
+
+
+def differing(stock, ours):
+    """Field → (stock's value, ours), where they are not the same."""
+    return {
         field.name: (getattr(stock, field.name), getattr(ours, field.name))
         for field in dataclasses.fields(stock)
         if str(getattr(stock, field.name)) != str(getattr(ours, field.name))
     }
-    assert differ == MEANT
+
+
+@pytest.mark.runtime
+def test_a_quantized_engine_with_spread_experts_that_drafts_is_stock_s_too(toy, monkeypatch):
+    """And it begins as stock's does, with no weights of its own."""
+    from explorer_job import verl_config
+    from verl.workers.rollout.vllm_rollout import vllm_async_server
+
+    from trinity_compat.explorer.engine import engine_args
+
+    monkeypatch.setenv("VERL_VLLM_FP8_QUANT_ENABLED", "0")  # what stock sets is undone after the test
+    monkeypatch.setattr(vllm_async_server, "apply_vllm_quant_patches", lambda: None)
+    verl = verl_config(
+        toy,
+        *("data.max_prompt_length=48", "data.max_response_length=8"),
+        f"{ROLLOUT}.enable_chunked_prefill=True",
+        f"{ROLLOUT}.enable_sleep_mode=True",
+        f"{ROLLOUT}.load_format=dummy",
+        f"+{ROLLOUT}.quantization=fp8",
+        f"{ROLLOUT}.tensor_model_parallel_size=2",
+        f"{ROLLOUT}.expert_parallel_size=2",
+        "actor_rollout_ref.model.mtp.enable=True",
+        "actor_rollout_ref.model.mtp.enable_rollout=True",
+        f"+{SECTION}.speculative_config.num_speculative_tokens=3",
+    )
+    stock, model = of_stock(verl)
+    made = engine_arguments(
+        verl,
+        model_path=model.local_path,
+        device="cuda",
+        index=1,
+        positions=512,
+        layers=model.hf_config.num_hidden_layers,
+    )
+    meant = {name: values for name, values in MEANT.items() if name != "load_format"}
+    assert differing(stock, engine_args(made, "mp")) == meant
+    assert (stock.quantization, stock.enable_expert_parallel) == ("fp8", True)
 
 
 @pytest.mark.runtime

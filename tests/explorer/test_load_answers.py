@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from trinity_compat.errors import RunError
-from trinity_compat.explorer.engine import AsyncEngine
-from trinity_compat.plugins.vllm_weights import WeightReceiver
+from trinity_compat.explorer import engine as engines
+from trinity_compat.explorer.engine import AsyncEngine, EngineConfig
+from trinity_compat.plugins import vllm_weights
+from trinity_compat.plugins.vllm_weights import WeightReceiver, in_parts
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
 
 MODEL = SimpleNamespace(dtype=torch.float32, quantization=None)
@@ -119,3 +121,96 @@ def test_generation_goes_on_whatever_becomes_of_a_load(good):
     with pytest.raises(RuntimeError, match="EngineCore died"):
         load(made, good)
     assert made._engine.done == ["pause", "resume"]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What vLLM's engine has been asked for when an engine with one argument has started."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    class Started(Executor):
+        async def collective_rpc(self, method, args=()):
+            self.done.append(method)
+            return [{"failed": "no such file"}] if method == "receive_model" and self.dead else [{}]
+
+    def of(load_format, *, dead=False):
+        inner = Started()
+        inner.dead = dead
+        monkeypatch.setattr(engines, "engine_args", lambda *_: None)
+        monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda _: inner)
+        made = AsyncEngine(EngineConfig({"load_format": load_format}, vocabulary=9))
+        asyncio.run(made.start())
+        return inner.done
+
+    return of
+
+
+def test_an_engine_that_begins_with_random_weights_is_given_the_model_s(started):
+    assert started("auto") == ["mask_vocabulary"]
+    handed = ["pause", "receive_model", "reset", "forget images", "resume"]
+    assert started("dummy") == ["mask_vocabulary", *handed]
+    with pytest.raises(RunError, match="vLLM could not load the weights: no such file"):
+        started("dummy", dead=True)
+
+
+@pytest.fixture
+def quantizing(monkeypatch):
+    """A worker whose layers are quantized as weights arrive, and what veRL's steps of that have seen."""
+    from verl.utils.vllm import vllm_quant_utils
+    from verl.workers.rollout.vllm_rollout import utils
+
+    seen = []
+
+    def load_quantized(named, _runner):
+        seen.extend((name, tensor.device.type) for name, tensor in named)
+        return [name for name, _ in named]
+
+    monkeypatch.setattr(utils, "is_quantized_model", lambda _: True)
+    monkeypatch.setattr(utils, "load_quanted_weights", load_quantized)
+    for step in ("prepare", "process"):
+        name = {
+            "prepare": "prepare_quanted_weights_for_loading",
+            "process": "process_quanted_weights_after_loading",
+        }
+        monkeypatch.setattr(vllm_quant_utils, name[step], lambda *_, step=step: seen.append(step))
+    worker = Worker(0)
+    worker._is_qat_model = worker._is_modelopt_qat = False
+    worker.device = torch.device("meta")  # stands for a GPU
+    return worker, seen
+
+
+def test_what_is_quantized_lies_on_the_device_that_quantizes_it(quantizing, good):
+    worker, seen = quantizing
+    assert worker.receive_file(good.path, good.digest, good.nbytes) == {"tensors": 1}
+    assert seen == ["prepare", ("w", "meta"), "process"]
+
+
+def test_the_model_s_own_files_arrive_as_a_version_does(quantizing, monkeypatch):
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    monkeypatch.setattr(
+        DefaultModelLoader, "get_all_weights", lambda *_: iter([(f"w{i}", torch.ones(2)) for i in range(3)])
+    )
+    monkeypatch.setattr(vllm_weights, "PART_BYTES", 16)
+    worker, seen = quantizing
+    assert worker.receive_model() == {"tensors": 3}
+    assert seen == ["prepare", *((f"w{i}", "meta") for i in range(3)), "process"]
+
+
+def test_files_that_cannot_be_read_are_the_answer_of_their_rank(quantizing, monkeypatch):
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    def missing(*_):
+        raise RuntimeError("Cannot find any model weights with `/m`")
+        yield
+
+    monkeypatch.setattr(DefaultModelLoader, "get_all_weights", missing)
+    failed = "RuntimeError: Cannot find any model weights with `/m`"
+    assert quantizing[0].receive_model() == {"failed": failed}
+
+
+def test_weights_go_in_parts_of_some_size(monkeypatch):
+    monkeypatch.setattr(vllm_weights, "PART_BYTES", 16)
+    named = [(str(size), torch.ones(size)) for size in (2, 2, 9, 1)]
+    assert [[name for name, _ in part] for part in in_parts(named)] == [["2", "2"], ["9"], ["1"]]
+    assert not list(in_parts([]))

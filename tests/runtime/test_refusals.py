@@ -30,11 +30,11 @@ def no_start_check(monkeypatch):
     monkeypatch.setattr(start, "check", lambda *_, **__: Report())
 
 
-def planned(tmp_path, word, *options):
+def planned(tmp_path, word, *options, device=None):
     """What a dry run of a script with ``word`` in its 8th line prints."""
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT.format(word=word))
-    return list(dry_run.lines(str(script), (), RunOptions(sets=options)))
+    return list(dry_run.lines(str(script), (), RunOptions(sets=options, device=device)))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def planned(tmp_path, word, *options):
     [
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
-        ("+actor_rollout_ref.rollout.quantization=fp8", "the trainer's precision"),
-        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "tensor_model_parallel_size"),
-        ("actor_rollout_ref.rollout.over_sample_rate=0.1", "none is cut short"),
+        ("+actor_rollout_ref.rollout.quantization=torchao", "to fp8 as weights arrive, and to nothing else"),
+        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "no pipeline stages either"),
+        ("actor_rollout_ref.rollout.expert_parallel_size=8", "tensor_model_parallel_size × data_parallel"),
+        ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", "keeps no expert routes"),
         ("reward.reward_manager.name=collabllm", "no reward manager of that name"),
         ("reward.reward_manager.name=mine", "no reward manager of that name"),
-        ("+actor_rollout_ref.rollout.checkpoint_manager_class=mine.M", "publishes weights to the explorer"),
         ("+actor_rollout_ref.rollout.agent.agent_loop_manager_class=mine.M", "out of the buffer"),
         ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "quantize nothing"),
         (
@@ -104,8 +104,31 @@ def test_what_asks_for_nothing_or_can_be_done_runs(tmp_path, word):
 
 
 def test_what_a_set_asks_for_is_refused_too(tmp_path):
-    with pytest.raises(UserError, match=r"rollout\.quantization=fp8 cannot be run decoupled"):
-        planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.quantization=fp8")
+    with pytest.raises(UserError, match=r"rollout\.quantization=torchao cannot be run decoupled"):
+        planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.quantization=torchao")
+
+
+def test_a_cpu_quantizes_nothing(tmp_path):
+    fp8 = "actor_rollout_ref.rollout.quantization=fp8"
+    with pytest.raises(UserError, match="quantizes on GPUs only, this run is on a CPU") as caught:
+        planned(tmp_path, f"+{fp8}", device="cpu")
+    assert caught.value.where.line == 8
+    assert planned(tmp_path, f"+{fp8}", device="cuda")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "actor_rollout_ref.rollout.over_sample_rate=0.1",
+        "actor_rollout_ref.rollout.agent.custom_async_server.path=mine.py",
+        "actor_rollout_ref.rollout.disaggregation.enabled=True",
+        "+actor_rollout_ref.rollout.checkpoint_manager_class=mine.M",
+        "skip.rollout.enable=True",
+    ],
+)
+def test_what_changes_no_answer_is_left_out_by_name(tmp_path, word):
+    (line,) = [line for line in planned(tmp_path, word) if "is left out" in line]
+    assert f"run.sh:8: {word.lstrip('+')} is left out: " in line
 
 
 def test_remax_runs_without_a_filter_alone(tmp_path):

@@ -69,6 +69,11 @@ class EngineConfig:
     vocabulary: int
     banned: tuple[int, ...] = field(default=())
 
+    @property
+    def begins_empty(self) -> bool:
+        """Whether vLLM starts with random weights, and the model's own are handed to it then."""
+        return self.arguments["load_format"] == "dummy"
+
 
 class Engine(Protocol):
     """All methods run on one asyncio loop."""
@@ -123,6 +128,8 @@ class InProcessEngine:
 
         engine = LLMEngine.from_engine_args(engine_args(self._config.arguments, "uni"))
         engine.collective_rpc("mask_vocabulary", args=(self._config.vocabulary, self._config.banned))
+        if self._config.begins_empty:
+            check_loaded(engine.collective_rpc("receive_model"))
         return engine
 
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
@@ -208,6 +215,8 @@ class AsyncEngine:
         await self._engine.collective_rpc(
             "mask_vocabulary", args=(self._config.vocabulary, self._config.banned)
         )
+        if self._config.begins_empty:
+            check_loaded(await self._exchange("receive_model"))
 
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
         return [asyncio.ensure_future(self._answer(request)) for request in requests]

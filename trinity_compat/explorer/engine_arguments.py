@@ -11,6 +11,9 @@ Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py (``__init_
 - ``hf_overrides`` has the ``max_position_embeddings`` of ``model.override_config``: stock's vLLM would read
   the model's own, and refuse the longer ``max_model_len`` that the launch makes possible.
 - no LoRA arguments: the engine's weights come merged.
+- with ``rollout.quantization=fp8`` ``load_format`` is stock's "dummy": what lies in the model's files is not
+  what such an engine holds. ``WeightReceiver.receive_model`` puts version 0 in place as it does every other.
+- no ``data_parallel_size``: such ranks are engines of their own, or a wider one (runtime/plan/engine.py).
 - on a CPU no chunked prefill (vLLM 0.28 cannot rewind a request's own random generator there: "CPU Generator
   does not use offset"), no tensor parallelism, and no batch-invariant kernels, which are Triton's.
 """
@@ -43,12 +46,13 @@ def engine_arguments(
     index: int = 0,
     shared: bool = False,
     positions: int | None = None,
+    layers: int = 0,
 ) -> dict[str, Any]:
     """Arguments of vLLM's AsyncEngineArgs for engine ``index``, plain containers only.
 
     ``model_path``: the model's folder; ``shared``: the trainer uses the same device in turns; ``positions``:
-    the model's max_position_embeddings where they are known. Raises UserError for an argument of
-    ``engine_kwargs.vllm`` that the device's vLLM lacks.
+    the model's max_position_embeddings where they are known; ``layers``: its num_hidden_layers. Raises
+    UserError for an argument of ``engine_kwargs.vllm`` that the device's vLLM lacks.
     """
     rollout = verl["actor_rollout_ref"]["rollout"]
     length = _length(rollout, positions)
@@ -65,10 +69,14 @@ def engine_arguments(
         "seed": (rollout.get("seed") or 0) + index,
         "override_generation_config": _generation(rollout),
         **({"enable_sleep_mode": True} if shared and device != "cpu" else {}),
-        **_positions(verl),
+        **({"enable_expert_parallel": True} if _spreads_experts(rollout) and device != "cpu" else {}),
+        **({"quantization": rollout["quantization"]} if quantized(rollout) else {}),
+        **_overrides(verl, layers),
     }
     own = carried(_own(verl), release_for(device))
     arguments["compilation_config"] = _compilation(rollout, own)
+    if drafts := _speculation(rollout):
+        own["speculative_config"] = drafts | section_of("speculative_config", own.get("speculative_config"))
     return arguments | own
 
 
@@ -76,11 +84,18 @@ def engine_environment(verl: Mapping[str, Any], device: str, index: int = 0) -> 
     """Variables of engine ``index``'s processes that the configuration asks for. ``full_determinism``: our
     vLLM plugin reads the two of veRL's (plugins/vllm_entry.py), vLLM itself the third."""
     rollout = verl["actor_rollout_ref"]["rollout"]
+    fp8 = {"VERL_VLLM_FP8_QUANT_ENABLED": "1"} if quantized(rollout) else {}
     if not rollout.get("full_determinism"):
-        return {}
+        return fp8
     seed = str((rollout.get("seed") or 0) + index)
     invariant = {} if device == "cpu" else {"VLLM_BATCH_INVARIANT": "1"}
-    return {"VERL_FULL_DETERMINISM": "1", "VERL_SEED": seed, "PYTHONHASHSEED": seed, **invariant}
+    seeds = {"VERL_FULL_DETERMINISM": "1", "VERL_SEED": seed, "PYTHONHASHSEED": seed}
+    return seeds | invariant | fp8
+
+
+def quantized(rollout: Mapping[str, Any]) -> bool:
+    """Whether the engine's layers are of another type than the weights that it is given."""
+    return bool(rollout.get("quantization"))
 
 
 def _length(rollout: Mapping[str, Any], positions: int | None) -> int:
@@ -89,15 +104,44 @@ def _length(rollout: Mapping[str, Any], positions: int | None) -> int:
     return int(given) if given else min(needed, positions or needed)
 
 
-def _positions(verl: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's model takes model.override_config; of that, the engine gets how long a text may be."""
+def _overrides(verl: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """What differs from the model's own configuration. The trainer's model takes model.override_config; of
+    that, the engine gets how long a text may be. And with FP8 what its layers are, as veRL's server has it
+    (``_apply_quantization``): blocks of 128 × 128 with a scale each, all but the routers of experts."""
     override = verl["actor_rollout_ref"]["model"].get("override_config") or {}
     found = (override.get("model_config") or override).get("max_position_embeddings")
-    return {"hf_overrides": {"max_position_embeddings": found}} if found else {}
+    out: dict[str, Any] = {"max_position_embeddings": found} if found else {}
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    if quantized(rollout):
+        out["quantization_config"] = {
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "quant_method": rollout["quantization"],
+            "weight_block_size": [128, 128],
+            "ignored_layers": [f"model.layers.{layer}.mlp.gate" for layer in range(layers)],
+        }
+        if file := rollout.get("quantization_config_file"):
+            out["quantization_config_file"] = file
+    return {"hf_overrides": out} if out else {}
+
+
+def _spreads_experts(rollout: Mapping[str, Any]) -> bool:
+    return (rollout.get("expert_parallel_size") or 1) > 1
+
+
+def _speculation(rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """Drafts by the model's own layers for several tokens at once, where model.mtp asks the rollout for them.
+    veRL's update hands each version to the drafting layers as well (``_iter_all_models``)."""
+    mtp = rollout.get("mtp") or {}
+    if not (mtp.get("enable") and mtp.get("enable_rollout")):
+        return {}
+    return {name: mtp[name] for name in ("method", "num_speculative_tokens")}
 
 
 def _load_format(rollout: Mapping[str, Any]) -> str:
     name = str(rollout.get("load_format") or "auto")
+    if quantized(rollout):
+        return "dummy"
     return "auto" if name.startswith("dummy") else name
 
 

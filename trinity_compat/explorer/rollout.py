@@ -376,4 +376,5 @@ def arguments_for(
         index=index,
         shared=shared,
         positions=get_max_position_embeddings(model.hf_config),
+        layers=getattr(model.hf_config, "num_hidden_layers", 0),
     )

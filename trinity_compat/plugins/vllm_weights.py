@@ -8,7 +8,7 @@ merged into what they adapt (trainer/config.py), so veRL's adapter branch has no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, Protocol, Self
 from unittest.mock import patch
@@ -19,14 +19,16 @@ from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 
 from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
 from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
-from trinity_compat.synchronizer.parts import Named
+from trinity_compat.synchronizer.parts import PART_BYTES, Named
 
 Load = Callable[[list[Named]], object]
 Answer = dict[str, str | int]
 
 
 class Runner(Protocol):
-    """What a worker of vLLM's has of the model."""
+    """What a worker of vLLM's has of the model. ``vllm_config`` is vLLM's VllmConfig."""
+
+    vllm_config: Any
 
     def get_model(self) -> torch.nn.Module: ...
 
@@ -59,6 +61,29 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         An exception here would end vLLM's wait at rank 0's and leave the other ranks' answers in their
         queues, for the next call to take for its own.
         """
+        try:
+            with self._files().opened(WeightFile(path, digest, nbytes)) as parts:
+                return {"tensors": self._loaded(parts)}
+        except WeightsDamaged as error:
+            return {"damaged": str(error)}
+        except Exception as error:
+            return {"failed": _reason(error)}
+
+    def receive_model(self) -> Answer:
+        """Load the model's own files, in the way of a published version: for layers that are quantised as
+        weights arrive, which the files don't hold. Answers as ``receive_file``."""
+        from vllm.config import LoadConfig
+        from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+        runner, loader = self.model_runner, DefaultModelLoader(LoadConfig())
+        try:
+            named = loader.get_all_weights(runner.vllm_config.model_config, runner.get_model())
+            return {"tensors": self._loaded(in_parts(named))}
+        except Exception as error:
+            return {"failed": _reason(error)}
+
+    def _loaded(self, parts: Iterable[list[Named]]) -> int:
+        """How many tensors ``parts`` had."""
         count = 0
 
         def feed(load: Load) -> None:
@@ -67,14 +92,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
                 load(named)
                 count += len(named)
 
-        try:
-            with self._files().opened(WeightFile(path, digest, nbytes)) as parts:
-                self._update(feed)
-        except WeightsDamaged as error:
-            return {"damaged": str(error)}
-        except Exception as error:
-            return {"failed": _reason(error)}
-        return {"tensors": count}
+        self._update(feed)
+        return count
 
     def _files(self) -> Reader:
         self._reader = self._reader or Reader()
@@ -125,6 +144,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         ``feed`` raises. Where that is a broken handover the layers are processed all the same: a quantised
         model, taken apart for loading, is whole again for the next one."""
         broken: list[Exception] = []
+        device = self._quantises_on
 
         class Buckets:
             """Stands for veRL's receiver."""
@@ -133,7 +153,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
 
             def receive_weights(self, on_bucket_received: Callable[[list[Named], bool], object]) -> None:
                 try:  # whether a bucket is the last one matters to LoRA adapters only
-                    feed(lambda named: on_bucket_received(named, False))
+                    feed(lambda named: on_bucket_received(_on(device(), named), False))
                 except (HandoverFailed, WeightsDamaged) as error:
                     broken.append(error)
 
@@ -141,6 +161,10 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             self.update_weights_from_ipc()
         if broken:
             raise broken[0]
+
+    def _quantises_on(self) -> torch.device | None:
+        """Where veRL quantises what arrives: its kernel reads the device's memory alone. None: it doesn't."""
+        return self.device if verl_rollout.is_quantized_model(self.model_runner.vllm_config) else None
 
     def mask_vocabulary(self, size: int, banned: Sequence[int] = ()) -> None:
         """Give tokens ≥ ``size`` and the ``banned`` ones probability 0, in a draft model too.
@@ -151,6 +175,23 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         forbidden = torch.tensor(list(banned), dtype=torch.long)
         for model in self._iter_all_models():
             _mask(model, size, forbidden)
+
+
+def in_parts(weights: Iterable[Named]) -> Iterator[list[Named]]:
+    """``weights`` in lists of at least PART_BYTES; the last may have less."""
+    part, nbytes = list[Named](), 0
+    for name, tensor in weights:
+        part.append((name, tensor))
+        nbytes += tensor.nbytes
+        if nbytes >= PART_BYTES:
+            yield part
+            part, nbytes = [], 0
+    if part:
+        yield part
+
+
+def _on(device: torch.device | None, named: list[Named]) -> list[Named]:
+    return [(name, tensor.to(device)) for name, tensor in named] if device else named
 
 
 def _mask(model: Scores, size: int, forbidden: torch.Tensor) -> None:

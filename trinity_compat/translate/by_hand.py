@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from trinity_compat.dotted import leaves, value_at
@@ -41,6 +42,9 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     yield from _checkpoints(reading)
     if reading.get(f"{_ENGINE}.enable_expert_parallel"):
         yield f"{ARR}.rollout.engine_kwargs.vllm.enable_expert_parallel", True
+        sizes = [int(reading.get(f"{_ENGINE}.{size}_parallel_size") or 1) for size in ("tensor", "data")]
+        if sizes[1] > 1:  # ranks that share their experts
+            yield f"{ARR}.rollout.expert_parallel_size", math.prod(sizes)
     for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
         if name not in _ENGINE_KEYS:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value

@@ -5,6 +5,7 @@ Each entry names the key, the values that mean "off", why the run cannot do it, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -35,6 +36,12 @@ GONE = {
 REWARD_MANAGERS = ("naive", "dapo", "gdpo", "rate_limited", "remote", "prime", "batch")
 _OLD_MANAGERS = ("collabllm",)  # of veRL's own recipes, on the interface of 0.6 and older
 _MANAGER = "reward.reward_manager.name"
+
+QUANTIZATION = f"{_ROLLOUT}.quantization"
+_PARALLEL = f"{_ROLLOUT}.{{}}_parallel_size"
+_TENSOR_PARALLEL, DATA_PARALLEL, EXPERT_PARALLEL, _STAGES = (
+    _PARALLEL.format(name) for name in ("tensor_model", "data", "expert", "pipeline_model")
+)
 
 # Engines of veRL's releases that generate from the same weights and sampling parameters as vLLM.
 OTHER_ENGINES = ("sglang", "sglang_async", "trtllm", "hf")
@@ -82,29 +89,18 @@ _ALWAYS = (
         off=("vllm", *OTHER_ENGINES),
     ),
     Refusal("distillation.enabled", "no process of the run serves teachers", below="distillation."),
-    Refusal(f"{_ROLLOUT}.quantization", "the explorer's weights have the trainer's precision"),
+    Refusal(
+        QUANTIZATION,
+        "the explorer's engines quantize to fp8 as weights arrive, and to nothing else",
+        f"write {QUANTIZATION}=fp8, or run on stock veRL",
+        off=(None, "", "fp8"),
+    ),
     Refusal(f"{_ROLLOUT}.enable_rollout_routing_replay", "the buffer keeps no expert routes"),
-    Refusal(f"{_ROLLOUT}.agent.custom_async_server.path", "the explorer starts its own engines"),
-    Refusal(
-        f"{_ROLLOUT}.disaggregation.enabled",
-        "the explorer starts its own engines",
-        below=f"{_ROLLOUT}.disaggregation.",
-    ),
-    Refusal(
-        f"{_ROLLOUT}.over_sample_rate",
-        "every group is waited for: none is cut short",
-        "leave it out, or write trinity_compat.over_sample_rate in a YAML whose sync_style is fully_async",
-    ),
-    Refusal("actor_rollout_ref.model.mtp.enable_rollout", "the explorer's engines don't speculate"),
-    Refusal(
-        f"{_ROLLOUT}.mtp.enable_rollout", "the explorer's engines don't speculate", below=f"{_ROLLOUT}.mtp."
-    ),
     *(
         Refusal(f"{section}.qat.enable", "the explorer's engines quantize nothing", below=f"{section}.qat.")
         for section in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.actor.megatron", _ROLLOUT)
     ),
     Refusal(f"{_ROLLOUT}.agent.agent_loop_manager_class", "the trainer takes its rollouts out of the buffer"),
-    Refusal(f"{_ROLLOUT}.checkpoint_manager_class", "the trainer publishes weights to the explorer itself"),
     Refusal(
         "actor_rollout_ref.actor.strategy",
         ENGINES,
@@ -113,14 +109,11 @@ _ALWAYS = (
         also=("model_engine",),
     ),
     *(Refusal(f"{SECTION}.{name}", why, hint) for names, why, hint in _ENGINE_OWN for name in names),
-    Refusal("skip.rollout.enable", "rollouts come out of the buffer", below="skip.rollout."),
-    *(
-        Refusal(
-            f"{_ROLLOUT}.{name}",
-            "the explorer's engines split by tensor_model_parallel_size",
-            off=(None, 0, 1),
-        )
-        for name in ("data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
+    Refusal(
+        _STAGES,
+        "veRL's own rollout has no pipeline stages either, on no engine",
+        f"write {_TENSOR_PARALLEL}",
+        off=(None, 0, 1),
     ),
 )
 
@@ -145,6 +138,9 @@ def _conditional(value: Value) -> Iterator[Refusal]:
         why = f"veRL {VERL}'s reward loop has no reward manager of that name"
         hint = f"it may be {', '.join(REWARD_MANAGERS)}; source=importlib loads one of your own"
         yield Refusal(_MANAGER, why, hint, off=(None,), also=("reward_model.reward_manager",))
+    if (ranks := _ranks(value)) is not None:
+        why = f"veRL wants tensor_model_parallel_size × data_parallel_size there, which is {ranks}"
+        yield Refusal(EXPERT_PARALLEL, why, f"write {EXPERT_PARALLEL}={ranks}", off=(None, 0, 1, ranks))
     metric = "algorithm.filter_groups.metric"
     if value("algorithm.filter_groups.enable"):
         if value(metric) == "seq_final_reward" and value("algorithm.use_kl_in_reward"):
@@ -154,6 +150,15 @@ def _conditional(value: Value) -> Iterator[Refusal]:
         why = "without algorithm.filter_groups a step generates exactly data.train_batch_size prompts"
         same = (None, value("data.train_batch_size"))
         yield Refusal("data.gen_batch_size", why, "write the number as data.train_batch_size", off=same)
+
+
+def _ranks(value: Value) -> int | None:
+    """Workers of veRL's engine, over all of which its experts are spread; None where sizes are no numbers, or
+    the engine splits experts in other ways too."""
+    sizes = [value(key) or 1 for key in (_TENSOR_PARALLEL, DATA_PARALLEL)]
+    if value(f"{_ROLLOUT}.name") == "trtllm" or not all(isinstance(size, int) for size in sizes):
+        return None
+    return math.prod(size for size in sizes if isinstance(size, int))
 
 
 def _unknown_manager(value: Value) -> bool:

@@ -27,7 +27,9 @@ def reward_arguments(
     """
     rollout = value_at(verl, f"{SECTION}.rollout")
     length = rollout.get("max_model_len") or positions
-    as_policy = {"actor_rollout_ref": {"rollout": {**rollout, "max_model_len": length}, "model": {}}}
+    # Its weights are its files', all the time: they are read as they are.
+    own = {**rollout, "max_model_len": length, "quantization": None, "mtp": None}
+    as_policy = {"actor_rollout_ref": {"rollout": own, "model": {}}}
     arguments = engine_arguments(as_policy, model_path=model_path, device=device, index=index)
     # Requests name the model as the launch does (verl 0.9.1, reward_loop.py).
     arguments["served_model_name"] = value_at(verl, f"{SECTION}.model_path")

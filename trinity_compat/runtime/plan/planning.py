@@ -197,7 +197,8 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     GPUs are split (`_with_gpus`); and a job's folder is no path of the launch's."""
     verl, notes = micro_batches.divided(composed)
     verl, swapped = engine.on_vllm(verl)
-    notes += swapped
+    verl, sizes = engine.sized(verl.changed(engine.left_out(verl)), asked.device)
+    notes += [*swapped, *sizes]
     notes += changes(given_in(verl.tree), release_for(asked.device))
     verl = _of_this_run(verl, asked.device, job)
     verl, more = checkout.without_checkout(verl, asked.cwd)

@@ -14,7 +14,14 @@ from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime.plan.source import LaunchRecord
-from trinity_compat.translate.run_refusals import ENGINES, ENGINES_HINT, GONE, STOCK, refusals
+from trinity_compat.translate.run_refusals import (
+    ENGINES,
+    ENGINES_HINT,
+    GONE,
+    QUANTIZATION,
+    STOCK,
+    refusals,
+)
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -84,6 +91,12 @@ def _check_training_engine(verl: Tree, record: LaunchRecord) -> None:
 
 def _check_engine(verl: Tree, record: LaunchRecord) -> None:
     """Arguments that the device's vLLM does not take."""
+    if value_at(verl, "trainer.device") == "cpu" and (kind := value_at(verl, QUANTIZATION)):
+        raise UserError(
+            f"{QUANTIZATION}={kind}: veRL quantizes on GPUs only, this run is on a CPU",
+            where=place(record, (QUANTIZATION,)),
+            hint="start it on a machine with GPUs, or leave it out",
+        )
     release = release_for(str(value_at(verl, "trainer.device")))
     for name, value in given_in(verl).items():
         found = fate(name, value, release)

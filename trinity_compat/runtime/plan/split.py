@@ -8,14 +8,16 @@ its own (``rollout.nnodes``), they stay beside the trainer's; and a CPU has none
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
+from trinity_compat.runtime.plan.engine import narrowed
 from trinity_compat.runtime.plan.reward_model import Placed, asked_of
-from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
+from trinity_compat.runtime.plan.verl_view import ACTOR, REF, Step, VerlView
 from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.sections.gpus import (
     OWN_NODES,
@@ -80,7 +82,7 @@ def split_gpus(
         shared, more = _by_hand(fitted, config, sets, explorers, device)
     else:
         reward = reward or Placed(fitted, [])
-        asked = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
+        asked = _asked(config, verl.trainer.gpus + reward.added)
         by_hand = not from_launch(config) and not _is_set(sets)
         shared, more = _shared(fitted, asked, explorers, reward, nearest=by_hand)
     return shared, lines + more
@@ -91,8 +93,8 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
     own = verl.rollout.nodes * verl.size(OWN_PER_NODE)
     trainer = (verl.trainer.nodes, verl.trainer.gpus_per_node)
     nodes, per_node = together(trainer, (verl.rollout.nodes, verl.size(OWN_PER_NODE)))
-    asked = asked_of(config, "explorer.rollout_model", nodes * per_node + reward.added)
-    alone = asked_of(config, "explorer.rollout_model", verl.trainer.gpus + reward.added)
+    asked = _asked(config, nodes * per_node + reward.added)
+    alone = _asked(config, verl.trainer.gpus + reward.added)
     if alone is not None:  # the YAML's cluster is another, and all there is
         return _shared(verl.changed({OWN_NODES: 0}), alone, explorers, reward)
     if asked not in (None, own):
@@ -106,6 +108,13 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
     told += f" + {reward.told}" if reward.told else ""
     told += f" + {left} for training; --set {ENGINES}=N"
     return fitted.changed({**_trainer(left, trainer), **engine_places(each, width)}), [*lines, told]
+
+
+def _asked(config: Tree, total: int) -> int | None:
+    """`asked_of` the explorer's engines, each as wide as all of its ranks."""
+    asked, reading = asked_of(config, "explorer.rollout_model", total), TrinityReader(config)
+    ranks = (reading.get(f"explorer.rollout_model.{size}_parallel_size") for size in ("data", "pipeline"))
+    return asked * math.prod(int(size or 1) for size in ranks) if asked else asked
 
 
 def _fitting_sequence(verl: VerlView, own: int, width: int, taken: int) -> int:
@@ -254,7 +263,7 @@ def _lowered(verl: VerlView, tp: int, sp: int) -> Step:
         lines.append(
             f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
         )
-        values[f"{ROLLOUT}.tensor_model_parallel_size"] = tp
+        verl = narrowed(verl, tp)
     # Megatron's sizes are not Ulysses', and were not halved.
     for role in () if verl.megatron else (ACTOR, REF, "critic"):
         if verl.size(f"{role}.{SEQUENCE}") > sp:
