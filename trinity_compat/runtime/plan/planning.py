@@ -34,6 +34,7 @@ from trinity_compat.runtime.plan import (
     profiles,
     reward_model,
     rows,
+    serving,
     workflows,
 )
 from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
@@ -102,6 +103,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     verl, cut = rows.cut_evenly(verl, of_files, experts)
     spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files, experts=experts)
     colocate.check(spec)
+    spec, endpoint = _serving(spec, asked)
     return RunPlan(
         spec=spec,
         job=job,
@@ -109,7 +111,16 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
         run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
-        notes=(*_notes_of(asked), *notes, *why, *shares, *cut, *moved, *_closing_notes(asked, verl, spec)),
+        notes=(
+            *_notes_of(asked),
+            *notes,
+            *why,
+            *shares,
+            *cut,
+            *moved,
+            *endpoint,
+            *_closing_notes(asked, verl, spec),
+        ),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",
@@ -232,6 +243,8 @@ def _needs_a_split(verl: VerlView, asked: _Asked) -> bool:
 
 def _with_gpus(verl: VerlView, asked: _Asked, mode: Mode) -> Step:
     """Each side's GPUs, and the reward model's. Raises UserError where there is no room."""
+    if mode == "serve":
+        return serving.alone(verl, asked.trinity, asked.device, asked.options.sets)
     reward = reward_model.placed(
         verl,
         asked.trinity,
@@ -287,6 +300,16 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
+
+
+def _serving(spec: RunSpec, asked: _Asked) -> tuple[RunSpec, list[str]]:
+    """In mode serve the spec with its endpoint, and a folder for the weights that it reads of checkpoints: in
+    the run's its trainer may be publishing."""
+    if spec.mode != "serve":
+        return spec, []
+    endpoint, lines = serving.endpoint_of(asked.trinity, asked.given)
+    apart = replace(spec.sync, directory=f"{spec.sync.directory}-{spec.mode}")
+    return replace(spec, serve=endpoint, sync=apart, rows=None, experts=None), lines
 
 
 def _updates(verl: VerlView, r: int) -> int:
@@ -417,7 +440,8 @@ def _notes_of(asked: _Asked) -> list[str]:
 def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
     replayed = [note_of(spec.replay)] if spec.replay else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
-    notes = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
+    of_training = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
+    notes = [] if spec.serve else of_training
     return [*notes, *replayed, *database]
 
 
