@@ -441,6 +441,31 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.parametrize("workflow", [None, "math_workflow"])
+def test_a_taskset_may_be_sampled_in_its_own_way(workflow, tmp_path):
+    own = {**TASKSET, "rollout_args": {"temperature": 0.5, "top_k": 7}}
+    input_ = {"taskset": None, "tasksets": [TASKSET, own], "eval_tasksets": [TASKSET, TASKSET, own]}
+    made = plan_of(
+        tmp_path,
+        merged(BASE, {"buffer": {"explorer_input": {**input_, "default_workflow_type": workflow}}}),
+    )
+    sampled = made.spec.verl["data"]["taskset_sampling"]
+    assert list(sampled) == ["train/1", "eval/2"]
+    assert sampled["train/1"] == {"temperature": 0.5, "top_p": 1.0, "top_k": 7}
+    assert made.spec.verl["actor_rollout_ref"]["rollout"]["temperature"] == 1.0
+    (told,) = [note for note in made.notes if "is sampled at" in note]
+    assert told.startswith("train/1 is sampled at temperature 0.5") and "log-probabilities at 1.0" in told
+    assert "taskset_sampling" not in plan_of(tmp_path, BASE).spec.verl["data"]
+
+
+@pytest.mark.parametrize("workflow", [None, "math_workflow"])
+def test_each_eval_taskset_has_as_many_answers(workflow, tmp_path):
+    input_ = {"eval_tasksets": [TASKSET, {**TASKSET, "repeat_times": 4}], "default_workflow_type": workflow}
+    with pytest.raises(UserError, match=r"eval_tasksets\.1\.repeat_times=4") as error:
+        plan_of(tmp_path, merged(BASE, {"buffer": {"explorer_input": input_}}))
+    assert error.value.where.line > 0
+
+
 @pytest.mark.parametrize("case", ELSEWHERE)
 def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(case, tmp_path):
     change, said = ELSEWHERE[case]

@@ -48,6 +48,7 @@ from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
+from trinity_compat.translate.by_hand import SAMPLING
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.translate.steps import mini_batches
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
@@ -441,8 +442,19 @@ def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
     replayed = [note_of(spec.replay)] if spec.replay else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
     of_training = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
-    notes = [] if spec.serve else of_training
+    notes = [] if spec.serve else [*of_training, *_sampling_note(verl)]
     return [*notes, *replayed, *database]
+
+
+def _sampling_note(verl: VerlView) -> list[str]:
+    """Tasksets that are sampled at another temperature than the trainer's."""
+    trained, own = value_at(verl.tree, "actor_rollout_ref.rollout.temperature"), value_at(verl.tree, SAMPLING)
+    return [
+        f"{name} is sampled at temperature {sampling['temperature']}; the trainer takes every answer's"
+        f" log-probabilities at {trained}, the first taskset's"
+        for name, sampling in (own or {}).items()
+        if name.startswith("train/") and sampling.get("temperature", trained) != trained
+    ]
 
 
 def _idle_note(spec: RunSpec) -> list[str]:
