@@ -422,6 +422,11 @@ class Stream:
 
     row = task
 
+    def place(self, number: int) -> tuple[int, int]:
+        return 0, number
+
+    taskset_of = place
+
     def __len__(self) -> int:
         return self.order.batch_size
 

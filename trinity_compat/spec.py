@@ -12,7 +12,8 @@ from typing import Any, Literal
 from trinity_compat.secret import referred, resolved
 from trinity_compat.writing import write_text
 
-Mode = Literal["both", "train", "explore", "bench", "colocate"]
+Mode = Literal["both", "train", "explore", "bench", "serve", "colocate"]
+SERVE_KEY = "TRINITY_COMPAT_SERVE_KEY"  # of the environment: who sends it may use what mode serve serves
 OnFailure = Literal["zero", "retry", "raise"]
 OnAgentFailure = Literal["raise", "zero"]
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
@@ -115,6 +116,15 @@ class ExpertSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeSpec:
+    """Where mode serve listens (port 0: a free one), and how often it looks for newer weights."""
+
+    host: str
+    port: int
+    look_every_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
 
@@ -143,6 +153,7 @@ class RunSpec:
     resume: bool = True
     rows: RowsSpec | None = None  # trained on in place of an explorer's answers
     experts: ExpertSpec | None = None  # trained on beside them
+    serve: ServeSpec | None = None  # of mode serve
 
     def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
         """As JSON, with references to the environment for what looks like a secret; and the variables that a
@@ -165,7 +176,7 @@ class RunSpec:
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
         """What ``asdict`` of a spec gives, or ``as_saved``, read from JSON."""
-        replay = data.get("replay")
+        replay, serve = data.get("replay"), data.get("serve")
         sections = {
             "sync": SyncSpec(**data["sync"]),
             "checkpoints": tuple(data.get("checkpoints", ())),
@@ -173,6 +184,7 @@ class RunSpec:
             "scoring": ScoringSpec(**data.get("scoring", {})),
             "rows": _rows(data.get("rows")),
             "experts": _experts(data.get("experts")),
+            "serve": serve and ServeSpec(**serve),
         }
         secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
         return cls(**{**data, **secrets, **sections})

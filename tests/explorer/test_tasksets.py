@@ -2,15 +2,22 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
+from simulation import make_spec
 
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.jobs import eval_jobs
+from trinity_compat.explorer.plan import INITIAL, Plan
 from trinity_compat.explorer.tasks import eval_stream, train_stream
 from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, joined, load_rows
+from trinity_compat.spec import SyncSpec
 
 FORMAT = {
     "prompt_key": "question",
@@ -154,27 +161,53 @@ def test_a_row_does_not_depend_on_what_was_asked_before():
     assert drawn(walked, 30)[29] == jumped.row(29)
 
 
-def test_the_streams_of_a_run_read_the_tasksets_that_its_configuration_names(folder):
+@pytest.fixture
+def config(folder):
+    """Of two tasksets to train on, of 3 rows and 1, and two of 1 and 3 to evaluate."""
     selector = {"selector": {"type": "sequential", "seed": 42}}
     known = {
         "train/0": taskset(folder, **selector),
         "train/1": taskset(folder, name="more", split="test", **selector),
         "eval/0": taskset(folder, split="test", **selector),
+        "eval/1": taskset(folder, **selector),
     }
     data = {
         "tasksets": known,
         "train_files": ["train/0", "train/1"],
-        "val_files": ["eval/0"],
+        "val_files": ["eval/0", "eval/1"],
         "train_batch_size": 2,
         "filter_overlong_prompts": False,
         "custom_cls": {"path": "pkg://trinity_compat.explorer.tasksets", "name": "Tasksets"},
     }
-    config = OmegaConf.create({"data": data})
+    return OmegaConf.create({"data": data})
+
+
+def test_the_streams_of_a_run_read_the_tasksets_that_its_configuration_names(config):
     train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
-    assert (len(train), train.order.tasks_per_epoch, len(evaluation)) == (4, 4, 1)
+    assert (len(train), train.order.tasks_per_epoch, len(evaluation)) == (4, 4, 4)
     asked = [train.task(number)["raw_prompt"][0]["content"] for number in range(4)]
     assert sorted(asked) == ["test 0 + 1", "train 0 + 1", "train 1 + 1", "train 2 + 1"]
     assert evaluation.row(0)["reward_model"]["ground_truth"] == "1"
+
+
+def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
+    spec = make_spec(2, 2, 2, SyncSpec("fully_async"))
+    own = {"train/1": {"temperature": 0.5, "top_k": 7}, "eval/1": {"temperature": 0}}
+    data = {**spec.verl["data"], "taskset_sampling": own}
+    spec = replace(spec, verl={**spec.verl, "data": data})
+    train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
+    buffer = open_buffer(f"sqlite:///{tmp_path}/buffer.db")
+    plan = Plan(spec, buffer, train, evaluation)
+    buffer.publish_version(WeightVersion(0, "", "", 0, "memory"))
+    jobs = []
+    while (work := plan.next_work(1)) and len(jobs) < 4:
+        for begun in plan.begin(work, INITIAL, 2):
+            jobs += begun.jobs
+    kinds = {job.task["raw_prompt"][0]["content"].split()[0]: job.sampling for job in jobs}
+    assert (kinds["train"]["temperature"], kinds["train"]["top_k"]) == (1.0, -1)
+    assert (kinds["test"]["temperature"], kinds["test"]["top_k"]) == (0.5, 7)
+    assert [job.sampling["temperature"] for job in eval_jobs(spec.verl, evaluation)] == [1.0, 0, 0, 0]
+    assert ["seed" in job.sampling for job in eval_jobs(spec.verl, evaluation)] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("as_url", [True, False])

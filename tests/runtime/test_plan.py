@@ -525,8 +525,8 @@ def test_the_yaml_s_mode_holds_unless_the_command_line_says_another(mode, given,
 
 def test_a_mode_that_is_not_there_is_refused():
     made, _ = source()
-    with pytest.raises(UserError, match="mode: serve"):
-        make_plan({**made.config, "mode": "serve"}, RunOptions(), cwd=Path("/work"), device="cpu")
+    with pytest.raises(UserError, match="mode: tests"):
+        make_plan({**made.config, "mode": "tests"}, RunOptions(), cwd=Path("/work"), device="cpu")
 
 
 def test_a_database_file_that_the_yaml_names_itself_is_not_passed_over_in_silence():

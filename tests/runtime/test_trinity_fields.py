@@ -60,6 +60,7 @@ CLEANED = {"data_processor": {"experience_pipeline": {"operators": [{"name": "re
 ROW, EVAL = "buffer.explorer_input.taskset", "buffer.explorer_input.eval_tasksets.0"
 MODEL, ENGINE, OPTIMIZER = "model", "explorer.rollout_model", "algorithm.optimizer"
 
+SERVED = {"mode": "serve"}
 ASKED = {"buffer": {"explorer_input": {"default_workflow_type": "math_workflow"}}}
 REPLAYED = {"buffer": {"trainer_input": {"experience_buffer": {"replay_buffer": {"enable": True}}}}}
 COOLED = merged(
@@ -205,6 +206,9 @@ READ = {
     "explorer.eval_interval": (7, {}),
     "explorer.eval_on_startup": (False, {}),
     "explorer.over_rollout.ratio": (0.25, {}),
+    "explorer.proxy_port": (9000, SERVED),
+    "explorer.listen_address": ("127.0.0.2", SERVED),
+    "explorer.service_status_check_interval": (5, SERVED),
     f"{ENGINE}.engine_type": ("sglang", {}),
     f"{ENGINE}.engine_num": (2, {}),
     f"{ENGINE}.tensor_parallel_size": (2, {}),
@@ -438,6 +442,31 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.parametrize("workflow", [None, "math_workflow"])
+def test_a_taskset_may_be_sampled_in_its_own_way(workflow, tmp_path):
+    own = {**TASKSET, "rollout_args": {"temperature": 0.5, "top_k": 7}}
+    input_ = {"taskset": None, "tasksets": [TASKSET, own], "eval_tasksets": [TASKSET, TASKSET, own]}
+    made = plan_of(
+        tmp_path,
+        merged(BASE, {"buffer": {"explorer_input": {**input_, "default_workflow_type": workflow}}}),
+    )
+    sampled = made.spec.verl["data"]["taskset_sampling"]
+    assert list(sampled) == ["train/1", "eval/2"]
+    assert sampled["train/1"] == {"temperature": 0.5, "top_p": 1.0, "top_k": 7}
+    assert made.spec.verl["actor_rollout_ref"]["rollout"]["temperature"] == 1.0
+    (told,) = [note for note in made.notes if "is sampled at" in note]
+    assert told.startswith("train/1 is sampled at temperature 0.5") and "log-probabilities at 1.0" in told
+    assert "taskset_sampling" not in plan_of(tmp_path, BASE).spec.verl["data"]
+
+
+@pytest.mark.parametrize("workflow", [None, "math_workflow"])
+def test_each_eval_taskset_has_as_many_answers(workflow, tmp_path):
+    input_ = {"eval_tasksets": [TASKSET, {**TASKSET, "repeat_times": 4}], "default_workflow_type": workflow}
+    with pytest.raises(UserError, match=r"eval_tasksets\.1\.repeat_times=4") as error:
+        plan_of(tmp_path, merged(BASE, {"buffer": {"explorer_input": input_}}))
+    assert error.value.where.line > 0
+
+
 @pytest.mark.parametrize("case", ELSEWHERE)
 def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(case, tmp_path):
     change, said = ELSEWHERE[case]
@@ -471,9 +500,9 @@ def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(k
 
 
 def test_a_mode_that_there_is_not_is_refused_with_its_line(tmp_path):
-    with pytest.raises(UserError, match="mode: serve is not among both, train") as error:
-        plan_of(tmp_path, {**BASE, "mode": "serve"})
-    assert error.value.where.line > 0 and "vllm serve" in error.value.hint
+    with pytest.raises(UserError, match="mode: trian is not among both, train") as error:
+        plan_of(tmp_path, {**BASE, "mode": "trian"})
+    assert error.value.where.line > 0
 
 
 @pytest.mark.parametrize("kind", ["queue", "sql"])

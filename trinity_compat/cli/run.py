@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--mode",
-    type=click.Choice(["both", "train", "explore", "bench", "colocate"]),
-    help="Which side to run here; bench evaluates checkpoints; colocate lets both sides use one device in"
-    " turns.  [default: the YAML's mode, else both]",
+    type=click.Choice(["both", "train", "explore", "bench", "serve", "colocate"]),
+    help="Which side to run here; bench evaluates checkpoints; serve answers OpenAI clients with the job's"
+    " newest weights; colocate lets both sides use one device in turns.  [default: the YAML's mode, else"
+    " both]",
 )
 @click.option(
     "--checkpoints",

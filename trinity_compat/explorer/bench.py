@@ -22,6 +22,7 @@ import torch
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Group, WeightVersion
+from trinity_compat.checkpoint_folders import actor_of
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.loop import Makes
@@ -65,7 +66,7 @@ class Bench:
     def _folder(self, step: int) -> Path:
         if step == 0:
             return Path(self._spec.verl["actor_rollout_ref"]["model"]["path"]).expanduser()
-        return Path(self._spec.job_dir) / f"global_step_{step}" / "actor"
+        return actor_of(Path(self._spec.job_dir), step)
 
     async def _evaluate(self, step: int, mark: str) -> None:
         kind = f"{ROLE}:{step}:{mark}"
@@ -96,12 +97,20 @@ class Bench:
         if step == 0:
             yield INITIAL
             return
-        tensors = published_actor(self._spec.verl, self._folder(step))
-        version = write_version(self._spec.sync.directory, step, tensors)
-        try:
+        with checkpoint_version(self._spec, step) as version:
             yield version
-        finally:
-            shutil.rmtree(version.path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def checkpoint_version(spec: RunSpec, step: int) -> Iterator[WeightVersion]:
+    """The actor of a checkpoint of the job as a version in the spec's folder, while the block lasts. Raises
+    UserError for one that cannot be read."""
+    tensors = published_actor(spec.verl, actor_of(Path(spec.job_dir), step))
+    version = write_version(spec.sync.directory, step, tensors)
+    try:
+        yield version
+    finally:
+        shutil.rmtree(version.path, ignore_errors=True)
 
 
 def published_actor(verl: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -186,7 +186,7 @@ def job_of(spec: RunSpec, rows: TaskStream, ask: Ask) -> Job:
             hint=f"0 to {len(rows) - 1} can be taken",
         )
     kind = "eval" if ask.data == "val" else "train"
-    job = make_job(spec.verl, kind, ask.task, rows.row(ask.task))
+    job = make_job(spec.verl, kind, ask.task, rows.row(ask.task), taskset=rows.taskset_of(ask.task)[0])
     return replace(job, n=ask.n) if ask.n else job
 
 

@@ -17,13 +17,21 @@ def seeds_requests(spec: RunSpec) -> bool:
 
 
 def make_job(
-    verl: Mapping[str, Any], kind: str, number: int, task: Mapping[str, Any], *, seeded: bool = True
+    verl: Mapping[str, Any],
+    kind: str,
+    number: int,
+    task: Mapping[str, Any],
+    *,
+    taskset: int = 0,
+    seeded: bool = True,
 ) -> Job:
-    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``. The seed, if it is to have
+    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``, and by what a YAML's
+    ``taskset`` (its place among those of the kind) says itself. The seed, if it is to have
     one, depends on kind, number and the run's own seed (data.seed, else rollout.seed)."""
     rollout = verl["actor_rollout_ref"]["rollout"]
     values = rollout["val_kwargs"] if kind == "eval" else rollout
-    sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")}
+    own = (verl["data"].get("taskset_sampling") or {}).get(f"{kind}/{taskset}", {})
+    sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")} | dict(own)
     sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
     sampling["ignore_eos"] = rollout.get("ignore_eos", False)
     if least := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
@@ -38,4 +46,6 @@ def make_job(
 
 def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[Job]:
     """Every validation row, in order; none without validation data."""
-    return [make_job(verl, "eval", i, rows.row(i)) for i in range(len(rows))] if rows else []
+    if not rows:
+        return []
+    return [make_job(verl, "eval", i, rows.row(i), taskset=rows.taskset_of(i)[0]) for i in range(len(rows))]

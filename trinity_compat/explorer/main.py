@@ -21,6 +21,8 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.bench import ROLE, Bench
 from trinity_compat.explorer.colocate import SharedDevice
+from trinity_compat.explorer.endpoint import ROLE as SERVE
+from trinity_compat.explorer.endpoint import Endpoint
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
@@ -52,12 +54,13 @@ STOPPED = 128 + signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
-    """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench]``, or ``--reward-model NAME --parts N
-    [--bench]`` for the process that serves the reward model; returns the exit code."""
+    """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench | --serve]``, or ``--reward-model NAME
+    --parts N [--bench]`` for the process that serves the reward model; returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     end_with_parent()
     job_dir = Path(argv[0])
-    spec = RunSpec.load(job_dir / "config" / ("bench.json" if "--bench" in argv else "run.json"))
+    alone = next((mode for mode in (ROLE, SERVE) if f"--{mode}" in argv), "run")
+    spec = RunSpec.load(job_dir / "config" / f"{alone}.json")
     if name := _after("--reward-model", argv):
         heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=REWARD_MODEL)
         return _ended(spec, heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))
@@ -70,11 +73,12 @@ def _after(option: str, argv: list[str]) -> str | None:
 
 def run(spec: RunSpec, index: int = 0) -> int:
     """Explore until the run is finished. 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped."""
-    role = ROLE if spec.mode == "bench" else "explorer"
-    name = role if spec.explorers == 1 or role == ROLE else f"explorer_{index}"
+    alone = {ROLE: _bench, SERVE: _answer_clients}.get(spec.mode)
+    role = spec.mode if alone else "explorer"
+    name = role if spec.explorers == 1 or alone else f"explorer_{index}"
     heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=role)
-    if role == ROLE:
-        return _ended(spec, heart, lambda: _bench(spec, heart))
+    if alone:
+        return _ended(spec, heart, lambda: alone(spec, heart))
     return _ended(spec, heart, lambda: _async_run(spec, index, name, heart))
 
 
@@ -217,6 +221,20 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     finally:
         workers.close()
         trackers.close()
+        buffer.close()
+
+
+async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
+    config, tokenizer, _ = configuration(spec)
+    _join_ray(spec)
+    _cancel_on_sigterm(asyncio.current_task())
+    buffer = open_buffer(spec.database_url)
+    workers = Workers(spec.verl, spec.device, spec.env)
+    try:
+        await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
+        await Endpoint(spec, buffer, workers, heart).serve(tokenizer, config)
+    finally:
+        workers.close()
         buffer.close()
 
 

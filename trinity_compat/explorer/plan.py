@@ -319,7 +319,8 @@ class Plan:
         return Work(request.step, kind, eval_jobs(self._spec.verl, self._eval))
 
     def _job(self, kind: str, number: int, task: Mapping[str, Any]) -> Job:
-        job = make_job(self._spec.verl, kind, number, task, seeded=self._seeded)
+        taskset, _ = self._train.place(number)
+        job = make_job(self._spec.verl, kind, number, task, taskset=taskset, seeded=self._seeded)
         return replace(job, apart=self.follows or not self.whole)
 
     def version_for(self, work: Work, loaded: WeightVersion | None) -> WeightVersion | None:

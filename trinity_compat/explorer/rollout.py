@@ -33,7 +33,8 @@ from trinity_compat.workflows.tasksets import PLUGIN
 
 if TYPE_CHECKING:
     from trinity_compat.explorer.loops.pool import LoopPool
-    from trinity_compat.explorer.user_workflows import UserWorkflows
+    from trinity_compat.explorer.user_workflows import EngineWriter, UserWorkflows
+    from trinity_compat.workflows.model import Written
 
 SINGLE_TURN = "single_turn_agent"
 TELL_S = 0.05  # between two words on how many answers have ended
@@ -76,6 +77,7 @@ class RolloutWorker:
         self._classes: LoopPool | None = None
         self._workflows: UserWorkflows | None = None
         self._auxiliary: Sequence[str] = ()
+        self._writer: EngineWriter | None = None
         self._count = 0
         self._version = 0
         self._ended = 0
@@ -100,6 +102,17 @@ class RolloutWorker:
             answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
             self._version = int(meeting["version"])
         return answers
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Written]:
+        """Answers to a prompt, as ``workflows.model.Writer``'s. Raises ValueError for what vLLM refuses."""
+        from trinity_compat.explorer.user_workflows import EngineWriter
+        from trinity_compat.workflows.running import Limits
+
+        if self._writer is None:
+            rollout = self._config.actor_rollout_ref.rollout
+            limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
+            self._writer = EngineWriter(self._asked, limits)
+        return await self._writer.write(prompt_ids, sampling)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probability of every token after the first, by the weights in place, at temperature 1."""

@@ -99,7 +99,11 @@ class TaskStream:
 
     def place(self, task_no: int) -> tuple[int, int]:
         """The taskset of a task, from 0, and its row there."""
-        taskset, row = 0, self.order.row(task_no)
+        return self.taskset_of(self.order.row(task_no))
+
+    def taskset_of(self, row: int) -> tuple[int, int]:
+        """The taskset of a row of the dataset, from 0, and its row there."""
+        taskset = 0
         sizes = getattr(self._dataset, "sizes", ())
         while taskset < len(sizes) - 1 and row >= sizes[taskset]:
             row -= sizes[taskset]

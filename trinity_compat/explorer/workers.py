@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from trinity_compat import extras, placement
 from trinity_compat.buffer.model import WeightVersion
@@ -22,6 +23,9 @@ from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+
+if TYPE_CHECKING:
+    from trinity_compat.workflows.model import Written
 
 SLOTS = 1024  # veRL's rollout.max_num_seqs
 START_S = 600.0  # a model of some size takes minutes to load and to compile, however short weights may take
@@ -82,6 +86,7 @@ class Workers:
         slots = int(rollout.get("max_num_seqs") or SLOTS)
         self._loads = Loads(engine_count(rollout, device), slots, by_load=by_load)
         self._watches: list[asyncio.Task[None]] = []
+        self._writing: Counter[int] = Counter()  # engine → answers that ``write`` waits for
 
     async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
         """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
@@ -174,6 +179,20 @@ class Workers:
         except Exception as error:
             raise engine_failed(error) from error
         return _taken(meeting.version, [answer for part in parts for answer in part])
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Written]:
+        """Answers to a prompt, by the engine that is asked least now. Raises ValueError for what cannot be
+        answered, RunError when the engine died."""
+        index = min(range(len(self._actors)), key=self._writing.__getitem__)
+        self._writing[index] += 1
+        try:
+            return list(await self._actors[index].write.remote(list(prompt_ids), dict(sampling)))
+        except ValueError as error:
+            raise ValueError(str(getattr(error, "cause", error))) from error
+        except Exception as error:
+            raise engine_failed(error) from error
+        finally:
+            self._writing[index] -= 1
 
     async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
         """For each engine the log-probability of every token after the first."""

@@ -43,8 +43,9 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     # A run asks its Ray; here the command says what the cluster will have.
     if options.gpus is not None:
-        check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))
-    if made.spec.mode != "bench":
+        alone = made.spec.mode in ("explore", "serve")
+        check_gpus(made.spec, "explorer" if alone else "trainer", float(options.gpus))
+    if made.spec.mode not in ("bench", "serve"):
         micro_batches.check(made.spec.verl, source.record)
     missing = tuple(f"note: {text}" for text in preflight.missing(made))
     report = start.check(made, source.record, execute=False)

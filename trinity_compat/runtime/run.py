@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trinity_compat import full_disk
@@ -27,10 +27,11 @@ from trinity_compat.runtime.plan import micro_batches, refusals, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source
-from trinity_compat.runtime.processes import bench
+from trinity_compat.runtime.processes import bench, serve
 from trinity_compat.runtime.processes.children import survivors, sweep
 from trinity_compat.runtime.processes.cluster import Cluster, local_ray
-from trinity_compat.runtime.processes.commands import bench_commands, commands_of
+from trinity_compat.runtime.processes.commands import commands_of, lone_commands
+from trinity_compat.runtime.processes.lone import LoneWatch
 from trinity_compat.runtime.processes.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
 from trinity_compat.synchronizer import turns
 
@@ -44,6 +45,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
+    if made.spec.mode == "serve":
+        return _serve(made, source)
     micro_batches.check(made.spec.verl, source.record)
     for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
         say(line)
@@ -105,29 +108,40 @@ def _await_survivors(job: JobDir) -> None:
 
 
 def _bench(made: RunPlan, source: Source) -> LaunchEnd:
-    """Evaluate checkpoints; the job itself, which may be training meanwhile, stays as it is."""
+    """Evaluate checkpoints."""
     steps = ", ".join(map(str, made.spec.checkpoints))
-    for line in (*source.notes, *made.notes, f"bench     {made.job.root}, checkpoints of step {steps}"):
-        say(line)
-    preflight.check(made)
-    _checked(made, source)
-    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
-        made.job.create()
-        made.spec.save(made.job.spec_path.with_name("bench.json"))
-        watch = bench.BenchWatch(made.spec.database_url, made.spec.checkpoints)
-        watch.begin()
-        try:
-            outcome = _with_ray(made, stop, lambda cluster: _supervised_bench(made, watch, stop, cluster))
-        finally:
-            _forget_weights(made)
+    watch = bench.BenchWatch(made.spec.database_url, made.spec.checkpoints)
+    outcome = _beside(made, source, watch, [f"bench     {made.job.root}, checkpoints of step {steps}"])
     if not outcome.code:
         for line in bench.table(watch.metrics()):
             say(line)
     return _tell(made, outcome, again="the same command goes on where it stopped")
 
 
-def _supervised_bench(made: RunPlan, watch: bench.BenchWatch, stop: Stop, cluster: Cluster) -> Outcome:
-    commands = bench_commands(made, cluster.address)
+def _serve(made: RunPlan, source: Source) -> LaunchEnd:
+    """Answer until a signal comes."""
+    outcome = _beside(made, source, serve.ServeWatch(made.spec.database_url), describe(made))
+    return _tell(made, outcome, again="the same command serves again")
+
+
+def _beside(made: RunPlan, source: Source, watch: LoneWatch, told: Sequence[str]) -> Outcome:
+    """Run a process that leaves the job itself, which may be training meanwhile, as it is."""
+    for line in (*source.notes, *made.notes, *told):
+        say(line)
+    preflight.check(made)
+    _checked(made, source)
+    with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
+        made.job.create()
+        made.spec.save(made.job.spec_path.with_name(f"{made.spec.mode}.json"))
+        watch.begin()
+        try:
+            return _with_ray(made, stop, lambda cluster: _supervised_alone(made, watch, stop, cluster))
+        finally:
+            _forget_weights(made)
+
+
+def _supervised_alone(made: RunPlan, watch: LoneWatch, stop: Stop, cluster: Cluster) -> Outcome:
+    commands = lone_commands(made, cluster.address)
     return supervise(commands, Supervision(watch, stop, also_dead=cluster.dead, say=say))
 
 
@@ -144,11 +158,11 @@ def _forget_participants(made: RunPlan) -> None:
 
 
 def _forget_weights(made: RunPlan) -> None:
-    """Shared memory is nobody's disk: what the trainer published there goes with it. A bench's versions
-    serve nobody else wherever they lie."""
+    """Shared memory is nobody's disk: what the trainer published there goes with it. What a bench or
+    an endpoint has written serves nobody else wherever it lies."""
     folder = Path(made.spec.sync.directory)
     elsewhere = made.spec.mode != "explore" and not folder.is_relative_to(made.job.root)
-    if elsewhere or made.spec.mode == "bench":
+    if elsewhere or made.spec.mode in ("bench", "serve"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

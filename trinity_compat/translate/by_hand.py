@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from trinity_compat.dotted import leaves, value_at
 from trinity_compat.errors import UserError
@@ -19,11 +19,13 @@ from trinity_compat.trinity_config.complete import EVAL_TASKSETS, TASKSETS, Comp
 
 READER = "pkg://trinity_compat.explorer.tasksets"
 TASKSETS_KEY = "data.tasksets"
+SAMPLING = "data.taskset_sampling"  # ours too: a taskset's reference → how its answers are sampled
 MIN_RESPONSE = "data.min_response_length"  # ours: veRL has no such key
 _ENGINE = "explorer.rollout_model"
 _ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has them itself
 _TRAINER = "trainer.trainer_config"
 _MODELS = ("model", "actor", "ref", "rollout")
+_SAMPLED = ("temperature", "top_p", "top_k")
 _SELECTORS = ("sequential", "shuffle")
 _WORKFLOW_ARGUMENTS = (
     *("files", "filter_overlong_prompts", "truncation", "apply_chat_template_kwargs"),
@@ -85,9 +87,10 @@ def check(reading: TrinityReader) -> None:
             if kind == TASKSETS:
                 _check_selector(place, section)
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
-            if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:
+            own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
+            if own:
                 _check_names(place, section)
-                _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]))
+            _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]), scored_by_verl=own)
             _check_length(place, section, reading)
     if len(reading.get("model.lora_configs") or []) > 1:
         raise UserError("model.lora_configs: a run has one at most", hint="leave one of them")
@@ -111,7 +114,8 @@ def _check_storage(place: str, section: TrinityReader) -> None:
     kind = section.get("storage_type", "file")
     if kind not in ("file", "sql"):
         raise UserError(
-            f"{place}.storage_type={kind}: tasks are read from files or a table, and again in each epoch",
+            f"{place}.storage_type={kind}: tasks are read from files or a table, and again in each epoch;"
+            " upstream's queue holds experiences, not tasks",
             hint="write file or sql",
         )
 
@@ -125,14 +129,16 @@ def _check_selector(place: str, section: TrinityReader) -> None:
         )
 
 
-def _check_as_the_first(kind: str, place: str, section: TrinityReader, first: TrinityReader) -> None:
-    """All of a kind are sampled and scored alike here."""
-    alike = ("rollout_args.temperature", "rollout_args.top_p", "rollout_args.top_k", "reward_fn_args")
-    for field in (*alike, *(("repeat_times",) if kind == EVAL_TASKSETS else ())):
+def _check_as_the_first(
+    kind: str, place: str, section: TrinityReader, first: TrinityReader, *, scored_by_verl: bool
+) -> None:
+    """veRL's reward manager scores all alike, and its validation takes as many answers of each row."""
+    alike = [*(["reward_fn_args"] if scored_by_verl else []), *(["repeat_times"] * (kind == EVAL_TASKSETS))]
+    for field in alike:
         if section.get(field) != first.get(field):
             raise UserError(
-                f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and all are sampled"
-                " and scored alike here",
+                f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and all have the"
+                " same here",
                 hint="write the same, or one taskset alone",
             )
 
@@ -212,12 +218,30 @@ def _selector(section: TrinityReader, path: str) -> dict[str, object]:
 
 
 def _sampling(reading: TrinityReader) -> Told:
+    if own := {name: row for kind in ("train", "eval") for name, row in _sampled_apart(reading, kind)}:
+        yield SAMPLING, own
     yield f"{ARR}.rollout.repetition_penalty", reading.get(f"{_ENGINE}.repetition_penalty", 1.0)
     if least := reading.get("model.min_response_tokens"):
         yield MIN_RESPONSE, least
     thinking = reading.get("model.enable_thinking")
     if thinking is not None:
         yield "data.apply_chat_template_kwargs.enable_thinking", thinking
+
+
+def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """How the tasksets are sampled that differ from the first of their kind, whose sampling is the run's."""
+    tasksets = reading.get(TASKSETS if kind == "train" else EVAL_TASKSETS) or []
+    asked = [
+        {
+            name: value
+            for name in _SAMPLED
+            if (value := TrinityReader(each).get(f"rollout_args.{name}")) is not None
+        }
+        for each in tasksets
+    ]
+    for number, each in enumerate(asked):
+        if each != asked[0]:
+            yield f"{kind}/{number}", each
 
 
 def _checkpoints(reading: TrinityReader) -> Told:

@@ -27,7 +27,8 @@ Find = Callable[[str], Model | None]
 
 
 def make_app(find: Find) -> Starlette:
-    """``find``: the model behind a key, None where there is none (any more)."""
+    """``find``: the model behind a key, None where there is none (any more); of a request without one "" is
+    the key."""
 
     async def models(request: Request) -> Response:
         if (model := _model(request, find)) is None:
@@ -49,7 +50,7 @@ def make_app(find: Find) -> Starlette:
 
 def _model(request: Request, find: Find) -> Model | None:
     kind, _, key = request.headers.get("authorization", "").partition(" ")
-    return find(key) if kind.lower() == "bearer" and key else None
+    return find(key if kind.lower() == "bearer" else "")
 
 
 def _refused() -> Response:

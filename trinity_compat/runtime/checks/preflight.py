@@ -37,6 +37,19 @@ def check(plan: RunPlan) -> None:
     """Run every check, cheapest first."""
     verl = plan.spec.verl
     extras.need_for_a_run()
+    if plan.spec.serve:
+        check_models(verl, cwd=plan.cwd)
+        check_port(plan.spec.serve.host, plan.spec.serve.port)
+    else:
+        _check_training(plan)
+    check_disk(plan.job.root)
+    check_ports(plan.ray)
+    check_database(plan.spec.database_url)
+
+
+def _check_training(plan: RunPlan) -> None:
+    """Of a run that reads rows: all of them, and what scores."""
+    verl = plan.spec.verl
     if plan.spec.mode not in ("explore", "bench"):
         attention.check(verl, plan.spec.device)
     loggers.check(verl)
@@ -50,9 +63,6 @@ def check(plan: RunPlan) -> None:
     check_reward_function(verl, cwd=plan.cwd)
     if plan.spec.mode != "explore":
         check_resume(verl, cwd=plan.cwd)
-    check_disk(plan.job.root)
-    check_ports(plan.ray)
-    check_database(plan.spec.database_url)
 
 
 def missing(plan: RunPlan) -> Iterator[str]:
@@ -60,12 +70,17 @@ def missing(plan: RunPlan) -> Iterator[str]:
     them; for a dry run, which may be made on another machine."""
     # Not disk, ports or packages: those of the machine that runs it count.
     of_rows, experts = plan.spec.rows, plan.spec.experts
-    looks: list[Callable[[], None]] = [
-        partial(check_models, plan.spec.verl, cwd=plan.cwd),
-        partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
-        *([partial(rows.check, experts.rows)] if experts else []),
-        partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
-    ]
+    models = partial(check_models, plan.spec.verl, cwd=plan.cwd)
+    looks: list[Callable[[], None]] = (
+        [models]
+        if plan.spec.serve
+        else [
+            models,
+            partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
+            *([partial(rows.check, experts.rows)] if experts else []),
+            partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
+        ]
+    )
     for look in looks:
         try:
             look()
@@ -275,6 +290,18 @@ def check_ports(ray: Tree) -> None:
                 f"{name}={value}: that port is taken{holder(int(port))}",
                 hint=f"end that process, or unset {name} and let a free port be found",
             )
+
+
+def check_port(host: str, port: int) -> None:
+    """An endpoint can listen there; port 0 is a free one."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise UserError(
+            f"explorer.proxy_port={port}: nothing can listen on {host}:{port} ({error.strerror or error})"
+            f"{holder(port)}",
+            hint="end what listens there, or write another port, 0 for a free one",
+        ) from None
 
 
 def is_free(port: int) -> bool:

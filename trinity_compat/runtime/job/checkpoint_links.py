@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trinity_compat.runtime.job.jobdir import MARKER, JobDir
+from trinity_compat.checkpoint_folders import MARKER
+from trinity_compat.runtime.job.jobdir import JobDir
 
 
 class CheckpointLinks:

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trinity_compat.checkpoint_folders import MARKER, last_step
 from trinity_compat.errors import UserError
 from trinity_compat.secret import without_passwords
 from trinity_compat.spec import RunSpec
 from trinity_compat.writing import write_text
 
-MARKER = "latest_checkpointed_iteration.txt"
-_SIDES = {"train": ("train",), "explore": ("explore",), "bench": ("bench",)}
+_SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,7 @@ class JobDir:
     @property
     def latest_checkpoint(self) -> int | None:
         """The veRL step of the checkpoint that a resume continues from; None without one."""
-        marker = self.root / MARKER
-        try:
-            return int(marker.read_text().strip())
-        except (OSError, ValueError):
-            return None
+        return last_step(self.root)
 
     @property
     def checkpoint_mark(self) -> tuple[int, int] | None:
@@ -110,8 +106,8 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
 
 
 def lock_path(job: JobDir, side: str) -> Path:
-    """The lock of ``side`` (train, explore, explore.N, bench, start), which holds its owner's pid. It lies
-    outside the job directory, so that a job can be renamed under its lock."""
+    """The lock of ``side`` (train, explore, explore.N, bench, serve, start), which holds its owner's pid. It
+    lies outside the job directory, so that a job can be renamed under its lock."""
     return job.root.parent / ".locks" / f"{job.root.name}.{side}"
 
 
@@ -141,8 +137,8 @@ def starting(job: JobDir) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool]:
-    """Hold the job for one side (``train``, ``explore``, or one ``explorer`` of several), both, or a bench
-    beside them while the run lives.
+    """Hold the job for one side (``train``, ``explore``, or one ``explorer`` of several), both, or what may
+    stand beside them while the run lives: a bench, an endpoint.
 
     Yields whether another side is running already. The kernel drops the locks with the process.
     Raises UserError naming the process that holds a wanted side.

@@ -22,12 +22,7 @@ def mode_of(config: Tree, device: str) -> Mode:
     for mode in get_args(Mode):
         if mode == named:
             return "both" if mode == "colocate" and device == "cpu" else mode
-    raise UserError(
-        f"mode: {named} is not among {', '.join(get_args(Mode))}",
-        hint="`trinity-compat checkpoint to-hf JOB` writes a model that `vllm serve` takes"
-        if named == "serve"
-        else None,
-    )
+    raise UserError(f"mode: {named} is not among {', '.join(get_args(Mode))}")
 
 
 def weights(sync: SyncSpec, mode: str, sets: Sequence[str]) -> tuple[SyncSpec, list[str]]:

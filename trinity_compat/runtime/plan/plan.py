@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
-from trinity_compat.gpus import reward_model_engines
+from trinity_compat.gpus import engine_count, reward_model_engines
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import rows
 from trinity_compat.runtime.plan.options import RunOptions
@@ -39,6 +39,14 @@ def describe(plan: RunPlan) -> list[str]:
     """The plan in both units, for ``--dry-run`` and the start of a run."""
     spec, r = plan.spec, plan.spec.updates_per_step
     total = "until the epochs are done" if spec.total_steps is None else _both(spec.total_steps, r)
+    if spec.serve:
+        return [
+            f"job       {plan.job.root}",
+            f"device    {spec.device}, mode serve: {engine_count(_rollout(spec), spec.device)} engine(s)",
+            f"endpoint  {spec.serve.host}:{spec.serve.port}, newer weights within"
+            f" {spec.serve.look_every_s:g} s",
+            f"database  {without_passwords(spec.database_url)}",
+        ]
     if spec.rows:
         return [
             f"job       {plan.job.root}",
@@ -58,6 +66,10 @@ def describe(plan: RunPlan) -> list[str]:
         *_teacher(spec),
         *_reward_model(spec),
     ]
+
+
+def _rollout(spec: RunSpec) -> Tree:
+    return section_at(spec.verl, "actor_rollout_ref.rollout")
 
 
 def _reward_model(spec: RunSpec) -> list[str]:

@@ -34,6 +34,7 @@ from trinity_compat.runtime.plan import (
     profiles,
     reward_model,
     rows,
+    serving,
     workflows,
 )
 from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
@@ -47,6 +48,7 @@ from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
+from trinity_compat.translate.by_hand import SAMPLING
 from trinity_compat.translate.replay import note_of, replay_of
 from trinity_compat.translate.steps import mini_batches
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
@@ -102,6 +104,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     verl, cut = rows.cut_evenly(verl, of_files, experts)
     spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files, experts=experts)
     colocate.check(spec)
+    spec, endpoint = _serving(spec, asked)
     return RunPlan(
         spec=spec,
         job=job,
@@ -109,7 +112,16 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
         run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
-        notes=(*_notes_of(asked), *notes, *why, *shares, *cut, *moved, *_closing_notes(asked, verl, spec)),
+        notes=(
+            *_notes_of(asked),
+            *notes,
+            *why,
+            *shares,
+            *cut,
+            *moved,
+            *endpoint,
+            *_closing_notes(asked, verl, spec),
+        ),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",
@@ -233,6 +245,8 @@ def _needs_a_split(verl: VerlView, asked: _Asked) -> bool:
 
 def _with_gpus(verl: VerlView, asked: _Asked, mode: Mode) -> Step:
     """Each side's GPUs, and the reward model's. Raises UserError where there is no room."""
+    if mode == "serve":
+        return serving.alone(verl, asked.trinity, asked.device, asked.options.sets)
     reward = reward_model.placed(
         verl,
         asked.trinity,
@@ -288,6 +302,16 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
         resume=bool(config.get("continue_from_checkpoint", True)),
     )
+
+
+def _serving(spec: RunSpec, asked: _Asked) -> tuple[RunSpec, list[str]]:
+    """In mode serve the spec with its endpoint, and a folder for the weights that it reads of checkpoints: in
+    the run's its trainer may be publishing."""
+    if spec.mode != "serve":
+        return spec, []
+    endpoint, lines = serving.endpoint_of(asked.trinity, asked.given)
+    apart = replace(spec.sync, directory=f"{spec.sync.directory}-{spec.mode}")
+    return replace(spec, serve=endpoint, sync=apart, rows=None, experts=None), lines
 
 
 def _updates(verl: VerlView, r: int) -> int:
@@ -418,8 +442,20 @@ def _notes_of(asked: _Asked) -> list[str]:
 def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
     replayed = [note_of(spec.replay)] if spec.replay else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
-    notes = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
+    of_training = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
+    notes = [] if spec.serve else [*of_training, *_sampling_note(verl)]
     return [*notes, *replayed, *database]
+
+
+def _sampling_note(verl: VerlView) -> list[str]:
+    """Tasksets that are sampled at another temperature than the trainer's."""
+    trained, own = value_at(verl.tree, "actor_rollout_ref.rollout.temperature"), value_at(verl.tree, SAMPLING)
+    return [
+        f"{name} is sampled at temperature {sampling['temperature']}; the trainer takes every answer's"
+        f" log-probabilities at {trained}, the first taskset's"
+        for name, sampling in (own or {}).items()
+        if name.startswith("train/") and sampling.get("temperature", trained) != trained
+    ]
 
 
 def _idle_note(spec: RunSpec) -> list[str]:

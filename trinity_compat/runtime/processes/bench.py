@@ -6,21 +6,18 @@ A bench has a place of its own beside a running trainer: its lock, ``config/benc
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.api import Buffer
+from trinity_compat.checkpoint_folders import whole_steps
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.progress import say
 from trinity_compat.runtime.plan.plan import RunPlan
+from trinity_compat.runtime.processes.lone import LoneWatch
 
 ROLE = "bench"
-_STEP = re.compile(r"global_step_(\d+)")
 _TELL_EVERY_S = 30.0
 
 
@@ -30,7 +27,7 @@ def planned(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
     ``wanted``: all, latest, or steps with commas between (0: the model before training). Without it the YAML
     decides: ``explorer.bench_on_latest_checkpoint``, else all, and step 0 with ``explorer.eval_on_startup``.
     Raises UserError for steps that have no checkpoint."""
-    have = checkpoints_of(made.job)
+    have = whole_steps(made.job.root)
     steps = _chosen(wanted or _said(config), have, made)
     # Not the run's folder: its trainer may be publishing there.
     folder = f"{made.spec.sync.directory}-{ROLE}"
@@ -43,16 +40,6 @@ def _said(config: Tree) -> str:
     if explorer.get("bench_on_latest_checkpoint"):
         return "latest"
     return "all+start" if explorer.get("eval_on_startup", True) else "all"
-
-
-def checkpoints_of(job: JobDir) -> tuple[int, ...]:
-    """Steps whose actor lies in the job, up to the marker's: a later one is still being written."""
-    last = job.latest_checkpoint
-    folders = job.root.glob("global_step_*")
-    found = {int(m[1]): path for path in folders if (m := _STEP.fullmatch(path.name))}
-    whole = [step for step, path in found.items() if any((path / "actor").glob("*"))]
-    # veRL writes the marker last: a folder of a later step is half a checkpoint.
-    return tuple(sorted(step for step in whole if last is None or step <= last))
 
 
 def _chosen(wanted: str, have: Sequence[int], made: RunPlan) -> tuple[int, ...]:
@@ -76,19 +63,16 @@ def _chosen(wanted: str, have: Sequence[int], made: RunPlan) -> tuple[int, ...]:
 
 
 @dataclass(slots=True)
-class BenchWatch:
-    """Tells of each checkpoint when it is done, and now and then how far the current one is. Implements
-    ``supervisor.Watch``."""
+class BenchWatch(LoneWatch):
+    """Tells of each checkpoint when it is done, and now and then how far the current one is."""
 
-    url: str
     steps: Sequence[int]
-    _buffer: Buffer | None = None
     _marks: dict[int, object] = field(default_factory=dict)
     _told: tuple[object, float] = (None, 0.0)
 
     def begin(self) -> None:
         """Note what earlier benches left."""
-        self._buffer = open_buffer(self.url)
+        LoneWatch.begin(self)
         self._marks = self._read_marks()
 
     def update(self) -> None:
@@ -99,24 +83,16 @@ class BenchWatch:
                 say(line(step, self.metrics().get(step, {})))
         self._tell_place()
 
-    def reason(self, role: str, pid: int) -> str | None:
-        """Why the bench failed, in its own words."""
-        everybody = self._buffer.participants() if self._buffer else []
-        failed = [who for who in everybody if (who.state, who.role, who.pid) == ("failed", role, pid)]
-        return str(failed[-1].detail["reason"]) if failed and failed[-1].detail.get("reason") else None
-
     def metrics(self) -> dict[int, dict[str, float]]:
         """What the chosen checkpoints gave, by step."""
-        rows = self._buffer.read_metrics(ROLE) if self._buffer else []
+        rows = self.buffer.read_metrics(ROLE)
         return {step: metrics for step, metrics in rows if step in self.steps}
 
     def _read_marks(self) -> dict[int, object]:
-        buffer = self._buffer
-        return {step: buffer.get_state(f"{ROLE}/{step}") for step in self.steps} if buffer else {}
+        return {step: self.buffer.get_state(f"{ROLE}/{step}") for step in self.steps}
 
     def _tell_place(self) -> None:
-        running = [w for w in self._buffer.participants() if w.role == ROLE] if self._buffer else []
-        for who in running:
+        for who in self.of(ROLE):
             place = who.detail.get("step")
             fresh = place != self._told[0] or time.monotonic() - self._told[1] > _TELL_EVERY_S
             if who.state == "running" and fresh and who.detail.get("rows"):

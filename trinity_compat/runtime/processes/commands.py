@@ -38,10 +38,11 @@ def commands_of(made: RunPlan, ray_address: str) -> list[Command]:
     return _with_reward_model(made, out, ray_address) if spec.mode != "train" else out
 
 
-def bench_commands(made: RunPlan, ray_address: str) -> list[Command]:
-    """The process that evaluates checkpoints: an explorer without a trainer; and the reward model's."""
-    bench = _command(made, ROLE, ROLE, ("--bench",), ray_address)
-    return _with_reward_model(made, [bench], ray_address)
+def lone_commands(made: RunPlan, ray_address: str) -> list[Command]:
+    """The process of a mode (bench, serve) that is an explorer without a trainer; and the reward model's."""
+    mode = made.spec.mode
+    alone = _command(made, mode, mode, (f"--{mode}",), ray_address)
+    return _with_reward_model(made, [alone], ray_address)
 
 
 def _with_reward_model(made: RunPlan, commands: list[Command], ray_address: str) -> list[Command]:

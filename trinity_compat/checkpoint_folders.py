@@ -1,0 +1,31 @@
+"""A job's checkpoints as veRL leaves them: ``global_step_N/actor``, and a marker that names the last one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MARKER = "latest_checkpointed_iteration.txt"
+_STEP = re.compile(r"global_step_(\d+)")
+
+
+def last_step(job: Path) -> int | None:
+    """The veRL step that the marker names, from which a resume continues; None without one."""
+    try:
+        return int((job / MARKER).read_text().strip())
+    except (OSError, ValueError):
+        return None
+
+
+def actor_of(job: Path, step: int) -> Path:
+    """Where the actor of a step lies."""
+    return job / f"global_step_{step}" / "actor"
+
+
+def whole_steps(job: Path) -> tuple[int, ...]:
+    """Steps whose actor lies in the job, up to the marker's: veRL writes the marker last, so a folder of a
+    later step is half a checkpoint."""
+    last = last_step(job)
+    found = [int(m[1]) for path in job.glob("global_step_*") if (m := _STEP.fullmatch(path.name))]
+    whole = [step for step in found if any(actor_of(job, step).glob("*"))]
+    return tuple(sorted(step for step in whole if last is None or step <= last))
