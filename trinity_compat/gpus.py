@@ -84,10 +84,14 @@ def reward_model_width(verl: Tree, device: str) -> int:
 
 def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
     """With the further models beside it."""
-    sizes = [
-        reward_model_engines(each, device) * reward_model_width(each, device) for each in configurations(verl)
-    ]
-    return {"reward model": sum(sizes)} if sizes[0] else {}
+    if not reward_model_engines(verl, device):
+        return {}
+    every = configurations(verl)
+    return {
+        "reward model": sum(
+            reward_model_engines(each, device) * reward_model_width(each, device) for each in every
+        )
+    }
 
 
 def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
