@@ -1,5 +1,6 @@
 """Runs to break: the real command line on a tiny job, and what must hold after any fault."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "buffer"))  # its PostgreSQL server
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 # Beside another heavy test everything takes several times as long as alone. What these end is a hang.
-RUNS_S, ENDS_S = 600, 120
+RUNS_S, ENDS_S = 900, 120
 
 
 @pytest.fixture(scope="session")
@@ -104,13 +105,16 @@ class Run:
 
     def side(self, role):
         """The process of one side, None while there is none."""
+        return next(iter(self.processes(f"-m trinity_compat.{role} ")), None)
+
+    def processes(self, words):
+        """Those of this run that have ``words`` in their command line."""
+        found = []
         for process in self.alive():
-            try:
-                if f"trinity_compat.{role}" in process.cmdline():
-                    return process
-            except psutil.Error:
-                continue
-        return None
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if words in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def alive(self):
         """Every process of this run, zombies apart."""

@@ -44,8 +44,8 @@ def an_explorer_and_then_the_next_one_s_engine_are_killed(one):
     # The dead one had made a step ahead at most: these are its successor's.
     one.wait_for(lambda: AGAIN in one.out and one.trained_steps() >= begun + 4)
     assert "the explorer was killed by SIGKILL" in one.out
-    engines = [each for each in one.alive() if "ray::RolloutWorker" in " ".join(each.cmdline())]
-    assert engines, [each.cmdline() for each in one.alive()]
+    engines = one.processes("ray::RolloutWorker")  # Ray names an actor's process after its class
+    assert engines
     for engine in engines:
         engine.kill()
     one.ends()
@@ -58,7 +58,7 @@ def a_trainer_and_then_one_of_two_explorers_are_killed(again, step):
     again.wait_for(lambda: again.trained_steps() > step)
     again.side("trainer").kill()
     again.wait_for(lambda: AGAIN in again.out and again.trained_steps() > step + 4)
-    (second,) = [each for each in again.alive() if each.cmdline()[-2:] == ["--index", "1"]]
+    (second,) = again.processes(f"{again.job} --index 1")
     second.kill()
     again.finish()
     assert again.code == 0, again.err

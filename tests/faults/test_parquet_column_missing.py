@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 def test_the_column_and_what_asks_for_it_are_named(run, tmp_path):
     file = tmp_path / "bare.parquet"
     pq.write_table(pa.table({"prompt": ["a"], "data_source": ["b"]}), file)
-    one = run(f"data.train_files={file}").start().ends()
+    one = run(f"data.train_files={file}").start().finish()
     assert one.code == 2
     assert one.errors == [
         f"error: data.train_files: {file} has no column 'reward_model' (veRL's reward managers);"
@@ -17,7 +17,7 @@ def test_the_column_and_what_asks_for_it_are_named(run, tmp_path):
 def test_a_file_that_is_no_parquet(run, tmp_path):
     file = tmp_path / "text.parquet"
     file.write_text("no")
-    one = run(f"data.val_files={file}").start().ends()
+    one = run(f"data.val_files={file}").start().finish()
     assert one.code == 2
     assert f"data.val_files: {file} is not a Parquet file" in one.errors[0]
 
@@ -26,7 +26,7 @@ def test_fewer_rows_than_a_batch(run, tmp_path):
     file = tmp_path / "few.parquet"
     row = {"prompt": [{"role": "user", "content": "1"}], "data_source": "x", "reward_model": {"a": "1"}}
     pq.write_table(pa.Table.from_pylist([row] * 7), file)
-    one = run(f"data.train_files={file}").start().ends()
+    one = run(f"data.train_files={file}").start().finish()
     assert one.code == 2
     assert one.errors[0] == "error: data.train_batch_size=8, but data.train_files hold 7 rows"
     assert not one.job.exists()

@@ -108,7 +108,7 @@ def test_a_judge_s_death_ends_the_run_by_its_name(run, toy, tmp_path):
     ]
     one = run(*words).start()
     one.wait_for(lambda: one.trained_steps() >= 2)
-    (server,) = [each for each in one.alive() if "reward_model.vllm_server" in " ".join(each.cmdline())]
+    (server,) = one.processes("reward_model.vllm_server")
     os.kill(server.pid, signal.SIGKILL)
     one.ends()
     assert one.code == 1
