@@ -17,7 +17,7 @@ class LoopFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Setup:
     """``config``: veRL's, composed; ``limit_s`` as in AgentLoops, of a workflow for its group; ``ray``: the
-    cluster of the engine. ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS names them), and
+    cluster of the engine. ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS has them), and
     veRL's agent loops else; ``auxiliary`` as in UserWorkflows."""
 
     config: Any
