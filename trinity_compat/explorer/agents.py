@@ -20,6 +20,7 @@ from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.media import image_count
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asks
+from trinity_compat.explorer.mcp_tools import native_tools
 from trinity_compat.explorer.own_time import limited, waiting_for_engine
 from trinity_compat.explorer.tasks import sampling_seed, to_json
 from trinity_compat.explorer.trajectory import Job, Trajectory
@@ -83,7 +84,8 @@ class AgentLoops:
         self._limit_s = limit_s
         rollout = config.actor_rollout_ref.rollout
         self._asked = asked
-        self._worker = _Worker(untraced(config), EngineClient(asked, rollout, processor))
+        with native_tools(untraced(config)) as made:
+            self._worker = _Worker(made, EngineClient(asked, rollout, processor))
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: Job) -> list[Trajectory]:

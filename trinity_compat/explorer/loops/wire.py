@@ -17,8 +17,8 @@ class LoopFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Setup:
     """``config``: veRL's, composed; ``limit_s`` as in AgentLoops, of a workflow for its group; ``ray``: the
-    cluster of the engine. ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS names them),
-    else veRL's agent loops; ``auxiliary`` as in UserWorkflows."""
+    cluster of the engine. ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS has them), and
+    veRL's agent loops else; ``auxiliary`` as in UserWorkflows."""
 
     config: Any
     limit_s: float | None
