@@ -6,7 +6,7 @@ from test_plan import planned
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.plan import describe
-from trinity_compat.runtime.processes.commands import lone_commands, commands_of
+from trinity_compat.runtime.processes.commands import commands_of, lone_commands
 
 MODEL = "reward.reward_model"
 N, TP = "trainer.n_gpus_per_node", f"{MODEL}.rollout.tensor_model_parallel_size"
