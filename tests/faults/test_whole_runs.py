@@ -1,7 +1,6 @@
 """Undisturbed runs to their end: what a script, a YAML and another database have to do with each other."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +51,6 @@ def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, to
     evaluations = one.sql("select kind, count(*) from task_groups where kind like 'eval:%' group by 1")
     assert evaluations == [("eval:1", 8), ("eval:2", 8)]  # before training, and after step 3
     bench_gives_the_trainer_s_figures(run, one, yaml)
-    its_last_weights_are_served(run, one, yaml)
 
 
 def bench_gives_the_trainer_s_figures(run, one, yaml):
@@ -71,29 +69,6 @@ def bench_gives_the_trainer_s_figures(run, one, yaml):
     assert list((one.job / "monitor" / "tensorboard" / "bench").glob("events.out.*"))
     assert one.sql("select count(*) from task_groups") == [(before[0][0] + 3 * 8,)]
     assert one.alive() == []
-
-
-def its_last_weights_are_served(run, one, yaml):
-    """To the OpenAI SDK, until Ctrl-C, which leaves nothing of it."""
-    import openai
-
-    options = ["--mode", "serve", "--set", "explorer.proxy_port=0"]
-    served = run(yaml=yaml, options=options, name="served").start()
-    served.wait_for(lambda: "; Ctrl-C ends it" in served.out, timeout=120)
-    (address,) = re.findall(
-        r"serves the weights of step 3 at (http://127\.0\.0\.1:\d+/v1); Ctrl-C", served.out
-    )
-    client = openai.OpenAI(base_url=address, api_key="EMPTY", max_retries=0)
-    asked = {"model": "any", "messages": [{"role": "user", "content": "sort 4321"}]}
-    first, second = (client.chat.completions.create(**asked, temperature=0.0, n=2).choices for _ in range(2))
-    assert {choice.message.content for choice in (*first, *second)} == {first[0].message.content}
-    with pytest.raises(openai.BadRequestError, match="leaves no room"):
-        client.chat.completions.create(model="", messages=[{"role": "user", "content": "sort 4321" * 99}])
-    served.ctrl_c()
-    served.finish(60)
-    assert served.code == 130
-    assert served.out.splitlines()[-2] == "stopped; the same command serves again"
-    assert served.alive() == []
 
 
 @pytest.mark.runtime

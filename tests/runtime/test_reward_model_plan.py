@@ -6,7 +6,7 @@ from test_plan import planned
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.plan import describe
-from trinity_compat.runtime.processes.commands import bench_commands, commands_of
+from trinity_compat.runtime.processes.commands import commands_of, lone_commands
 
 MODEL = "reward.reward_model"
 N, TP = "trainer.n_gpus_per_node", f"{MODEL}.rollout.tensor_model_parallel_size"
@@ -119,4 +119,4 @@ def test_each_command_with_explorers_serves_it_and_a_trainer_alone_does_not():
     assert names(commands_of(one, "ray")) == [("reward_model_1", True), ("explorer_1", False)]
     assert names(commands_of(planned(*ON, device="cpu", mode="train"), "ray")) == [("trainer", False)]
     bench = planned(*ON, device="cpu", mode="bench")
-    assert names(bench_commands(bench, "ray")) == [("reward_model_bench", True), ("bench", False)]
+    assert names(lone_commands(bench, "ray")) == [("reward_model_bench", True), ("bench", False)]

@@ -120,6 +120,7 @@ REFUSED = {
     "a way out": ([{"stage_name": "../a"}], {}, "each stage has a folder of this name"),
     "a bench": ([{"stage_name": "a", "mode": "bench"}], {}, "a stage trains"),
     "one side": ([{"stage_name": "a"}], {"mode": "train"}, "--mode train"),
+    "an endpoint": ([{"stage_name": "a"}], {"mode": "serve"}, "--mode serve.*\n.*named n/a"),
     "one database": ([{"stage_name": "a"}], {"database": "postgresql://h/d"}, "--database"),
 }
 

@@ -8,6 +8,7 @@ from trinity_files import LEAST, merged
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.plan import describe
 from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.translate.trinity_reader import NEVER
 
@@ -100,13 +101,23 @@ def test_intervals_need_not_be_multiples_of_the_sync_interval():
     assert (made.spec.sync.interval, made.spec.sync.offset) == (4, 1)
     keys = ("trainer.save_freq", "trainer.test_freq", "data.train_batch_size")
     assert [value_at(made.spec.verl, key) for key in keys] == [7, 4, 6]
-    assert any("explorer.eval_interval=5: every 4 updates" in note for note in made.notes)
+    assert any("explorer.eval_interval=5: every 4 steps" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("batch", [{"batch_size": 6}, {"batch_size": 12, "train_batch_size": 48}])
 def test_a_step_trains_on_the_answers_that_the_file_says(batch):
     made = planned({"buffer": batch}).spec.verl
     assert value_at(made, "data.train_batch_size") == value_at(made, f"{ACTOR}.ppo_mini_batch_size") == 6
+
+
+def test_the_plan_tells_both_sides_intervals_where_they_differ():
+    made = planned(
+        {"buffer": {"batch_size": 12, "train_batch_size": 48}, "synchronizer": {"sync_interval": 3}}
+    )
+    (line,) = [line for line in describe(made) if line.startswith("sync")]
+    assert "published every 3 veRL steps" in line and "taken every 6 veRL steps" in line
+    (line,) = [line for line in describe(planned({})) if line.startswith("sync")]
+    assert "fixed: every 1 veRL steps" in line
 
 
 def test_what_was_read_at_another_place_is_not_named_as_unread():

@@ -143,22 +143,24 @@ class Endpoint:
     async def _renew(self) -> None:
         """Put the newest weights in place, where they are newer than what is. Ones that are gone or broken
         are said, and the next look takes what is there then."""
-        history = self.buffer.history()
-        try:
-            with self._newest(history) as version:
-                if version and (found := Weights(history, version.version)) > self._now:
+        history, published = self.buffer.history(), self.buffer.latest_version()
+        with contextlib.ExitStack() as held:
+            try:
+                # In a thread: a large checkpoint takes minutes to read, and requests are answered meanwhile.
+                newest = self._newest(history, published)
+                version = await asyncio.to_thread(held.enter_context, newest)
+                if version:
                     await self.engines.load(version)
-                    self._now = found
-                    print(f"serves the weights of step {found.step}", flush=True)
-            self.heart.note("")
-        except (WeightsDamaged, UserError, OSError) as error:
-            self.heart.note(f"newer weights could not be read, and the former stay: {error}")
+                    self._now = Weights(history, version.version)
+                    print(f"serves the weights of step {version.version}", flush=True)
+                self.heart.note("")
+            except (WeightsDamaged, UserError, OSError) as error:
+                self.heart.note(f"newer weights could not be read, and the former stay: {error}")
 
     @contextlib.contextmanager
-    def _newest(self, history: int) -> Iterator[WeightVersion | None]:
+    def _newest(self, history: int, published: WeightVersion | None) -> Iterator[WeightVersion | None]:
         """None where there are none but those in place."""
-        published, steps = self.buffer.latest_version(), whole_steps(Path(self.spec.job_dir))
-        last = steps[-1] if steps else 0
+        last = max(whole_steps(Path(self.spec.job_dir)), default=0)
         there = published and published.path and Path(published.path).exists()
         if published and there and published.version >= last:
             yield published if Weights(history, published.version) > self._now else None

@@ -276,7 +276,7 @@ def _evaluations(one: Completed) -> None:
     taken = max(given // between, 1) * between
     one.put(path, taken, path)
     one.notes.append(
-        f"{path}={given}: every {taken} updates, as trinity-rft itself makes of it: the explorer has"
+        f"{path}={given}: every {taken} steps, as trinity-rft itself makes of it: the explorer has"
         f" new weights every {between} (synchronizer.sync_interval)"
     )
 

@@ -15,6 +15,7 @@ from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.secret import shown, without_passwords
 from trinity_compat.served_models import served_models
 from trinity_compat.spec import RunSpec
+from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 from trinity_compat.translate.sections.teacher import TEACHER
 
 
@@ -59,13 +60,20 @@ def describe(plan: RunPlan) -> list[str]:
         f"job       {plan.job.root}",
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
         f"steps     {total}",
-        f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
+        f"sync      {spec.sync.style}: {_intervals(spec)},"
         f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
         *rows.expert_line(spec.experts),
         *_teacher(spec),
         *_reward_model(spec),
     ]
+
+
+def _intervals(spec: RunSpec) -> str:
+    r, taken, published = spec.updates_per_step, explorer_interval(spec.sync), trainer_interval(spec.sync)
+    if taken == published:
+        return f"every {_both(taken, r)}"
+    return f"published every {_both(published, r)}, taken every {_both(taken, r)}"
 
 
 def _rollout(spec: RunSpec) -> Tree:

@@ -105,6 +105,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files, experts=experts)
     colocate.check(spec)
     spec, endpoint = _serving(spec, asked)
+    told = [*why, *shares, *cut, *moved, *endpoint]
     return RunPlan(
         spec=spec,
         job=job,
@@ -112,16 +113,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
         run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
-        notes=(
-            *_notes_of(asked),
-            *notes,
-            *why,
-            *shares,
-            *cut,
-            *moved,
-            *endpoint,
-            *_closing_notes(asked, verl, spec),
-        ),
+        notes=(*_notes_of(asked), *notes, *told, *_closing_notes(asked, verl, spec)),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",

@@ -83,7 +83,13 @@ def _refuse(options: RunOptions, stages: Sequence[Stage]) -> None:
     """What would be of one stage alone, or leaves the next one no model. Raises UserError."""
     one = "a run in stages is one command"
     if options.mode:
-        raise UserError(f"--mode {options.mode}: {one}", hint="write mode in the stage that it is for")
+        beside = options.mode in ("bench", "serve")
+        raise UserError(
+            f"--mode {options.mode}: {one}",
+            hint=f"give it a file of the stage's own, named {stages[-1].config['name']}"
+            if beside
+            else "write mode in the stage that it is for",
+        )
     if options.explorer is not None:
         raise UserError(f"--explorer {options.explorer}: {one}, with all explorers in it")
     if options.database:
