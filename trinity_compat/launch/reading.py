@@ -25,6 +25,7 @@ from trinity_compat.launch.shell import code, statements
 from trinity_compat.mains import NOTHING_TAUGHT
 from trinity_compat.secret import masked
 
+BESIDE = "TP118"
 _SHOWN = 160  # characters of a command
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
@@ -225,7 +226,7 @@ def _tell_of_background(log: Log) -> None:
         if len(log.launches) > command.before:
             words = masked(command.text.replace("\\\n", " ").split())
             log.warn(
-                "TP118",
+                BESIDE,
                 f"{shorten(' '.join(words), _SHOWN, placeholder=' …')} starts beside the launch that follows:"
                 " trinity-compat run starts it with the rest of the script; a run of the YAML alone needs it"
                 " started by you",
