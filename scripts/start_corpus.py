@@ -123,6 +123,8 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
             return f"actor_rollout_ref.model.path={path}: to be filled in"
         if _UNSEEN.search(path):
             return "prompts with images, and veRL has no processor for the model"
+        if tree["data"].get("train_files") == "":
+            return "data.train_files=: to be filled in"
         tree = dict(micro_batches.divided(VerlView.of(tree))[0].tree)
         micro_batches.check(tree, {})
         critic = tree["algorithm"]["adv_estimator"] == "gae"

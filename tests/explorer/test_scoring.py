@@ -2,8 +2,11 @@
 
 import asyncio
 import dataclasses
+import json
 import math
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from explorer_job import verl_config
@@ -63,6 +66,55 @@ def test_batch_hands_over_lists(toy, tmp_path):
     )
     scores = score(toy, ["12", "1234"], *mine, "reward.reward_manager.name=batch")
     assert [s.reward for s in scores] == [2.0, 4.0]
+
+
+@pytest.fixture
+def judge():
+    """A model behind HTTP, as `vllm serve` puts it there: it likes answers that are in order. Yields its URL
+    and the prompts that it was sent."""
+    asked = []
+
+    class Judge(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            (message,) = body["messages"]
+            asked.append(message["content"])
+            good = message["content"] == "".join(sorted(message["content"]))
+            content = json.dumps({"choices": [{"message": {"content": str(float(good))}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_): ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Judge) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+ASKS = """
+import json, os, urllib.request
+
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    body = json.dumps({"model": "judge", "messages": [{"role": "user", "content": solution_str}]}).encode()
+    url = os.environ["JUDGE_URL"] + "/v1/chat/completions"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return float(json.load(answer)["choices"][0]["message"]["content"])
+"""
+
+
+def test_a_function_may_ask_a_model_that_the_launch_serves_itself(toy, tmp_path, judge, monkeypatch):
+    """The script exports where it answers; the processes that score find it in their environment."""
+    url, asked = judge
+    monkeypatch.setenv("JUDGE_URL", url)
+    (tmp_path / "mine.py").write_text(ASKS)
+    mine = f"reward.custom_reward_function.path={tmp_path / 'mine.py'}"
+    name = "reward.custom_reward_function.name=compute_score"
+    assert [s.reward for s in score(toy, ["1234", "4321"], mine, name)] == [1.0, 0.0]
+    assert sorted(asked) == ["1234", "4321"]
 
 
 def test_verls_default_score_goes_by_data_source(toy):

@@ -58,3 +58,55 @@ def test_code_for_another_terminal_is_read_with_one_piece_open():
     reading = read_text(line, env={"HOME": "/h"})
     assert [word.text for word in reading.launches[0].arguments] == ["a.b=", "c.d=2"]
     assert [note.code for note in reading.diagnostics if "hostname" in note.message][:1] == ["TP101"]
+
+
+SERVER = "vllm serve org/judge --port 8000"
+
+
+def beside(text):
+    """(line, message) of what a script is said to start beside its launch."""
+    return [(note.where.line, note.message) for note in read_text(text).diagnostics if note.code == "TP118"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        f"{SERVER} &",
+        f"CUDA_VISIBLE_DEVICES=0 nohup {SERVER} > log 2>&1 &",
+        f"(cd /srv && {SERVER}) &",
+        f"{{ {SERVER} | tee log; }} &",
+        f"serve() {{ {SERVER}; }}; serve &",
+        "python -m sglang.launch_server --port 8000 &",
+        "for i in 0 1; do vllm serve m --port 800$i & done",
+    ],
+)
+def test_a_server_that_starts_beside_the_launch_is_named(start):
+    (found,) = beside(f"{start}\nuntil curl -s localhost:8000; do sleep 5; done\n{MAIN}")
+    assert found[0] == 1
+    assert "trinity-compat run starts it with the rest of the script" in found[1]
+
+
+def test_the_command_is_shown_on_one_line_without_its_secrets():
+    ((_, message),) = beside(f"vllm serve m \\\n  --api-key sk-1 --port 8000 &\n{MAIN}")
+    assert message.startswith("vllm serve m --api-key *** --port 8000 & starts beside")
+    ((_, message),) = beside(f"vllm serve {'m' * 99} {'n' * 99} &\n{MAIN}")
+    assert len(message.partition(" starts beside")[0]) <= 160
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{MAIN}{SERVER} &",  # after the launch
+        f"{SERVER}\n{MAIN}",  # not in the background
+        f"nvidia-smi dmon > gpu.log &\nsleep 9 &\n{MAIN}",
+        f"{SERVER} &\n",  # no launch at all
+        "python3 -m verl.trainer.main_ppo a.b=1 &\nwait\n",
+    ],
+)
+def test_what_no_launch_could_ask_is_not_named(text):
+    assert not beside(text)
+
+
+def test_the_number_of_a_server_is_a_word_though_it_is_not_known():
+    codes = {note.code for note in read_text(f"{SERVER} &\necho $! > pid\n{MAIN}kill $!\n").diagnostics}
+    assert codes == {"TP118"}

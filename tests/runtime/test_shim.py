@@ -41,6 +41,7 @@ def bash(tmp_path):
             tmp_path / "shim",
             script_text=text,
             env=base,
+            script=str(script),
             interceptor=(sys.executable, str(recorder), str(caught)),
         )
         done = subprocess.run(
@@ -192,3 +193,64 @@ def test_a_folder_of_path_with_a_blank_in_its_name_is_no_trouble(bash, tmp_path)
     )
     assert (done.stdout, done.stderr) == ("blank\ncaught\n", "")
     assert len(caught) == 1
+
+
+SERVER = """
+import http.server, sys
+class Judge(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"0.5")
+    def log_message(self, *_): ...
+server = http.server.HTTPServer(("127.0.0.1", 0), Judge)
+with open(sys.argv[1] + ".part", "w") as out:
+    out.write(str(server.server_port))
+__import__("os").rename(sys.argv[1] + ".part", sys.argv[1])
+server.serve_forever()
+"""
+SERVED = """
+{python} {folder}/server.py {folder}/port &
+trap "kill $!" EXIT
+until [ -s {folder}/port ]; do sleep 0.1; done
+PORT=$(cat {folder}/port)
+export MARK=http://127.0.0.1:$PORT
+python3 -m verl.trainer.main_ppo k=v
+exec 3<>/dev/tcp/127.0.0.1/$PORT
+printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3
+tail -n 1 <&3
+"""
+
+
+def test_a_server_that_the_script_starts_answers_while_the_launch_runs(bash, tmp_path):
+    """The rest of the script is bash's: what it starts in the background, its wait, its trap."""
+    (tmp_path / "server.py").write_text(SERVER)
+    done, caught = bash(SERVED.format(python=sys.executable, folder=tmp_path))
+    assert done.stdout == "caught\n0.5"  # and no server holds the pipe open any more
+    assert caught[0]["env"] == f"http://127.0.0.1:{(tmp_path / 'port').read_text()}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{sleeper} -c 1 &\nkill -9 $!; wait $!; echo $?",
+        "A=1 {sleeper} \\\n  -c \\\n  1 > /dev/null &\nkill -9 $!; wait $!; echo $?",
+        "serve() {{\n  {sleeper} -c 1 &\n}}\nserve\nkill -9 $!; wait $!; echo $?",
+        "python3 -m verl.trainer.main_ppo a=b &\nkill -9 $!; wait $!; echo $?",
+    ],
+)
+def test_the_number_of_a_command_in_the_background_is_its_program_s(bash, tmp_path, text):
+    """Else `kill $!` would end a shell of ours, and leave a server on its GPU."""
+    sleeper = tmp_path / "venv" / "bin" / "python3"
+    sleeper.parent.mkdir(parents=True)
+    sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
+    sleeper.chmod(0o755)
+    done, _ = bash(text.format(sleeper=sleeper))
+    assert done.stdout == "137\n"
+
+
+def test_what_follows_in_the_same_shell_runs_all_the_same(bash):
+    done, _ = bash("(python3 -c 1; echo first) & wait\n( python3 -c 1; echo second ) ; python3 -c 1 & wait")
+    assert sorted(line for line in done.stdout.splitlines() if "real" not in line) == ["first", "second"]
+    done, _ = bash("f() { python3 -c 1; echo third; }\nf &\nwait\npython3 -c 1 | cat\necho fourth")
+    assert [line for line in done.stdout.splitlines() if "real" not in line] == ["third", "fourth"]

@@ -12,6 +12,7 @@ from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import job
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus, engine_count, shares
+from trinity_compat.placement import engine_nodes
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.runtime.plan.split import split_gpus
@@ -86,6 +87,32 @@ def test_plan_ray_and_report_count_the_same_gpus(tmp_path, words, options, train
     assert told["throughput_all"] == pytest.approx(100.0 * trainer / (trainer + rollout))
     beside = f" for the trainer, {rollout} for the rollout" if rollout else ", shared with the rollout"
     assert told["gpus"].split(" ")[0] == str(trainer) and told["gpus"].endswith(beside)
+
+
+MEGATRON_OF_12 = (
+    "model_engine=megatron",
+    f"{ACTOR}.megatron.pipeline_model_parallel_size=3",
+    f"{ACTOR}.megatron.tensor_model_parallel_size=4",
+    "trainer.nnodes=3",
+    f"{N}=8",
+)
+
+
+def test_a_trainer_that_fills_no_whole_nodes_has_a_part_of_each():
+    """12 GPUs for one model on 3 nodes of 8: 4 of each node, and an engine of 4 beside them."""
+    made = planned(*MEGATRON_OF_12, f"{TP}=4", device="cuda")
+    trainer, rollout = made.spec.verl["trainer"], made.spec.verl["actor_rollout_ref"]["rollout"]
+    assert (trainer["nnodes"], trainer["n_gpus_per_node"]) == (3, 4)
+    assert (engine_count(rollout, "cuda"), rollout["tensor_model_parallel_size"]) == (3, 4)
+    assert any(note.startswith("24 GPUs = 12 for generation (3 engine(s) of 4) + 12") for note in made.notes)
+    nodes = {"a": 8.0, "b": 8.0, "c": 8.0}
+    assert sorted(engine_nodes(nodes, (3, 4), 3, 4)) == ["a", "b", "c"]
+
+
+def test_a_trainer_that_is_no_equal_part_of_each_node_either_is_refused():
+    twenty = f"{ACTOR}.megatron.pipeline_model_parallel_size=5"
+    with pytest.raises(UserError, match="hold no whole groups of 20"):
+        planned(*MEGATRON_OF_12, twenty, f"{TP}=4", device="cuda")
 
 
 def test_one_gpu_holds_no_engine_and_no_sequence_of_two():

@@ -72,7 +72,7 @@ class EngineConfig:
     @property
     def begins_empty(self) -> bool:
         """Whether vLLM starts with random weights, and the model's own are handed to it then."""
-        return self.arguments["load_format"] == "dummy"
+        return self.arguments.get("load_format") == "dummy"
 
 
 class Engine(Protocol):

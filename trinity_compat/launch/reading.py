@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import sources
@@ -22,7 +23,10 @@ from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Reading
 from trinity_compat.launch.shell import code, statements
 from trinity_compat.mains import NOTHING_TAUGHT
+from trinity_compat.secret import masked
 
+BESIDE = "TP118"
+_SHOWN = 160  # characters of a command
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
 
@@ -216,9 +220,24 @@ def _warn_of_lost(log: Log) -> None:
             )
 
 
+def _tell_of_background(log: Log) -> None:
+    """What the script starts for a launch that follows: a server that its reward function asks, say."""
+    for where, command in log.beside.items():
+        if len(log.launches) > command.before:
+            words = masked(command.text.replace("\\\n", " ").split())
+            log.warn(
+                BESIDE,
+                f"{shorten(' '.join(words), _SHOWN, placeholder=' …')} starts beside the launch that follows:"
+                " trinity-compat run starts it with the rest of the script; a run of the YAML alone needs it"
+                " started by you",
+                where,
+            )
+
+
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
     _warn_of_lost(log)
+    _tell_of_background(log)
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
-from trinity_compat.launch import read_script
+from trinity_compat.launch import Reading, read_script
+from trinity_compat.launch.reading import BESIDE
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
@@ -87,7 +88,8 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
     catchable.check(path, arguments, call.environ, options.mains)
-    launches = read_script(path, args=arguments, env=call.environ, mains=options.mains).launches
+    reading = read_script(path, args=arguments, env=call.environ, mains=options.mains)
+    launches, beside = reading.launches, tuple(_beside(reading))
     if not launches:
         raise UserError(f"{path} starts no veRL training main that can be read without running it")
     for launch in launches:
@@ -100,4 +102,12 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
                 hint="give the variable that holds it in the environment, or run without --dry-run",
             )
         words = tuple(word.text for word in launch.arguments)
-        yield launch_source.source_of(Invocation(launch.module, words, main=launch.main), call)
+        source, rest = launch_source.source_of(Invocation(launch.module, words, main=launch.main), call)
+        yield replace(source, notes=(*source.notes, *beside)), rest
+
+
+def _beside(reading: Reading) -> Iterator[str]:
+    """Servers that the script starts for its launches: nothing here does."""
+    for found in reading.diagnostics:
+        if found.code == BESIDE:
+            yield f"note: {found.where}: {found.message}"

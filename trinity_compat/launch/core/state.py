@@ -114,6 +114,14 @@ class Reach:
     start: Start | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A command that the script starts in the background, before its launch number ``before`` (from 0)."""
+
+    text: str
+    before: int
+
+
 @dataclass(slots=True)
 class Log:
     """What a whole reading collects, over all of its shells."""
@@ -122,6 +130,7 @@ class Log:
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
     given: dict[str, Given] = field(default_factory=dict)
     guesses: Guesses = field(default_factory=Guesses)
+    beside: dict[Where, Beside] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
@@ -130,6 +139,11 @@ class Log:
         # a script made to be large must not make a report that is: the first ones tell enough
         if key not in self.diagnostics and len(self.diagnostics) < 500:
             self.diagnostics[key] = Diagnostic(code, message, where, severity)
+
+    def runs_beside(self, background: tuple[Where, str]) -> None:
+        """A program that is not followed runs in the background command at that place."""
+        where, text = background
+        self.beside.setdefault(where, Beside(text, len(self.launches)))
 
     def launch(self, launch: Launch) -> None:
         """Record a launch."""
@@ -180,6 +194,7 @@ class Shell:
     wrapper: tuple[str, ...] = ()  # the programs that started this shell
     literal_argument: bool = False  # the command's first argument is written out, nothing expanded
     reach: Reach = Reach()
+    background: tuple[Where, str] | None = None  # the command with ``&`` that this shell is
 
     def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:
         """Record a diagnostic at ``where``, or at the command that runs now."""

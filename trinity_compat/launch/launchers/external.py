@@ -43,6 +43,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if shells.is_script(sh, texts[0]):
         return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _say_what_is_missed(sh, fields, name)
+    if sh.background and name not in wrappers.INERT:
+        sh.log.runs_beside(sh.background)
     return _unknown(sh, texts)
 
 

@@ -55,6 +55,7 @@ def run_statement(sh: Shell, statement: Node) -> int:
         # a copy: what it changes doesn't come back, and nobody waits for its status
         shell = sh.copy()
         shell.stdout = None
+        shell.background = sh.background or (sh.where, sh.unit.text(statement))
         run_isolated(shell, [{**statement, "Background": False, "Coprocess": False}])
         sh.status, sh.doubt = 0, None
         return 0

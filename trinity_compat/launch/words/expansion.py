@@ -35,6 +35,7 @@ from trinity_compat.launch.words.segments import (
     value_of,
 )
 
+NUMBERS = ("$!", "$$")  # of processes: always there, and one word each
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -68,8 +69,8 @@ def _is_simple(text: str, unit: Unit) -> bool:
 
 def _note_vanished(sh: Shell, segs: Segs, where: Where) -> None:
     source = next((seg.source for seg in segs if seg.source is not None), None)
-    if source is not None:
-        shown = f"${source.name}" if isinstance(source, EnvRef) else source.expression
+    shown = f"${source.name}" if isinstance(source, EnvRef) else source.expression if source else ""
+    if source is not None and shown not in NUMBERS:
         sh.vanished = source
         sh.warn("TP105", f"{shown} is not set; unquoted, it becomes no argument at all", where)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
@@ -151,6 +151,8 @@ def _shared(
     each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
     fitted, lines = _lowered(verl, width, share.machine.sequence)
     nodes, per_node = _nodes(share.left, share.machine.per_node)
+    if share.machine.spread:
+        nodes, per_node = share.machine.nodes, share.left // share.machine.nodes
     told = f"{share.machine.total} GPUs = {share.gpus} for generation ({engines} engine(s) of {width})"
     told += f" + {reward.told}" if reward.told else ""
     told += f" + {share.left} for training; --set {ENGINES}=N"
@@ -204,6 +206,11 @@ def _split(verl: VerlView, asked: int | None, auxiliary: int, *, nearest: bool =
     being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
     its weights lie, in checkpoints too."""
     machines = list(_machines(verl, auxiliary))
+    if not any(machine.choices() for _, machine in machines):
+        # Whatever the explorer has, the trainer's are no whole nodes: the same part of every node then.
+        parts = [(tp, replace(machine, spread=True)) for tp, machine in machines]
+        if any(machine.choices() for _, machine in parts):
+            machines, asked = parts, None
     for tp, machine in machines:
         choices = machine.choices()
         if asked in choices:

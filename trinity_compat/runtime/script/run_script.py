@@ -43,7 +43,12 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     ) as folder:
         text = Path(script).read_text(errors="replace")
         env = shim.install(
-            folder / "bin", script_text=text, env=environ, programs=programs, taught=options.mains
+            folder / "bin",
+            script_text=text,
+            env=environ,
+            script=script,
+            programs=programs,
+            taught=options.mains,
         )
         env[shim.SESSION] = str(folder)
         # Without this process nobody would know of the run any more: it ends with it, however that ends.

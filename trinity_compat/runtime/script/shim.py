@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat import mains
+from trinity_compat.launch import background
 
 ALWAYS = ("python", "python3")
 # Those of these that are there when the script starts: `command -v uv` shall find what is.
@@ -127,14 +128,16 @@ def install(
     *,
     script_text: str,
     env: Mapping[str, str],
+    script: str = "",
     programs: Iterable[str] = (),
     taught: Mapping[str, str] = mains.NOTHING_TAUGHT,
     interceptor: Sequence[str] = (sys.executable, "-P", "-m", "trinity_compat.runtime.script.intercept"),
 ) -> dict[str, str]:
     """Write the programs into ``folder``, which lies in the session's, and return ``env`` with them in front.
 
-    ``programs`` are those that start the script's launches, as it spells them, ``taught`` the mains that the
-    user named. ``interceptor`` is called as ``… REAL NAME WORDS…`` for words that may start a training main.
+    ``script`` is how bash is given it. ``programs`` are those that start the script's launches, as it spells
+    them, ``taught`` the mains that the user named. ``interceptor`` is called as ``… REAL NAME WORDS…`` for
+    words that may start a training main.
     """
     python_folder(folder).mkdir(parents=True, exist_ok=True)
     by_path = _called_by_path(script_text, env)
@@ -145,7 +148,8 @@ def install(
     names = sorted({*ALWAYS, *there, *(name for name in programs if "/" not in name)})
     for name in {*names, *(Path(path).name for path in by_path)}:
         _write_program(folder / name, shlex.join(interceptor), marks)
-    (folder / "bash_env").write_text(_bash_env(folder, names, sorted(by_path)))
+    alone = _in_its_place(script, script_text)
+    (folder / "bash_env").write_text(_bash_env(folder, names, sorted(by_path), alone))
     (python_folder(folder) / "sitecustomize.py").write_text(
         _SITE.format(
             marks=marks,
@@ -209,14 +213,28 @@ def can_be_function(program: str) -> bool:
     return _FUNCTION.fullmatch(program) is not None
 
 
-def _bash_env(folder: Path, names: Iterable[str], by_path: Iterable[str]) -> str:
-    """What every bash of the script reads first. POSIX mode refuses such function names."""
+def _in_its_place(script: str, text: str) -> str:
+    """Bash that is true where a function may put its program in the place of the shell that it runs in: a
+    command in the background has one of its own, and the script ends the server by that process's number."""
+    lines = " ".join(map(str, background.lines_of_commands(text)))
+    here = f'${{BASH_SOURCE[1]-}} = {shlex.quote(script)} && " {lines} " = *" ${{BASH_LINENO[0]}} "*'
+    return f"[[ $BASHPID != $$ && {here} ]]"
+
+
+def _bash_env(folder: Path, names: Iterable[str], by_path: Iterable[str], alone: str) -> str:
+    """What every bash of the script reads first. POSIX mode refuses such function names. ``alone``: see
+    `_in_its_place`."""
     lines = [
         f'[ -z "${{{USER_BASH_ENV}:-}}" ] || . "${USER_BASH_ENV}"',
         "shopt -qo posix && return 0",
-        *(f'{name}() {{ {_UNTRACED} {shlex.quote(str(folder / name))} "$@"; }}' for name in names),
     ]
+    for name in names:
+        lines.append(_function(name, shlex.quote(str(folder / name)), alone))
     for path in by_path:
         program = shlex.quote(str(folder / Path(path).name))
-        lines.append(f'{path}() {{ {_UNTRACED} {REAL}={shlex.quote(path)} {program} "$@"; }}')
+        lines.append(_function(path, program, alone, f"{REAL}={shlex.quote(path)} "))
     return "\n".join(lines) + "\n"
+
+
+def _function(name: str, program: str, alone: str, given: str = "") -> str:
+    return f'{name}() {{ {_UNTRACED} ! {alone} || {given}exec {program} "$@"; {given}{program} "$@"; }}'

@@ -48,6 +48,7 @@ class Machine:
     auxiliary: int
     experiences: int  # buffer.train_batch_size
     sequence: int  # GPUs that share one sequence in the trainer
+    spread: bool = False  # the trainer may have the same part of every node, beside engines
     every_gpu: bool = False  # upstream splits the batch over all trainer GPUs, though some share a sequence
 
     @property
@@ -65,7 +66,7 @@ class Machine:
             return f"{rollout} rollout GPU(s) do not hold whole engines of {self.engine}"
         if trainer < 1:
             return f"{rollout} of {self.total} GPUs for rollout leave none for the trainer"
-        if trainer > self.per_node and trainer % self.per_node:
+        if trainer > self.per_node and trainer % self.per_node and not self._has_a_part_of_each(trainer):
             return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
         if not ranks_only and trainer % self.sequence:
             return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} for one sequence"
@@ -74,6 +75,12 @@ class Machine:
         if self.engine > self.per_node and self.engine % self.per_node:
             return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
         return None
+
+    def _has_a_part_of_each(self, trainer: int) -> bool:
+        """Whether ``trainer`` GPUs are as many of every node, with whole engines on the rest of it."""
+        each, over = divmod(trainer, self.nodes)
+        rest = self.per_node - each
+        return self.spread and not (over or self.auxiliary or rest % self.engine)
 
     def choices(self, *, ranks_only: bool = False) -> list[int]:
         """Every number of rollout GPUs that can run, smallest first."""
@@ -209,7 +216,7 @@ def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int
     old = view.old_trinity
     engine = tp if old else tp * view.size(DP) * view.size(PP)
     experiences = view.mini * view.size(N)
-    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, old)
+    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, every_gpu=old)
 
 
 def _fitting_tp(view: LaunchView, room: int) -> int:

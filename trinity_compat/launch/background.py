@@ -1,0 +1,46 @@
+"""Which lines of a script start one command in the background, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from trinity_compat.errors import UserError
+from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
+from trinity_compat.launch.core.tree import Node, parse
+
+_SIMPLE = "CallExpr"
+
+
+def lines_of_commands(text: str) -> list[int]:
+    """Of every simple command with ``&`` all lines that it stands on (bash says one of them, not always the
+    first), unless another command stands there too. Empty for what cannot be parsed."""
+    try:
+        nodes, _ = parse(text.encode(errors="surrogateescape"), Budget())
+    except (BudgetExceeded, UserError):
+        return []
+    simple = [node for node in _statements(nodes) if (node.get("Cmd") or {}).get("Type") == _SIMPLE]
+    shared = Counter(line for node in simple for line in _lines(node))
+    return [
+        line
+        for node in simple
+        if node.get("Background")
+        for line in _lines(node)
+        if all(shared[each] == 1 for each in _lines(node))
+    ]
+
+
+def _lines(statement: Node) -> range:
+    return range(statement["Pos"]["Line"], statement["End"]["Line"] + 1)
+
+
+def _statements(node: object) -> Iterator[Node]:
+    """Everything in a tree that has a command, at any depth."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _statements(each)
+    elif isinstance(node, dict):
+        if "Cmd" in node:
+            yield node
+        for each in node.values():
+            yield from _statements(each)
