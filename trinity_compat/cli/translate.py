@@ -80,7 +80,7 @@ def command(
     env = dict(name_and_value("--env", text) for text in given["env"])
     options = _options(given, env)
     results = _translate(source, arguments, which, given, options)
-    write("---\n".join(text for _, text in results), output)
+    write("---\n".join(text for _, text in results), output, sources=[source] if source else [])
     for translation, _ in results:
         _tell(translation)
     limit = given["fail_on"]
