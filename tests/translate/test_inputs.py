@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import yaml
 
 from trinity_compat.cli import main
 
@@ -50,3 +51,44 @@ def test_a_file_that_is_not_read_is_overwritten(call, tmp_path):
     (tmp_path / "out.yaml").write_text("what was there")
     assert call("translate", "run.sh", "-o", "out.yaml")[0] == 0
     assert "what was there" not in (tmp_path / "out.yaml").read_text()
+
+
+@pytest.mark.parametrize("command", ["translate", "audit", "run"])
+def test_arguments_that_the_script_never_reads_are_refused(call, command):
+    code, out, err = call(command, "run.sh", "--", "trainer.total_epochs=3")
+    assert (code, out) == (2, "")
+    assert 'run.sh:1: run.sh never reads its arguments ("$@"): trainer.total_epochs=3 has no effect' in err
+    assert "--set KEY=VALUE" in err
+
+
+@pytest.mark.parametrize(
+    "taking",
+    [
+        '{} "$@"',
+        "{} $1",
+        '{} trainer.project_name="$*"',
+        'go() {{ {} $1; }}; go "$@"',
+        "for more; do {} $more; done",
+        'while [[ $# -gt 0 ]]; do key=$1; shift; done; {} "$key"',
+        'while getopts e: name; do {} "$OPTARG"; done',
+        ". ./more.sh; {} $more",
+    ],
+)
+def test_arguments_that_the_script_reads_are_not_lost(call, tmp_path, taking):
+    (tmp_path / "more.sh").write_text("more=$1")
+    (tmp_path / "takes.sh").write_text(taking.format(SCRIPT.replace("\\\n", " ").strip()))
+    _, _, err = call("translate", "takes.sh", "--", "trainer.save_freq=3")
+    assert "never reads" not in err
+
+
+def test_set_takes_a_key_of_verls_as_run_does(call):
+    code, out, _ = call("translate", "run.sh", "--set", "trainer.total_epochs=3", "--set", "mode=bench")
+    config = yaml.safe_load(out)
+    assert (code, config["buffer"]["total_epochs"], config["mode"]) == (0, 3, "bench")
+
+
+def test_set_of_a_key_of_verls_says_so_where_there_is_no_launch(call, tmp_path):
+    (tmp_path / "conf.yaml").write_text("data: {train_batch_size: 8}\ntrainer: {total_epochs: 2}\n")
+    code, _, err = call("translate", "conf.yaml", "--set", "trainer.total_epochs=3")
+    assert code == 2
+    assert "--set trainer.total_epochs: this is a key of veRL's" in err

@@ -13,7 +13,7 @@ from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
 from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import read_script, read_text
+from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.mains import refusal
@@ -112,6 +112,7 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         results = [audit_config(config, request, source=source)]
     else:
         reading, text = _read(source, request)
+        refuse_lost_arguments(reading)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
         _refuse_broken(reading)
         told = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)

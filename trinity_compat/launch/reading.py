@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from trinity_compat.launch.model import Reading
 from trinity_compat.launch.shell import code, statements
 from trinity_compat.mains import NOTHING_TAUGHT
 
+LOST_ARGUMENTS = "TP118"
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
 
@@ -71,7 +73,7 @@ def read_script(
 def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Reading:
     """Everything that a file of another kind starts, each command in a shell of its own."""
     shell = start()
-    shell.positional = []
+    shell.positional, shell.log.unread = [], []
     with _bounded(shell):
         for command in contents.commands:
             child = shell.copy()
@@ -174,6 +176,7 @@ def _shell(
     shell.cwd = literal(root, start)
     shell.reach = Reach(hooked="BASH_ENV" in env)
     shell.positional = [lines_of(arg, start) if arg else () for arg in args]
+    shell.log.unread = [value for value in shell.positional if value]
     for key, value in env.items():
         shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)
         if given is None or key in given:
@@ -204,7 +207,20 @@ def _bounded(shell: Shell) -> Iterator[None]:
             gc.enable()
 
 
-def _warn_of_lost(log: Log) -> None:
+def refuse_lost_arguments(reading: Reading) -> None:
+    """Raise UserError where the user gave a script arguments that it never reads: what they ask for would
+    not be done."""
+    for found in reading.diagnostics:
+        if found.code == LOST_ARGUMENTS:
+            raise UserError(
+                found.message,
+                where=found.where,
+                hint='end the command there with "$@", change its keys there, or give --set KEY=VALUE to'
+                " translate and run",
+            )
+
+
+def _warn_of_lost(log: Log, name: str) -> None:
     """What the user gave and no line of the script took."""
     for name, given in log.given.items():
         if given.replaced is not None and not given.read:
@@ -214,11 +230,19 @@ def _warn_of_lost(log: Log) -> None:
                 f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for after --",
                 given.replaced,
             )
+    if log.unread and log.launches:
+        lost = shlex.join(map(text_of, log.unread))
+        log.warn(
+            LOST_ARGUMENTS,
+            f'{name} never reads its arguments ("$@"): {lost} has no effect',
+            log.launches[0].where,
+            "error",
+        )
 
 
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
-    _warn_of_lost(log)
+    _warn_of_lost(log, name)
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

@@ -89,6 +89,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
         index = int(name[:9])
         if index == 0:
             return sh.name
+        sh.note_arguments(sh.positional[index - 1 : index])
         return sh.positional[index - 1] if index <= len(sh.positional) else None
     if name in ("$", "!"):
         return (Bit("", where, Open(f"${name}", where)),)
@@ -101,6 +102,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
     if name == "LINENO":
         return literal(str(where.line), where)
     if name in ("@", "*"):
+        sh.note_arguments(sh.positional)
         return join(sh.positional, " ", where)
     return None
 
@@ -194,7 +196,10 @@ def expand(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
         return _indirect(sh, unit, part, quoted, mark)
     name = part["Param"]["Value"]
     if mark:
-        values = sh.positional if name in ("@", "*") else list(elements(sh, name, where).values())
+        of_script = name in ("@", "*")
+        if of_script:
+            sh.note_arguments(sh.positional)
+        values = sh.positional if of_script else list(elements(sh, name, where).values())
         if part.get("Index") and _unknown_array(sh, name, values):
             values = []
         return _expand_list(sh, unit, part, quoted, mark, list(values))
