@@ -1,5 +1,7 @@
 """What the commands refuse to read or to write: one sentence, exit code 2, and the files as they were."""
 
+import importlib
+import os
 import sys
 
 import pytest
@@ -92,3 +94,62 @@ def test_set_of_a_key_of_verls_says_so_where_there_is_no_launch(call, tmp_path):
     code, _, err = call("translate", "conf.yaml", "--set", "trainer.total_epochs=3")
     assert code == 2
     assert "--set trainer.total_epochs: this is a key of veRL's" in err
+
+
+TRINITY = "mode: both\nalgorithm:\n  algorithm_type: grpo\nbuffer:\n  batch_size: 8\n"
+
+
+@pytest.mark.parametrize("command", [["translate"], ["audit"]])
+@pytest.mark.parametrize("text", [TRINITY, "algorithm:\n  algorithm_type: grpo\n", "buffer: {}\ndata: {}\n"])
+def test_a_trinity_configuration_is_not_translated(call, tmp_path, command, text):
+    (tmp_path / "grpo.yaml").write_text(text)
+    code, out, err = call(*command, "grpo.yaml")
+    assert (code, out) == (2, "")
+    assert "grpo.yaml: this is a Trinity configuration already" in err
+    assert "trinity-compat run grpo.yaml" in err
+
+
+def test_a_configuration_of_verls_is_not_run_as_trinitys(call, tmp_path):
+    (tmp_path / "conf.yaml").write_text("data: {train_batch_size: 8}\nactor_rollout_ref: {}\n")
+    code, _, err = call("run", "conf.yaml", "--dry-run")
+    assert code == 2
+    assert "conf.yaml:2: this is a configuration of veRL's" in err
+    assert "trinity-compat translate conf.yaml" in err
+
+
+@pytest.fixture
+def unreadable(tmp_path):
+    """A folder with a script that this user may not read."""
+    folder = tmp_path / "noperm"
+    folder.mkdir()
+    (folder / "run.sh").write_text(SCRIPT)
+    folder.chmod(0)
+    for module in ("cli.audit", "cli.parse", "cli.rules", "cli.translate", "buffer.report"):
+        importlib.import_module(f"trinity_compat.{module}")  # while this user may still read Python's own
+    user = os.geteuid()
+    if user == 0:  # whom no permission stops
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(user)
+    folder.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "command", [["translate"], ["parse"], ["audit"], ["rules", "init"], ["buffer", "stats"]]
+)
+def test_a_file_that_may_not_be_read_is_named(call, unreadable, command):
+    code, _, err = call(*command, f"{unreadable}/run.sh")
+    assert code == 2
+    assert f"error: {unreadable}/run.sh" in err and ": Permission denied" in err
+
+
+def test_a_folder_that_may_not_be_read_is_named(call, unreadable):
+    code, _, err = call("audit", str(unreadable))
+    assert code == 2
+    assert f"error: {unreadable}: Permission denied" in err
+
+
+def test_a_name_that_no_file_can_have_is_named(call):
+    code, _, err = call("translate", "x" * 300)
+    assert code == 2
+    assert "File name too long" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,7 @@ class AuditOptions:
 def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
-    Raises UserError for a named file that cannot be read (bash couldn't either, and it launches nothing
+    Raises OSError for a folder, and UserError for a named file, that cannot be read (bash couldn't either, and it launches nothing
     before that), a folder without scripts and an unknown veRL version; a file that was found in a folder
     becomes a problem of the audit, and the others go on.
     """
@@ -84,6 +85,7 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             )
         path = Path(source)
         if source != "-" and path.is_dir():
+            os.scandir(path).close()  # raises where the folder can't be read: the search would find it empty
             scripts = _scripts_below(path)
             if not scripts:
                 raise UserError(

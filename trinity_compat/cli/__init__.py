@@ -7,6 +7,7 @@ what `run` needs.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from typing import Any
@@ -47,8 +48,8 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: turns our two error classes, and packages of an extra that are missing, into one message
-    and an exit code."""
+    """Entry point: turns our two error classes, packages of an extra that are missing, and files that the
+    system refuses into one message and an exit code."""
     try:
         code: Any = cli.main(args=argv, standalone_mode=False)
     except click.exceptions.Abort:
@@ -63,6 +64,11 @@ def main(argv: list[str] | None = None) -> None:
         if told is None:
             raise
         click.echo(f"error: {told}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        click.echo(f"error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
         sys.exit(2)
     except RunError as error:
         click.echo(f"error: {error}", err=True)
