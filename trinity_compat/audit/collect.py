@@ -53,9 +53,9 @@ class AuditOptions:
 def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
-    Raises OSError for a folder, and UserError for a named file, that cannot be read (bash couldn't either, and it launches nothing
-    before that), a folder without scripts and an unknown veRL version; a file that was found in a folder
-    becomes a problem of the audit, and the others go on.
+    Raises OSError for a folder that cannot be read, UserError for a named file that cannot be (bash couldn't
+    either, and it launches nothing before that), a folder without scripts and an unknown veRL version; a file
+    that was found in a folder becomes a problem of the audit, and the others go on.
     """
     if request.options.verl_version is not None:
         check_version(request.options.verl_version)
