@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import sources
+from trinity_compat.launch import sources, unset
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.core.files import Files
@@ -227,7 +227,7 @@ def _warn_of_lost(log: Log, name: str) -> None:
             log.warn(
                 "TP113",
                 f"--env {name}={text_of(given.value)} has no effect: the script sets {name} itself, here; "
-                f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for after --",
+                f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for with --set",
                 given.replaced,
             )
     if log.unread and log.launches:
@@ -243,6 +243,8 @@ def _warn_of_lost(log: Log, name: str) -> None:
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
     _warn_of_lost(log, name)
+    for where, message in unset.warnings(log.launches):
+        log.warn("TP119", message, where)
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))
