@@ -153,3 +153,20 @@ def test_a_name_that_no_file_can_have_is_named(call):
     code, _, err = call("translate", "x" * 300)
     assert code == 2
     assert "File name too long" in err
+
+
+def test_the_critics_model_may_be_a_variable_as_the_actors_may(call, tmp_path):
+    more = "algorithm.adv_estimator=gae actor_rollout_ref.model.path=$BASE critic.model.path=$BASE"
+    (tmp_path / "ppo.sh").write_text(f"{SCRIPT.rstrip()} {more}\n")
+    code, out, _ = call("translate", "ppo.sh")
+    model = yaml.safe_load(out)["model"]
+    assert (code, model["model_path"], model["critic_model_path"]) == (0, *["${oc.env:BASE,''}"] * 2)
+
+
+def test_a_value_that_cannot_be_known_is_given_with_set_where_the_script_takes_no_arguments(call, tmp_path):
+    (tmp_path / "gpus.sh").write_text(f"{SCRIPT.rstrip()} trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)\n")
+    code, _, err = call("translate", "gpus.sh")
+    assert code == 2
+    assert "hint: write its value there, or give it: --set trainer.n_gpus_per_node=VALUE" in err
+    code, out, _ = call("translate", "gpus.sh", "--set", "trainer.n_gpus_per_node=4")
+    assert (code, yaml.safe_load(out)["cluster"]["gpu_per_node"]) == (0, 4)
