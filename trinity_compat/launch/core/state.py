@@ -120,6 +120,7 @@ class Log:
 
     launches: list[Launch] = field(default_factory=list)
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)  # diagnostics by severity
     given: dict[str, Given] = field(default_factory=dict)
     unread: list[Value] = field(default_factory=list)  # the script's own arguments that nothing took so far
     guesses: Guesses = field(default_factory=Guesses)
@@ -129,7 +130,8 @@ class Log:
         """Say something about the script, once per code and line."""
         key = (code, where.file, where.line)
         # a script made to be large must not make a report that is: the first ones tell enough
-        if key not in self.diagnostics and len(self.diagnostics) < 500:
+        if key not in self.diagnostics and self.counted.get(severity, 0) < bounds.DIAGNOSTICS:
+            self.counted[severity] = self.counted.get(severity, 0) + 1
             self.diagnostics[key] = Diagnostic(code, message, where, severity)
 
     def launch(self, launch: Launch) -> None:
