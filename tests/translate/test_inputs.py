@@ -170,3 +170,27 @@ def test_a_value_that_cannot_be_known_is_given_with_set_where_the_script_takes_n
     assert "hint: write its value there, or give it: --set trainer.n_gpus_per_node=VALUE" in err
     code, out, _ = call("translate", "gpus.sh", "--set", "trainer.n_gpus_per_node=4")
     assert (code, yaml.safe_load(out)["cluster"]["gpu_per_node"]) == (0, 4)
+
+
+@pytest.mark.parametrize("command", ["translate", "parse", "audit"])
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"\x7fELF\x02\x01\0\0\0", "is not a text file"),
+        (SCRIPT.encode("utf-16"), "is UTF-16: save it as UTF-8"),
+        (b"\xfe\xff" + SCRIPT.encode("utf-16-be"), "is UTF-16: save it as UTF-8"),
+    ],
+)
+def test_what_is_no_script_is_told_in_one_sentence(call, tmp_path, command, data, told):
+    (tmp_path / "x.sh").write_bytes(data)
+    code, out, err = call(command, "x.sh")
+    assert (code, out, err) == (2, "", f"error: x.sh {told}\n")
+
+
+def test_an_unknown_command_is_told_with_those_that_there_are(call):
+    code, _, err = call("view")
+    assert code == 2
+    assert "no command 'view'" in err
+    assert "translate" in err

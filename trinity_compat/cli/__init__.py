@@ -37,7 +37,10 @@ class _Commands(click.Group):
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             near = nearest(args[0], known)
-            ctx.fail(f"no command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+            ctx.fail(
+                f"no command {args[0]!r}."
+                + (f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(known)}.")
+            )
         return super().resolve_command(ctx, args)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
 import shlex
@@ -25,6 +26,7 @@ from trinity_compat.launch.shell import code, statements
 from trinity_compat.mains import NOTHING_TAUGHT
 
 LOST_ARGUMENTS = "TP118"
+_BINARY = 80  # bytes in which bash looks for what tells a binary file
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
 
@@ -58,6 +60,8 @@ def read_script(
             data = stream.read(bounds.SCRIPT + 1)
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    if problem := _no_text(data):
+        raise UserError(f"{os.fspath(path)} {problem}")
 
     def start() -> Shell:
         shell = _shell(name or os.fspath(path), cwd, env or {}, args, given, mains)
@@ -68,6 +72,15 @@ def read_script(
     text = data.decode(errors="surrogateescape")
     contents = sources.contents_of(name or os.fspath(path), text, args)
     return _read(start, text) if contents is None else _read_contents(start, contents)
+
+
+def _no_text(data: bytes) -> str:
+    """Why a file can't be a script, or empty; bash ignores a NUL that comes later."""
+    if not data.strip():
+        return "is empty"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "is UTF-16: save it as UTF-8"
+    return "is not a text file" if b"\0" in data[:_BINARY] else ""
 
 
 def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Reading:
