@@ -194,3 +194,20 @@ def test_an_unknown_command_is_told_with_those_that_there_are(call):
     assert code == 2
     assert "no command 'view'" in err
     assert "translate" in err
+
+
+def test_line_ends_in_cr_lf_are_told_in_one_line(call, tmp_path):
+    (tmp_path / "crlf.sh").write_bytes(SCRIPT.replace("\n", "\r\n").encode())
+    _, _, err = call("translate", "crlf.sh")
+    assert [line for line in err.splitlines() if "TP003" in line] == [
+        "crlf.sh:2: warning TP003 bash takes 'data.train_files' for a command, the override is lost: a"
+        " carriage return follows the backslash of the line above, as of every line here that ends in CR LF"
+    ]
+
+
+def test_a_misspelt_main_is_told_with_the_nearest(call, tmp_path):
+    (tmp_path / "pp.sh").write_text(SCRIPT.replace("main_ppo", "main_pp"))
+    _, _, err = call("translate", "pp.sh")
+    assert "did you mean verl.trainer.main_ppo?" in err
+    (tmp_path / "own.sh").write_text(SCRIPT.replace("verl.trainer.main_ppo", "myown.trainer.main_ppox"))
+    assert "did you mean" not in call("translate", "own.sh")[2]
