@@ -71,6 +71,30 @@ def test_export_writes_every_experience(trained, url, tmp_path):
     assert lines[1]["logprobs"] == expected.logprobs.tolist()
 
 
+@pytest.mark.parametrize("named", ["job", "job/buffer/experiences.db"])
+@pytest.mark.parametrize("output", ["job/buffer/experiences.db", "job/link.db"])
+def test_export_overwrites_no_store(tmp_path, monkeypatch, named, output):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job" / "buffer").mkdir(parents=True)
+    store = tmp_path / "job" / "buffer" / "experiences.db"
+    open_buffer(f"sqlite:///{store}").close()
+    (tmp_path / "job" / "link.db").symlink_to("buffer/experiences.db")
+    before = store.read_bytes()
+    result = CliRunner().invoke(command, ["export", named, "-o", output])
+    assert isinstance(result.exception, UserError)
+    assert "would be overwritten" in str(result.exception)
+    assert store.read_bytes() == before
+
+
+def test_export_overwrites_no_file_of_the_job(tmp_path):
+    (tmp_path / "buffer").mkdir()
+    open_buffer(f"sqlite:///{tmp_path}/buffer/experiences.db").close()
+    (tmp_path / "run.log").write_text("lines")
+    result = CliRunner().invoke(command, ["export", str(tmp_path), "-o", str(tmp_path / "run.log")])
+    assert "a file of the job" in str(result.exception)
+    assert (tmp_path / "run.log").read_text() == "lines"
+
+
 def test_prune_empties_what_is_old_and_keeps_the_ledger(trained, url, sql):
     before = sql("SELECT * FROM ledger ORDER BY 1")
     assert invoke("prune", url, "--keep-steps", "1") == "pruned 8 experiences\n"  # tasks 0, 1, stale 4, eval

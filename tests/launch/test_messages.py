@@ -56,7 +56,7 @@ SAID = [
     ('curl x && exit\nMAIN a=1', 1, [('TP101', 'warning', 1, 'this depends on curl x, which cannot be known here; the script is taken to go on')]),
     ('MAIN "$(cmd)" $(cmd)', 1, [('TP105', 'warning', 1, '$(cmd) may become any number of arguments')]),
     ('MAIN $A', 1, [('TP105', 'warning', 1, '$A is not set; unquoted, it becomes no argument at all')]),
-    ('MAIN $(($A)) $P/x', 1, []),
+    ('MAIN $(($A)) $P/x', 1, [('TP119', 'warning', 1, '$P is not set: /x here, unless the environment has it')]),
     ('shopt -s nullglob\nMAIN *.none', 1, [('TP105', 'warning', 2, 'nothing matches this pattern; it becomes no argument at all')]),
     ('set -u\n: $A', 0, [('TP104', 'warning', 2, '$A is not set; under set -u bash ends the script here'), ('TP105', 'warning', 2, '$A is not set; unquoted, it becomes no argument at all')]),
     ('set -u\n: $1', 0, [('TP104', 'warning', 2, '$1 is not set; under set -u bash ends the script here')]),

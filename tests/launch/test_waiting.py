@@ -65,7 +65,7 @@ SERVER = "vllm serve org/judge --port 8000"
 
 def beside(text):
     """(line, message) of what a script is said to start beside its launch."""
-    return [(note.where.line, note.message) for note in read_text(text).diagnostics if note.code == "TP118"]
+    return [(note.where.line, note.message) for note in read_text(text).diagnostics if note.code == "TP120"]
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_what_no_launch_could_ask_is_not_named(text):
 
 def test_the_number_of_a_server_is_a_word_though_it_is_not_known():
     codes = {note.code for note in read_text(f"{SERVER} &\necho $! > pid\n{MAIN}kill $!\n").diagnostics}
-    assert codes == {"TP118"}
+    assert codes == {"TP120"}

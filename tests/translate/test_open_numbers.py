@@ -28,7 +28,7 @@ def test_what_no_variable_holds_is_appended():
     launch = read_text(SCRIPT.replace("NGPU=", "").replace("$NGPU", "$(hostname)")).launches[0]
     with pytest.raises(UserError) as error:
         translate_launch(launch, Options())
-    assert error.value.hint == "append trainer.n_gpus_per_node=VALUE after --"
+    assert error.value.hint == "write its value there, or give it: --set trainer.n_gpus_per_node=VALUE"
 
 
 OPEN = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
 from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import read_script, read_text
+from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.mains import refusal
@@ -52,9 +53,9 @@ class AuditOptions:
 def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
-    Raises UserError for a named file that cannot be read (bash couldn't either, and it launches nothing
-    before that), a folder without scripts and an unknown veRL version; a file that was found in a folder
-    becomes a problem of the audit, and the others go on.
+    Raises OSError for a folder that cannot be read, UserError for a named file that cannot be (bash couldn't
+    either, and it launches nothing before that), a folder without scripts and an unknown veRL version; a file
+    that was found in a folder becomes a problem of the audit, and the others go on.
     """
     if request.options.verl_version is not None:
         check_version(request.options.verl_version)
@@ -84,6 +85,7 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             )
         path = Path(source)
         if source != "-" and path.is_dir():
+            os.scandir(path).close()  # raises where the folder can't be read: the search would find it empty
             scripts = _scripts_below(path)
             if not scripts:
                 raise UserError(
@@ -112,6 +114,7 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         results = [audit_config(config, request, source=source)]
     else:
         reading, text = _read(source, request)
+        refuse_lost_arguments(reading)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
         _refuse_broken(reading)
         told = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)

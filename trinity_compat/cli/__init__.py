@@ -7,6 +7,7 @@ what `run` needs.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from typing import Any
@@ -36,7 +37,10 @@ class _Commands(click.Group):
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             near = nearest(args[0], known)
-            ctx.fail(f"no command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+            ctx.fail(
+                f"no command {args[0]!r}."
+                + (f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(known)}.")
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -47,8 +51,8 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: turns our two error classes, and packages of an extra that are missing, into one message
-    and an exit code."""
+    """Entry point: turns our two error classes, packages of an extra that are missing, and files that the
+    system refuses into one message and an exit code."""
     try:
         code: Any = cli.main(args=argv, standalone_mode=False)
     except click.exceptions.Abort:
@@ -63,6 +67,11 @@ def main(argv: list[str] | None = None) -> None:
         if told is None:
             raise
         click.echo(f"error: {told}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        click.echo(f"error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
         sys.exit(2)
     except RunError as error:
         click.echo(f"error: {error}", err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
@@ -56,24 +56,43 @@ def name_and_value(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def write(text: str, output: Path | None) -> None:
-    """To stdout (None or ``-``), or to ``output``. Raises UserError where it can't be written.
+def write(text: str, output: Path | None, *, sources: Iterable[str | Path] = ()) -> None:
+    """To stdout (None or ``-``), or to ``output``. Raises UserError as ``writing`` does.
     Bytes of a script that are not UTF-8 are shown as ``\\udce9``."""
-    with writing(output) as file:
+    with writing(output, sources=sources) as file:
         file.write(text.encode(errors="backslashreplace"))
 
 
 @contextmanager
-def writing(output: Path | None) -> Iterator[IO[bytes]]:
+def writing(output: Path | None, *, sources: Iterable[str | Path] = ()) -> Iterator[IO[bytes]]:
     """What every ``-o`` writes with: stdout (None or ``-``), or ``output`` as ``replacing`` has it. Raises
-    UserError where it can't be written."""
+    UserError where it can't be written, and where it is one of the ``sources`` that were read."""
     if output in (None, _STDOUT):
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    refuse_overwriting(output, sources)
     try:
         with replacing(output) as file:
             yield file
     except OSError as error:
         raise UserError(f"cannot write: {error.strerror}", where=Where(str(output))) from None
+
+
+def refuse_overwriting(output: Path, sources: Iterable[str | Path]) -> None:
+    """Raise UserError where ``output`` is one of the files that the command reads, by any name."""
+    for source in sources:
+        if _is_same_file(output, Path(source)):
+            raise UserError(
+                "this is the file that is read, and would be overwritten",
+                where=Where(str(output)),
+                hint="name another file with -o",
+            )
+
+
+def _is_same_file(output: Path, source: Path) -> bool:
+    try:
+        return source.is_file() and output.samefile(source)
+    except (OSError, ValueError):
+        return False

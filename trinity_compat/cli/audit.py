@@ -71,5 +71,6 @@ def command(
         mains=taught_mains(mains, rules),
     )
     audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
-    write(render(audit, form), output)
+    read = [*sources, *(launch.source for launch in audit.launches), *audit.problems, *audit.empty]
+    write(render(audit, form), output, sources=read)
     return int(fail_on is not None and audit.at_least(Status(fail_on)))

@@ -41,7 +41,8 @@ def init(
     """
     known = dict(name_and_value("--env", text) for text in env)
     options = Options(env=known, mains=taught_mains(mains))
-    write(rules_for(source, audit_sources([source], AuditOptions(cwd, known, arguments, options))), output)
+    audit = audit_sources([source], AuditOptions(cwd, known, arguments, options))
+    write(rules_for(source, audit), output, sources=[source])
 
 
 @command.command("families")

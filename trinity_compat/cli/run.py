@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,20 @@ import click
 from trinity_compat import extras
 from trinity_compat.cli._shared import main_option, taught_mains
 from trinity_compat.errors import UserError
+from trinity_compat.launch import read_script, refuse_lost_arguments
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.releases import TARGETS
 from trinity_compat.runtime.plan.options import RunOptions
 
 if TYPE_CHECKING:
     from trinity_compat.runtime.job.launch_end import LaunchEnd
+
+
+# A positional parameter, what goes through them without naming one, or another file's code.
+_TAKES_ARGUMENTS = re.compile(
+    r"\$\{?[!#]?[@*1-9#]|\b(?:getopts|shift|source|BASH_ARGV)\b|^\s*\.\s|\bfor\s+\w+\s*(?:;|do\b|$)",
+    re.MULTILINE,
+)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
@@ -133,8 +142,19 @@ def command(
     return code
 
 
+def _refuse_lost(source: str, arguments: tuple[str, ...], options: RunOptions) -> None:
+    """Raise UserError where nothing in the script's text could take the words after --. What its commands
+    read is not known before they run, so that any trace of a parameter will do."""
+    if not arguments or is_configuration(source) or not Path(source).is_file():
+        return
+    text = Path(source).read_text(encoding="utf-8", errors="replace")
+    if not _TAKES_ARGUMENTS.search(text):
+        refuse_lost_arguments(read_script(source, args=arguments, mains=options.mains))
+
+
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
     extras.need_for_a_run()  # before the script's own downloads
+    _refuse_lost(source, arguments, options)
     if is_configuration(source):
         from trinity_compat.runtime.stages import run_yaml
 

@@ -14,7 +14,7 @@ import click
 
 from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
 from trinity_compat.errors import UserError
-from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text
+from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
@@ -54,7 +54,11 @@ _STATUSES = [status.value for status in Status]
 @click.option("--resolve", is_flag=True, help="Fill in environment variables from --env and the environment.")
 @click.option("--no-comments", is_flag=True, help="YAML without the reason of each line.")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Set a path of the Trinity YAML."
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Set a path of the Trinity YAML, or a veRL key of the launch.",
 )
 @click.option(
     "--rules",
@@ -80,7 +84,7 @@ def command(
     env = dict(name_and_value("--env", text) for text in given["env"])
     options = _options(given, env)
     results = _translate(source, arguments, which, given, options)
-    write("---\n".join(text for _, text in results), output)
+    write("---\n".join(text for _, text in results), output, sources=[source] if source else [])
     for translation, _ in results:
         _tell(translation)
     limit = given["fail_on"]
@@ -127,6 +131,7 @@ def _translate(
         config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
         return [translate_config(config, options)]
     reading = _read(source, arguments, given, options)
+    refuse_lost_arguments(reading)
     for diagnostic in reading.diagnostics:
         click.echo(
             f"{diagnostic.where}: {diagnostic.severity} {diagnostic.code} {diagnostic.message}", err=True

@@ -1,7 +1,7 @@
 """Reading launches statically: shell scripts, texts and argument vectors become `Reading`s."""
 
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Part, Reading, Start, Word
-from trinity_compat.launch.reading import read_argv, read_script, read_text
+from trinity_compat.launch.reading import read_argv, read_script, read_text, refuse_lost_arguments
 
 __all__ = [
     "Diagnostic",
@@ -15,4 +15,5 @@ __all__ = [
     "read_argv",
     "read_script",
     "read_text",
+    "refuse_lost_arguments",
 ]

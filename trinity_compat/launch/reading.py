@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import sources
+from trinity_compat.launch import sources, unset
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.core.files import Files
@@ -25,8 +27,10 @@ from trinity_compat.launch.shell import code, statements
 from trinity_compat.mains import NOTHING_TAUGHT
 from trinity_compat.secret import masked
 
-BESIDE = "TP118"
+LOST_ARGUMENTS = "TP118"
+BESIDE = "TP120"
 _SHOWN = 160  # characters of a command
+_BINARY = 80  # bytes in which bash looks for what tells a binary file
 RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
 
@@ -60,6 +64,8 @@ def read_script(
             data = stream.read(bounds.SCRIPT + 1)
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    if problem := _no_text(data):
+        raise UserError(f"{os.fspath(path)} {problem}")
 
     def start() -> Shell:
         shell = _shell(name or os.fspath(path), cwd, env or {}, args, given, mains)
@@ -72,10 +78,19 @@ def read_script(
     return _read(start, text) if contents is None else _read_contents(start, contents)
 
 
+def _no_text(data: bytes) -> str:
+    """Why a file can't be a script, or empty; bash ignores a NUL that comes later."""
+    if not data.strip():
+        return "is empty"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "is UTF-16: save it as UTF-8"
+    return "is not a text file" if b"\0" in data[:_BINARY] else ""
+
+
 def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Reading:
     """Everything that a file of another kind starts, each command in a shell of its own."""
     shell = start()
-    shell.positional = []
+    shell.positional, shell.log.unread = [], []
     with _bounded(shell):
         for command in contents.commands:
             child = shell.copy()
@@ -178,6 +193,7 @@ def _shell(
     shell.cwd = literal(root, start)
     shell.reach = Reach(hooked="BASH_ENV" in env)
     shell.positional = [lines_of(arg, start) if arg else () for arg in args]
+    shell.log.unread = [value for value in shell.positional if value]
     for key, value in env.items():
         shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)
         if given is None or key in given:
@@ -208,16 +224,37 @@ def _bounded(shell: Shell) -> Iterator[None]:
             gc.enable()
 
 
-def _warn_of_lost(log: Log) -> None:
+def refuse_lost_arguments(reading: Reading) -> None:
+    """Raise UserError where the user gave a script arguments that it never reads: what they ask for would
+    not be done."""
+    for found in reading.diagnostics:
+        if found.code == LOST_ARGUMENTS:
+            raise UserError(
+                found.message,
+                where=found.where,
+                hint='end the command there with "$@", change its keys there, or give --set KEY=VALUE to'
+                " translate and run",
+            )
+
+
+def _warn_of_lost(log: Log, name: str) -> None:
     """What the user gave and no line of the script took."""
     for name, given in log.given.items():
         if given.replaced is not None and not given.read:
             log.warn(
                 "TP113",
                 f"--env {name}={text_of(given.value)} has no effect: the script sets {name} itself, here; "
-                f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for after --",
+                f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for with --set",
                 given.replaced,
             )
+    if log.unread and log.launches:
+        lost = shlex.join(map(text_of, log.unread))
+        log.warn(
+            LOST_ARGUMENTS,
+            f'{name} never reads its arguments ("$@"): {lost} has no effect',
+            log.launches[0].where,
+            "error",
+        )
 
 
 def _tell_of_background(log: Log) -> None:
@@ -236,8 +273,10 @@ def _tell_of_background(log: Log) -> None:
 
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
-    _warn_of_lost(log)
+    _warn_of_lost(log, name)
     _tell_of_background(log)
+    for where, message in unset.warnings(log.launches):
+        log.warn("TP119", message, where)
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

@@ -52,7 +52,7 @@ def apply_rows(view: LaunchView, rows: Rows) -> Draft:
     draft = Draft()
     for name in _derivations(view, rows):
         for said in DERIVATIONS[name](view):
-            _take(view, draft, said)
+            _take(view, draft, said, rows)
     for key, setting in view.config.settings.items():
         row = rows.find(key)
         if row is None:
@@ -71,7 +71,7 @@ def _derivations(view: LaunchView, rows: Rows) -> list[str]:
     return [*named, *(name for name in ("environment",) if name not in named)]
 
 
-def _take(view: LaunchView, draft: Draft, said: Put | Verdict | Caution) -> None:
+def _take(view: LaunchView, draft: Draft, said: Put | Verdict | Caution, rows: Rows) -> None:
     if isinstance(said, Caution):
         draft.cautions.append(said)
     elif isinstance(said, Verdict):
@@ -79,10 +79,16 @@ def _take(view: LaunchView, draft: Draft, said: Put | Verdict | Caution) -> None
     elif schema(view.options.trinity).find(said.path) is None:
         _no_such_field(view, draft, said.path, said.sources)
     else:
-        _refuse_open_numbers(view, said.sources)
+        _refuse_open_numbers(view, [key for key in said.sources if not _is_free(rows, key, said.path, view)])
         _refuse_wrong_kind(view, said.path, said.value, said.sources)
         note = said.note or _note(view, said.sources, said.join)
         draft.put(said.path, said.value, note, said.sources)
+
+
+def _is_free(rows: Rows, key: str, path: str, view: LaunchView) -> bool:
+    """Whether ``path`` takes the text of ``key`` as it is, a variable included."""
+    row = rows.find(key)
+    return row is not None and row.free and path in row.paths(view.options.trinity)
 
 
 def _copy(view: LaunchView, draft: Draft, row: Row, key: str) -> None:

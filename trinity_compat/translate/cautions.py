@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trinity_compat import mains
 from trinity_compat.launch.model import Open
+from trinity_compat.nearest import nearest
 from trinity_compat.translate import forks
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution
@@ -30,7 +32,14 @@ def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:
             f"{launch.module} is not veRL's own main; it is taken for {launch.main}: {why}. What its trainer "
             "does otherwise is not in the YAML",
             launch.where,
+            hint=_misspelt(launch.module),
         )
+
+
+def _misspelt(module: str) -> str | None:
+    """A question where a main's name in a package of veRL's resembles that of one which is there."""
+    near = nearest(module, mains.TRANSLATED, cutoff=0.95) if module.startswith("verl.") else []
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _ignored(view: LaunchView) -> Iterator[Caution]:

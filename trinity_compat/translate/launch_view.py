@@ -141,7 +141,9 @@ class LaunchView:
             raise self.refused(
                 key,
                 f"{self.spelling(key)} depends on {shown or '$' + name}, which is not known",
-                f"give it: --env {name}=…" if name else f"append {self.spelling(key)}=VALUE after --",
+                f"give it: --env {name}=…"
+                if name
+                else f"write its value there, or give it: --set {self.spelling(key)}=VALUE",
             )
 
     def integer(self, key: str, default: int | None = None) -> int:

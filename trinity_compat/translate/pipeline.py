@@ -7,6 +7,7 @@ from pathlib import Path
 from trinity_compat.errors import UserError
 from trinity_compat.launch.model import Launch
 from trinity_compat.secret import referred, shown
+from trinity_compat.translate.assigned import with_assigned_keys
 from trinity_compat.translate.judged import judged, refusal_of_all
 from trinity_compat.translate.model import Translation
 from trinity_compat.translate.options import Options
@@ -39,7 +40,7 @@ def translate_launch(
     _refuse_idle(launch)
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
-    launch = taught_launch(launch, options.rules)
+    launch, options = with_assigned_keys(taught_launch(launch, options.rules), options)
     effective = effective_config(
         launch, version=options.verl_version, root=root, fork_config=options.fork_config
     )

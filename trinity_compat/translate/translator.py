@@ -11,6 +11,7 @@ import yaml
 from trinity_compat import mains
 from trinity_compat.errors import UserError
 from trinity_compat.translate.apply import Draft, apply_rows
+from trinity_compat.translate.assigned import is_verls
 from trinity_compat.translate.carried import carry
 from trinity_compat.translate.cautions import launch_cautions
 from trinity_compat.translate.findings import judge
@@ -85,6 +86,9 @@ def symbolic_settings(
 def _assign(config: dict[str, object], provenance: dict[str, str], options: Options) -> None:
     """Apply ``--set``; what trinity-rft would refuse then is an error of the user's."""
     draft = Draft(config, provenance)
+    for path in options.assignments:
+        if is_verls(path, options.trinity):  # of a launch's there is none left
+            raise UserError(f"--set {path}: this is a key of veRL's", hint="set it in the veRL YAML")
     for path, value in options.assignments.items():
         given = yaml.safe_load(value) if isinstance(value, str) else value
         try:

@@ -22,6 +22,7 @@ _MAX_BYTES = 10_000_000
 _MAX_NODES = 200_000  # after the aliases are followed
 _MAX_DEPTH = 100
 _MAX_TOLD = 10
+_VERLS = ("actor_rollout_ref", "data")  # sections that Trinity has not
 _NEWER = f"a newer trinity-rft may have it; here {' and '.join(TARGETS)} are known"
 
 # The float syntax of omegaconf._utils.get_yaml_loader (2.3.1), in which a dot is not required.
@@ -146,6 +147,12 @@ def _join(path: str, key: str) -> str:
 
 
 def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target: str) -> None:
+    if verls := next((name for name in _VERLS if name in config), None):
+        raise UserError(
+            "this is a configuration of veRL's, not of Trinity's",
+            where=Where(name, _line(verls, lines)),
+            hint=f"trinity-compat translate {name}",
+        )
     problems = validate(config, target)
     if problems:
         first = problems[0]

@@ -29,6 +29,7 @@ from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
+_TRINITYS = frozenset({"buffer", "explorer", "synchronizer", "cluster"})
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
 
 
@@ -48,6 +49,7 @@ def config_from_yaml(
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
     file = read_config(path)
+    _refuse_trinitys(file)
     _check_sections(file)
     launch = Launch("verl.trainer.main_ppo", (), Where(str(path)), cwd=str(path.parent))
     if file.defaults:
@@ -59,6 +61,19 @@ def config_from_tree(tree: Mapping[str, object], version: str) -> EffectiveConfi
     """As ``config_from_yaml`` for a configuration of ``version`` that is composed already."""
     launch = Launch("verl.trainer.main_ppo", (), Where("veRL configuration"))
     return _standing_alone(launch, ConfigFile(config=tree), version)
+
+
+def _refuse_trinitys(file: ConfigFile) -> None:
+    """Raise UserError for a configuration of Trinity's: its sections are none of veRL's."""
+    content, algorithm = file.config, file.config.get("algorithm")
+    of_algorithm = isinstance(algorithm, Mapping) and "algorithm_type" in algorithm
+    if "actor_rollout_ref" in content or not (of_algorithm or _TRINITYS & set(content)):
+        return
+    raise UserError(
+        "this is a Trinity configuration already",
+        where=Where(file.source),
+        hint=f"trinity-compat run {file.source}",
+    )
 
 
 def _check_sections(file: ConfigFile) -> None:

@@ -25,6 +25,7 @@ PARSES = 50  # starts of the parser
 DEPTH = 60  # functions, sourced files, substitutions in each other
 LOOP = 10_000  # rounds of one loop
 LAUNCHES = 512
+DIAGNOSTICS = 500  # warnings, and as many errors
 OVERLAY = 4 << 20  # characters of the files that the script writes for itself
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -128,7 +128,9 @@ class Log:
 
     launches: list[Launch] = field(default_factory=list)
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)  # diagnostics by severity
     given: dict[str, Given] = field(default_factory=dict)
+    unread: list[Value] = field(default_factory=list)  # the script's own arguments that nothing took so far
     guesses: Guesses = field(default_factory=Guesses)
     beside: dict[Where, Beside] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
@@ -137,7 +139,8 @@ class Log:
         """Say something about the script, once per code and line."""
         key = (code, where.file, where.line)
         # a script made to be large must not make a report that is: the first ones tell enough
-        if key not in self.diagnostics and len(self.diagnostics) < 500:
+        if key not in self.diagnostics and self.counted.get(severity, 0) < bounds.DIAGNOSTICS:
+            self.counted[severity] = self.counted.get(severity, 0) + 1
             self.diagnostics[key] = Diagnostic(code, message, where, severity)
 
     def runs_beside(self, background: tuple[Where, str]) -> None:
@@ -222,6 +225,12 @@ class Shell:
         given = self._still_given(name)
         if given is not None:
             given.read = True
+
+    def note_arguments(self, taken: Iterable[Value]) -> None:
+        """Some of the positional parameters are used."""
+        if self.log.unread:
+            names = {id(value) for value in taken}
+            self.log.unread = [value for value in self.log.unread if id(value) not in names]
 
     def _note_replaced(self, name: str, value: Value | None = None) -> None:
         given = self._still_given(name)

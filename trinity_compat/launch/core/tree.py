@@ -28,6 +28,7 @@ from trinity_compat.launch.core.values import Bit
 
 Node = dict[str, Any]
 COMMENT_BACKSLASH = re.compile(rb"#[^\n]*\\\n")
+CONTINUED = re.compile(rb"(?<!\\)(?:\\\\)*\\\n\Z")  # ends in an odd number of backslashes
 ERROR_PLACE = re.compile(rb"(?:<standard input>:)?(\d+):(\d+): (.*)")
 
 
@@ -97,7 +98,7 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
         if error is not None:
             problem = problem or error
             # bash has run the commands before the error by the time it finds it
-            text = b"".join(text.splitlines(keepends=True)[: max(0, error.line - 1)])
+            text = _lines_before(text, error.line)
             continue
         tree = _load(output)
         places = list(_continued_comments(tree, text)) if COMMENT_BACKSLASH.search(text) else []
@@ -108,6 +109,14 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
             patched[place] = 0x20
         text = bytes(patched)
     return [], problem
+
+
+def _lines_before(text: bytes, line: int) -> bytes:
+    """The text up to the command that goes on in ``line``: bash runs none of that one."""
+    lines = text.splitlines(keepends=True)[: max(0, line - 1)]
+    while lines and CONTINUED.search(lines[-1]):
+        lines.pop()
+    return b"".join(lines)
 
 
 def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:

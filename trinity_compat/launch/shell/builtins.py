@@ -236,6 +236,7 @@ def _getopts(sh: Shell, args: Args) -> int:
         return 2
     spec, name = text_of(args[0]), text_of(args[1])
     params = args[2:] or sh.positional
+    sh.note_arguments(params)
     index, inside = sh.getopts_at
     chosen = sh.scalar("OPTIND")
     if chosen is not None and text_of(chosen) != str(index) and text_of(chosen).isdigit():

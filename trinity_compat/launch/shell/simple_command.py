@@ -118,6 +118,11 @@ def _not_a_command(sh: Shell, name: str) -> int:
     return 127
 
 
+_EVERY_LINE = (
+    "a carriage return follows the backslash of the line above, as of every line here that ends in CR LF"
+)
+
+
 def _lost_override(sh: Shell, name: str) -> int:
     """A line that was meant as an argument of the command above, but is a command of its own."""
     lines = sh.unit.source.decode(errors="surrogateescape").replace(CARRIAGE_RETURN, "\r").split("\n")
@@ -128,10 +133,13 @@ def _lost_override(sh: Shell, name: str) -> int:
         if above.lstrip().startswith("#") or re.search(r"\s#.*\\$", above):
             code, why = "TP002", "a comment stands inside the continued command and ends it"
         elif re.search(r"\\[ \t\r]+$", above):
-            what = "carriage return" if above.endswith("\\\r") else "blank"
-            code, why = "TP003", f"a {what} follows the backslash of the line above"
+            code, why = "TP003", "a blank follows the backslash of the line above"
+            if above.endswith("\\\r"):
+                why = _EVERY_LINE
         elif not above.strip():
             why = "an empty line ends the command above"
-    sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
     sh.doubt = None
+    if why == _EVERY_LINE and any(note.message.endswith(why) for note in sh.log.diagnostics.values()):
+        return 127
+    sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
     return 127

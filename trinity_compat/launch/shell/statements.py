@@ -315,6 +315,7 @@ def _for(sh: Shell, node: Node) -> int:
         items = expansion.expand_words(sh, sh.unit, loop.get("Items") or [])
     else:
         items = list(sh.positional)
+        sh.note_arguments(items)
     _note_open_list(sh, items)
     name = loop["Name"]["Value"]
     remaining = iter(items)

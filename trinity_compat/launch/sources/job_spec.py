@@ -65,7 +65,7 @@ def _kind(node: Node) -> str | None:
 def _commands(node: Node, name: str) -> Iterator[Command]:
     items, kind = _items(node), _kind(node)
     if kind == SKYPILOT:
-        env = {key: _text(value) for key, value in _items(items.get("envs")).items()}
+        env = _of_skypilot(items) | {key: _text(value) for key, value in _items(items.get("envs")).items()}
         for key in ("setup", "run"):
             yield from _code(items.get(key), name, env)
     elif kind == RAY:
@@ -74,6 +74,24 @@ def _commands(node: Node, name: str) -> Iterator[Command]:
     elif kind == KUBERNETES:
         for found in _below(node):
             yield from _container(_items(found), name)
+
+
+def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
+    """What SkyPilot sets on the first node (its docs, "Environment variables"); a number that isn't written
+    out is left open."""
+    nodes = items.get("num_nodes")
+    counts = {"SKYPILOT_NUM_NODES": _text(nodes) if nodes is not None else "1"}
+    accelerators = _items(items.get("resources")).get("accelerators")
+    if accelerators is None:
+        counts["SKYPILOT_NUM_GPUS_PER_NODE"] = "0"
+    else:
+        named = [_text(count) for count in _items(accelerators).values()]
+        if not named and (text := _text(accelerators)):  # H100:8, or H100 for one
+            named = [text.partition(":")[2] or "1"]
+        if len(named) == 1:  # not a choice
+            counts["SKYPILOT_NUM_GPUS_PER_NODE"] = named[0]
+    known = {name: text for name, text in counts.items() if text.isdigit()}
+    return {"SKYPILOT_NODE_RANK": "0", **known}
 
 
 def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[Command]:

@@ -20,9 +20,11 @@ from trinity_compat.launch.core.values import (
     text_of,
 )
 from trinity_compat.launch.model import EnvRef, Open
+from trinity_compat.launch.unset import is_always_set
 from trinity_compat.launch.words import expansion, operators
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 from trinity_compat.launch.words.segments import Seg, Segs, boundary, segs_of, value_of
+from trinity_compat.nearest import nearest
 
 # Variables that bash itself sets, but whose value belongs to the run.
 DYNAMIC = {"RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID"}
@@ -89,6 +91,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
         index = int(name[:9])
         if index == 0:
             return sh.name
+        sh.note_arguments(sh.positional[index - 1 : index])
         return sh.positional[index - 1] if index <= len(sh.positional) else None
     if name in ("$", "!"):
         return (Bit("", where, Open(f"${name}", where)),)
@@ -101,6 +104,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
     if name == "LINENO":
         return literal(str(where.line), where)
     if name in ("@", "*"):
+        sh.note_arguments(sh.positional)
         return join(sh.positional, " ", where)
     return None
 
@@ -194,9 +198,13 @@ def expand(sh: Shell, unit: Unit, part: Node, quoted: bool) -> Segs:
         return _indirect(sh, unit, part, quoted, mark)
     name = part["Param"]["Value"]
     if mark:
-        values = sh.positional if name in ("@", "*") else list(elements(sh, name, where).values())
+        of_script = name in ("@", "*")
+        if of_script:
+            sh.note_arguments(sh.positional)
+        values = sh.positional if of_script else list(elements(sh, name, where).values())
         if part.get("Index") and _unknown_array(sh, name, values):
             values = []
+            _warn_of_array(sh, part, name, where)
         return _expand_list(sh, unit, part, quoted, mark, list(values))
     return _expand_scalar(sh, unit, part, quoted, name, _one(sh, unit, part, name, where))
 
@@ -209,6 +217,15 @@ def _unknown_array(sh: Shell, name: str, values: list[Value]) -> bool:
         and values[0] != ()
         and values[0][0].source is not None
     )
+
+
+def _warn_of_array(sh: Shell, part: Node, name: str, where: Where) -> None:
+    """An array that was never assigned; one that may be missing is written ``${name[@]+…}``."""
+    if name in sh.touched or part.get("Length") or (part.get("Exp") or {}).get("Op") in operators.DEFAULTS:
+        return
+    near = nearest(name, (known for known, variable in sh.variables.items() if variable.array is not None))
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    sh.warn("TP119", f"no array {name} is set: ${{{name}[@]}} is empty{meant}", where)
 
 
 def _one(sh: Shell, unit: Unit, part: Node, name: str, where: Where) -> Value | None:
@@ -321,6 +338,8 @@ def _unset(value: Value) -> bool:
 def _under_set_u(sh: Shell, unit: Unit, part: Node, name: str, value: Value | None) -> Value | None:
     """The value of an unset variable: under ``set -u`` bash ends the script, which is said."""
     if "u" not in sh.options:
+        return value
+    if is_always_set(name):
         return value
     if (name.isdigit() or value is not None) and name not in ("@", "*"):
         sh.warn("TP104", f"${name} is not set; under set -u bash ends the script here", unit.where(part))

@@ -1,0 +1,48 @@
+"""Variables and arrays that a launch needs and nothing sets: one warning each, where they are used."""
+
+import pytest
+
+from trinity_compat.launch import read_text
+
+LAUNCH = "python3 -m verl.trainer.main_ppo"
+
+
+def warnings(text, **given):
+    return [
+        (note.where.line, note.message)
+        for note in read_text(text, **given).diagnostics
+        if note.code in ("TP104", "TP119")
+    ]
+
+
+def test_a_variable_that_nothing_sets_is_told_once():
+    text = f"M=$BASE\n{LAUNCH} model.path=$M/x \\\n a=$BASE b=$OTHER c=$THIRD\n{LAUNCH} a=$BASE\n"
+    assert warnings(text) == [
+        (2, "$BASE is not set: model.path=/x here, unless the environment has it"),
+        (3, "$OTHER and $THIRD are not set: b=, c= here, unless the environment has them"),
+    ]
+    assert warnings(text, env={"BASE": "1", "OTHER": "2", "THIRD": "3"}) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["a=${BASE:-x}", "a=${BASE:-}", "a=$HOME/x", "a=$USER", "a=$SLURM_JOB_ID", "a=$PWD"]
+)
+def test_what_has_a_default_or_is_set_in_every_shell_is_not_told(words):
+    assert warnings(f"{LAUNCH} {words}\n") == []
+
+
+@pytest.mark.parametrize("name", ["HOME", "USER", "PATH", "HOSTNAME"])
+def test_set_u_does_not_end_a_script_for_what_every_shell_has(name):
+    assert warnings(f"set -u\n{LAUNCH} a=${name}\n") == []
+
+
+def test_an_array_that_nothing_sets_is_told_with_the_nearest_name():
+    (told,) = warnings(f'DATA=(a=1)\n{LAUNCH} "${{DATAS[@]}}"\n')
+    assert told == (2, "no array DATAS is set: ${DATAS[@]} is empty (did you mean DATA?)")
+
+
+@pytest.mark.parametrize(
+    "words", ['"${DATA[@]}"', '"${MORE[@]:-a=1}"', '"${MORE[@]+x}"', "${#MORE[@]}", '"${GIVEN[@]}"']
+)
+def test_arrays_that_are_set_or_expected_to_be_missing_are_not_told(words):
+    assert warnings(f"DATA=()\nGIVEN=()\n{LAUNCH} {words}\n") == []
