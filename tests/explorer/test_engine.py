@@ -1,7 +1,6 @@
 """The in-process engine against transformers: log-probabilities, weight loading, seeds, the vocabulary."""
 
 import asyncio
-import json
 import time
 
 import pytest
@@ -184,13 +183,3 @@ def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokeni
         return engine._engine.get_num_unfinished_requests(), engine._waiting
 
     assert loop.run(go()) == (0, {})
-
-
-def test_an_answer_is_bound_to_a_schema_that_is_asked_for(loop, engine, tokenizer):
-    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
-    bound = {"json": schema, "disable_any_whitespace": True}  # else it may write spaces for ever
-    _, answers = ask(loop, engine, tokenizer, count=2, tag="bound", max_tokens=16, structured_outputs=bound)
-    parts = [part for each in answers for part in each]
-    assert {part.reason for part in parts} == {"stop"}
-    said = [json.loads(tokenizer.decode(part.token_ids, skip_special_tokens=True)) for part in parts]
-    assert len(said) == 8 and all(each["a"] in (1, 2) for each in said)
