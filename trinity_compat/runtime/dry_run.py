@@ -9,7 +9,6 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
-from trinity_compat.launch import read_script
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
@@ -20,9 +19,8 @@ from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source, from_yaml
 from trinity_compat.runtime.plan.stages import Part
-from trinity_compat.runtime.script import catchable, launch_source
+from trinity_compat.runtime.script import catchable, dry_reading, launch_source
 from trinity_compat.runtime.script.handover import ScriptCall
-from trinity_compat.runtime.script.invocation import Invocation
 from trinity_compat.runtime.script.run_script import check_script
 
 
@@ -86,17 +84,5 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
     catchable.check(path, arguments, call.environ, options.mains)
-    launches = read_script(path, args=arguments, env=call.environ, mains=options.mains).launches
-    if not launches:
-        raise UserError(f"{path} starts no veRL training main that can be read without running it")
-    for launch in launches:
-        open_words = [piece for word in launch.arguments for piece in word.open]
-        # A real run lets bash compute them; nothing is executed here.
-        if open_words:
-            raise UserError(
-                f"{open_words[0].expression} cannot be known without running something",
-                where=open_words[0].where,
-                hint="give the variable that holds it in the environment, or run without --dry-run",
-            )
-        words = tuple(word.text for word in launch.arguments)
-        yield launch_source.source_of(Invocation(launch.module, words, main=launch.main), call)
+    for found in dry_reading.invocations(call):
+        yield launch_source.source_of(found, call)
