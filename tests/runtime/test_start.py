@@ -202,3 +202,4 @@ def test_a_bare_assertion_is_told_by_its_code():
         exec(compile("assert 1 == 2", __file__, "exec"))
     assert blame.words_of(caught.value).startswith("it asserts `")
     assert blame.words_of(ValueError("two\nlines")) == "two lines"
+    assert blame.words_of(NotImplementedError()) == "it raises NotImplementedError without a message"
