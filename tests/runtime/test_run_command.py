@@ -193,11 +193,11 @@ def test_the_script_ends_with_a_command_that_is_killed(tmp_path):
     assert left == []
 
 
-def test_status_of_a_folder_that_is_no_job(run, tmp_path):
+def test_status_of_a_folder_that_is_not_a_job(run, tmp_path):
     command = [sys.executable, "-m", "trinity_compat", "status", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "is no job directory" in done.stderr
+    assert "is not a job directory" in done.stderr
 
 
 GPUS = "$(nvidia-smi -L | wc -l)"

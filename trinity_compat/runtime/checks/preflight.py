@@ -89,7 +89,7 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
         path = _local(str(value), cwd)
         if path.is_dir():
             if not (path / "config.json").is_file():
-                raise UserError(f"{key}={value}: the folder holds no config.json, so it is no model")
+                raise UserError(f"{key}={value}: the folder holds no config.json, so it is not a model")
         elif _is_path(str(value)):
             raise UserError(
                 f"{key}={value}: no such folder",

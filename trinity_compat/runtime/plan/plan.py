@@ -39,6 +39,7 @@ def describe(plan: RunPlan) -> list[str]:
     """The plan in both units, for ``--dry-run`` and the start of a run."""
     spec, r = plan.spec, plan.spec.updates_per_step
     total = "until the epochs are done" if spec.total_steps is None else _both(spec.total_steps, r)
+    interval = _both(spec.sync.interval, r).removeprefix("1 ")
     if spec.rows:
         return [
             f"job       {plan.job.root}",
@@ -51,8 +52,8 @@ def describe(plan: RunPlan) -> list[str]:
         f"job       {plan.job.root}",
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
         f"steps     {total}",
-        f"sync      {spec.sync.style}: every {_both(spec.sync.interval, r)},"
-        f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
+        f"sync      {spec.sync.style}: every {interval},"
+        f" offset {_both(spec.sync.offset, r)}, {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
         *rows.expert_line(spec.experts),
         *_teacher(spec),
@@ -84,11 +85,11 @@ def _teacher(spec: RunSpec) -> list[str]:
 
 def _transport(spec: RunSpec) -> str:
     over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
-    return "nccl's way over gloo: there is no GPU" if over_gloo else spec.sync.method
+    return "over gloo, as NCCL would: there is no GPU" if over_gloo else f"by {spec.sync.method}"
 
 
 def _both(steps: int, r: int) -> str:
-    return f"{steps} veRL steps = {steps * r} Trinity steps (optimizer updates)"
+    return f"{steps} veRL step{'s' * (steps != 1)} = {steps * r} Trinity steps (optimizer updates)"
 
 
 def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
