@@ -150,3 +150,27 @@ def test_reading_is_recorded_however_it_is_done():
     assert {"g", "h.i", "h.j", "a.c.0.d"} <= read and not {"a.b", "a.e", "k"} & read
     assert plain(config) == tree and type(plain(config)["a"]) is dict
     assert {"a.e.f", "k.l"} <= read
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        (
+            "default_workflow_type: math_workflow",
+            "default_workflow_type: mth_workflow",
+            "x.yaml:10: buffer.explorer_input.default_workflow_type=mth_workflow: no workflow",
+        ),
+        ("model_path: /m, ", "", "x.yaml: model.model_path is not given"),
+    ],
+)
+def test_a_refusal_names_the_place_that_the_file_has(good, bad, said):
+    Path("x.yaml").write_text(BY_HAND.replace(good, bad))
+    with pytest.raises(UserError) as caught:
+        list(dry_run.lines("x.yaml", (), RunOptions(device="cuda")))
+    assert said in str(caught.value)
+
+
+def test_gpus_of_a_run_for_a_cpu_are_refused_and_not_ignored():
+    Path("x.yaml").write_text(BY_HAND)
+    with pytest.raises(UserError, match="--gpus 4: this run is for a CPU"):
+        list(dry_run.lines("x.yaml", (), RunOptions(device="cpu", gpus=4)))

@@ -40,6 +40,8 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     made = unread.planned(source, options, cwd=Path.cwd())
     refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     # A run asks its Ray; here the command says what the cluster will have.
+    if options.gpus is not None and made.spec.device != "cuda":
+        raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
         check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))
     if made.spec.mode != "bench":
