@@ -46,7 +46,7 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
         check_gpus(made.spec, "trainer" if made.spec.mode != "explore" else "explorer", float(options.gpus))
     if made.spec.mode != "bench":
         micro_batches.check(made.spec.verl, source.record)
-    missing = tuple(f"note: {text}" for text in preflight.missing(made))
+    missing = tuple(f"note: {_placed(text, source)}" for text in preflight.missing(made))
     report = start.check(made, source.record, execute=False)
     yield source.yaml_text.rstrip("\n")
     plan = (*describe(made), *preflight.remarks(made), *start.lines(report))
@@ -55,6 +55,11 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     if options.job:
         _write(replace(made, notes=(*made.notes, *missing)), source, options, report)
         yield f"# wrote     {made.job.root / 'config'}"
+
+
+def _placed(text: str, source: Source) -> str:
+    said, where = unread.in_file(text, source)
+    return f"{where}: {said}" if where and where.line else said
 
 
 def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -> None:
@@ -86,5 +91,5 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
     catchable.check(path, arguments, call.environ, options.mains)
-    for found in dry_reading.invocations(call):
-        yield launch_source.source_of(found, call)
+    for invocation in dry_reading.invocations(call):
+        yield launch_source.source_of(invocation, call)

@@ -46,10 +46,17 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     try:
         return named(make_plan(source.config, options, cwd=cwd), source, options.sets)
     except UserError as error:
-        if error.where is None and "yaml" in source.record:
-            error.message = _as_written(error.message, source)
-            error.where = Where(str(source.record["yaml"]), _line_of(error.message, source))
+        if error.where is None:
+            error.message, error.where = in_file(error.message, source)
         raise
+
+
+def in_file(message: str, source: Source) -> tuple[str, Where | None]:
+    """What a message about a field says where the file has it, and the place. Of a script it stays."""
+    if "yaml" not in source.record:
+        return message, None
+    said = _as_written(message, source)
+    return said, Where(str(source.record["yaml"]), _line_of(said, source))
 
 
 def _as_written(message: str, source: Source) -> str:
