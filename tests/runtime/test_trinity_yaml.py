@@ -163,3 +163,11 @@ def test_a_run_saves_at_its_end_though_the_file_names_no_interval():
     assert verl("trainer.save_freq") == NEVER
     assert "hf_model" in verl(f"{ACTOR}.checkpoint.save_contents")
     assert any("one checkpoint, at the end" in note for note in planned().notes)
+
+
+def test_turns_that_a_cpu_does_not_need_are_said_to_be_left_out():
+    said = "mode: colocate is for a GPU; on a CPU both sides run at once (mode both)"
+    asked = {"mode": "colocate", "cluster": {"node_num": 1, "gpu_per_node": 1}}
+    made = planned(asked, device="cpu")
+    assert made.spec.mode == "both" and said in made.notes
+    assert said not in planned(device="cpu").notes
