@@ -180,7 +180,7 @@ def teachings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     for module, main in given:
         if main not in TRANSLATED:
             raise UserError(
-                f"--main {module}={main}: {main or 'nothing'} is no main that is translated",
+                f"--main {module}={main}: {main or 'nothing'} is not a main that is translated",
                 hint=f"one of {', '.join(TRANSLATED)}",
             )
     return {as_module(module): main for module, main in given}

@@ -146,3 +146,11 @@ def test_an_older_schema_is_upgraded_and_keeps_its_rows(url, monkeypatch):
     engine = sa.create_engine(url)
     assert "pruned_at" in {column["name"] for column in sa.inspect(engine).get_columns("task_groups")}
     engine.dispose()
+
+
+def test_show_refuses_a_kind_a_state_and_a_number_that_give_nothing(trained, url):
+    with pytest.raises(UserError, match=r"no groups of kind 'eval'") as caught:
+        invoke("show", url, "--kind", "eval")
+    assert caught.value.hint == "there are eval:1, train"
+    for words in (("--state", "done"), ("-n", "-3"), ("-n", "0")):
+        assert CliRunner().invoke(command, ["show", url, *words]).exit_code == 2

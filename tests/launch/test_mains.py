@@ -94,7 +94,7 @@ def test_a_command_line_is_read_with_the_same_mains():
 
 def test_only_a_translated_main_can_be_stood_for():
     with pytest.raises(
-        UserError, match=r"--main a\.b=verl\.trainer\.main_sft: .* is no main that is translated"
+        UserError, match=r"--main a\.b=verl\.trainer\.main_sft: .* is not a main that is translated"
     ):
         mains.teachings([("a.b", "verl.trainer.main_sft")])
 

@@ -525,7 +525,7 @@ def test_a_given_variable_stands_for_what_the_script_sets_it_to_and_cannot_be_kn
     reading = reading_of(f"{line}\n{MAIN} a=$N b=$((N * 2))\n", tmp_path, env={"N": "4"})
     assert [word.text for word in reading.launches[0].arguments] == ["a=4", "b=8"]
     assert [(d.code, d.where.line) for d in reading.diagnostics] == [("TP117", 1)]
-    assert "what --env gives for N stands for it" in reading.diagnostics[0].message
+    assert "the value given for N stands for it" in reading.diagnostics[0].message
 
 
 def test_a_given_variable_does_not_stand_for_another_variable(tmp_path):

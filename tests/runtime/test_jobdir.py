@@ -141,3 +141,8 @@ def test_a_renamed_or_copied_job_names_its_own_database(job, tmp_path):
     assert (found.job_dir, found.sync.directory) == (str(moved.root), f"{moved.root}/weights")
     assert found.verl["trainer"]["default_local_dir"] == str(moved.root)
     assert found.verl["data"]["train_files"] == ["/data/t.parquet"]
+
+
+def test_a_folder_that_does_not_exist_is_not_called_a_job_without_a_file(tmp_path):
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        JobDir(tmp_path / "nowhere").load_spec()

@@ -52,7 +52,7 @@ def planned(tmp_path, word, *options, device=None):
         ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "quantize nothing"),
         (
             "+actor_rollout_ref.rollout.multi_turn.interaction_config_path=x.yaml",
-            "an agent loop of one's own",
+            "an agent loop of your own",
         ),
         (
             "+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_lora=True",

@@ -193,8 +193,57 @@ def test_the_script_ends_with_a_command_that_is_killed(tmp_path):
     assert left == []
 
 
-def test_status_of_a_folder_that_is_no_job(run, tmp_path):
+def test_status_of_a_folder_that_is_not_a_job(run, tmp_path):
     command = [sys.executable, "-m", "trinity_compat", "status", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "is no job directory" in done.stderr
+    assert "is not a job directory" in done.stderr
+
+
+GPUS = "$(nvidia-smi -L | wc -l)"
+
+
+@pytest.mark.parametrize(
+    ("text", "source_line", "said"),
+    [
+        (f"set -u\n{LAUNCH} data.train_files=$NOPE_/a", 2, "$NOPE_ is not set; under set -u bash ends"),
+        (f'{LAUNCH} \\\n  data.seed=1 2>&1 \\\n  | tee "log', 3, "without closing quote"),
+        (f"exit 1\n{LAUNCH}", 1, "the script ends here before it starts a training main"),
+    ],
+)
+def test_a_dry_run_refuses_what_bash_would_not_reach(run, text, source_line, said):
+    done = run(text, "run.sh", "--dry-run")
+    assert done.returncode == 2
+    assert f"error: run.sh:{source_line}: " in done.stderr and said in done.stderr
+    assert re.search(rf"^run.sh:{source_line}: (warning|error) TP\d+ ", done.stderr, re.MULTILINE)
+
+
+def test_a_dry_run_says_what_bash_would_make_of_the_script_and_passes_what_it_survives(run):
+    done = run(f"{LAUNCH} {WHOLE} \\\n  # a note\n  trainer.nnodes=2\nfi", "run.sh", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "run.sh:3: warning TP002 bash takes 'trainer.nnodes' for a command" in done.stderr
+    assert "run.sh:4: error TP001" in done.stderr  # behind the launch, which bash has made by then
+
+
+def test_a_dry_run_takes_a_word_that_set_gives_and_says_how_to_give_it(run):
+    text = f"{LAUNCH} \\\n  {WHOLE} trainer.n_gpus_per_node={GPUS}"
+    refused = run(text, "run.sh", "--dry-run")
+    assert refused.returncode == 2
+    assert f"run.sh:2: {GPUS} cannot be known" in refused.stderr
+    assert "--set trainer.n_gpus_per_node=…" in refused.stderr and "environment" not in refused.stderr
+    done = run(text, "run.sh", "--dry-run", "--set", "trainer.n_gpus_per_node=4", "--device", "cuda")
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["cluster"]["gpu_per_node"] == 4
+    named = run(f"GPUS_={GPUS}\n{LAUNCH} trainer.n_gpus_per_node=$GPUS_", "run.sh", "--dry-run")
+    assert "GPUS_=… trinity-compat run" in named.stderr
+
+
+def test_a_variable_that_nobody_sets_is_named_and_the_words_keep_their_lines(run):
+    text = f"{LAUNCH} \\\n  {WHOLE} \\\n  trainer.experiment_name=a$NOPE_ trainer.project_name=p"
+    done = run(text, "run.sh", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "# warning: run.sh:3: $NOPE_ is not set: bash puts nothing there" in done.stdout
+    assert yaml.safe_load(done.stdout)["name"] == "a"
+    assert "argv:" not in done.stdout and "run.sh:3" in done.stdout.split("# warning")[0]
+    wrong = run(f"{text} data.train_batch_sise=1", "run.sh", "--dry-run")
+    assert wrong.returncode == 2 and "error: run.sh:3: " in wrong.stderr

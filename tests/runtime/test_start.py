@@ -66,6 +66,17 @@ def test_it_is_said_at_the_word_that_asks_for_it(made, monkeypatch, key, line):
     assert "veRL 0.9.1 refuses to start: no" in text
 
 
+def test_a_key_that_verl_does_not_have_is_named_at_its_line_with_the_nearest(made, monkeypatch, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("trainer:\n  trainer_config:\n    critic:\n      ppo_micro_batch_sz: 8\n")
+    monkeypatch.setitem(RECORD, "yaml", str(file))
+    why = "FSDPCriticConfig.__init__() got an unexpected keyword argument 'ppo_micro_batch_sz'"
+    found = Refused("critic.ppo_micro_batch_sz", why, "veRL 0.9.1")
+    said = told(made, monkeypatch, Report(refused=[found]))
+    assert said.startswith(f"{file}:4: ") and "__init__" not in said
+    assert "veRL 0.9.1 has no such key; did you mean critic.ppo_micro_batch_size?" in said
+
+
 def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monkeypatch):
     rollout = Refused(f"{ARR}.rollout.name", "nor", "vLLM")
     found = [Refused("data.train_batch_size", "no", "veRL 0.9.1"), rollout]
@@ -202,3 +213,4 @@ def test_a_bare_assertion_is_told_by_its_code():
         exec(compile("assert 1 == 2", __file__, "exec"))
     assert blame.words_of(caught.value).startswith("it asserts `")
     assert blame.words_of(ValueError("two\nlines")) == "two lines"
+    assert blame.words_of(NotImplementedError()) == "it raises NotImplementedError without a message"

@@ -117,7 +117,7 @@ def test_the_plan_tells_both_sides_intervals_where_they_differ():
     (line,) = [line for line in describe(made) if line.startswith("sync")]
     assert "published every 3 veRL steps" in line and "taken every 6 veRL steps" in line
     (line,) = [line for line in describe(planned({})) if line.startswith("sync")]
-    assert "fixed: every 1 veRL steps" in line
+    assert "fixed: every veRL step = " in line
 
 
 def test_what_was_read_at_another_place_is_not_named_as_unread():
@@ -174,3 +174,11 @@ def test_a_run_saves_at_its_end_though_the_file_names_no_interval():
     assert verl("trainer.save_freq") == NEVER
     assert "hf_model" in verl(f"{ACTOR}.checkpoint.save_contents")
     assert any("one checkpoint, at the end" in note for note in planned().notes)
+
+
+def test_turns_that_a_cpu_does_not_need_are_said_to_be_left_out():
+    said = "mode: colocate is for a GPU; on a CPU both sides run at once (mode both)"
+    asked = {"mode": "colocate", "cluster": {"node_num": 1, "gpu_per_node": 1}}
+    made = planned(asked, device="cpu")
+    assert made.spec.mode == "both" and said in made.notes
+    assert said not in planned(device="cpu").notes

@@ -50,7 +50,7 @@ def test_user_rules_lie_over_the_shipped_ones(tmp_path):
         ("- x", "my.yaml: rules are a mapping"),
         ("", "my.yaml: rules are a mapping"),
         ("{{", "my.yaml: cannot read the rules: line 1"),
-        ("a.b: 3", "is no row"),
+        ("a.b: 3", "is not a row"),
         ("a.b: {how: derive, by: nope}", "no derivation 'nope'"),
         ("a.b: {how: [copy]}", "has how: ['copy']"),
         ("a.b: {how: drop, status: fine}", "has status: 'fine'"),

@@ -117,13 +117,13 @@ def test_the_rules_name_mains(tmp_path):
     ("text", "said"),
     [
         ("mains: {a.b: verl.trainer.sft}", "my.yaml:1: mains names verl.trainer.sft, which isn't translated"),
-        ("a.b: {how: drop}\nmains: [x]", "my.yaml:2: mains is no mapping of names to names"),
-        ("sections: {a: 3}", "my.yaml:1: sections is no mapping of names to names"),
-        ("include: {a: b}", "my.yaml:1: include is no list of names"),
+        ("a.b: {how: drop}\nmains: [x]", "my.yaml:2: mains is not a mapping of names to names"),
+        ("sections: {a: 3}", "my.yaml:1: sections is not a mapping of names to names"),
+        ("include: {a: b}", "my.yaml:1: include is not a list of names"),
         ("include: nosuch", "nosuch: cannot read the rules: No such file"),
         ("include: my.yaml", "my.yaml:1: the rules include each other"),
         ("a.b: {as: c.d, how: drop}", "my.yaml:1: rule for 'a.b' has 'as' and 'how'"),
-        ("description: 3", "my.yaml:1: description is no text"),
+        ("description: 3", "my.yaml:1: description is not a text"),
     ],
 )
 def test_a_bad_table_is_named_with_its_line(tmp_path, text, said):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -150,3 +152,39 @@ def test_reading_is_recorded_however_it_is_done():
     assert {"g", "h.i", "h.j", "a.c.0.d"} <= read and not {"a.b", "a.e", "k"} & read
     assert plain(config) == tree and type(plain(config)["a"]) is dict
     assert {"a.e.f", "k.l"} <= read
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        (
+            "default_workflow_type: math_workflow",
+            "default_workflow_type: mth_workflow",
+            "x.yaml:10: buffer.explorer_input.default_workflow_type=mth_workflow: no workflow",
+        ),
+        ("model_path: /m, ", "", "x.yaml: model.model_path is not given"),
+    ],
+)
+def test_a_refusal_names_the_place_that_the_file_has(good, bad, said):
+    Path("x.yaml").write_text(BY_HAND.replace(good, bad))
+    with pytest.raises(UserError) as caught:
+        list(dry_run.lines("x.yaml", (), RunOptions(device="cuda")))
+    assert said in str(caught.value)
+
+
+def test_gpus_of_a_run_for_a_cpu_are_refused_and_not_ignored():
+    Path("x.yaml").write_text(BY_HAND)
+    with pytest.raises(UserError, match="--gpus 4: this run is for a CPU"):
+        list(dry_run.lines("x.yaml", (), RunOptions(device="cpu", gpus=4)))
+
+
+def test_a_column_that_the_tasks_do_not_have_is_named_at_its_line(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"prompt": ["1+1"], "answer": ["2"]}), tmp_path / "train.parquet")
+    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
+    text = BY_HAND.replace("path: /d/train.parquet,", "path: train.parquet, format: {prompt_key: question},")
+    Path("x.yaml").write_text(text)
+    told = "\n".join(dry_run.lines("x.yaml", (), RunOptions(device="cuda")))
+    assert "x.yaml:11: buffer.explorer_input.taskset.format.prompt_key=question: " in told
+    assert "has no such column; it has answer, prompt" in told
+    Path("x.yaml").write_text(text.replace("prompt_key: question", "prompt_key: prompt"))
+    assert "no such column" not in "\n".join(dry_run.lines("x.yaml", (), RunOptions(device="cuda")))

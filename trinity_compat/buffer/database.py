@@ -22,7 +22,7 @@ from trinity_compat.secret import without_passwords
 
 T = TypeVar("T")
 
-# PostgreSQL answers that a second try can mend: deadlock, serialization, shutdown, start-up, lost connection.
+# PostgreSQL answers that a second try can fix: deadlock, serialization, shutdown, start-up, lost connection.
 _PASSING = ("40001", "40P01", "57P01", "57P02", "57P03", "08")
 _REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to it
 # libpq hands a refused connection over without its code, as text only.

@@ -14,6 +14,7 @@ from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.retention import Retention, Unneeded, last_trained
+from trinity_compat.errors import UserError
 
 _SHOWN = (
     "group_id",
@@ -89,10 +90,14 @@ class BufferReport:
         return self._db.run(work, write=False)
 
     def recent(self, limit: int, *, kind: str = "train", state: str = "") -> list[dict[str, Any]]:
-        """The newest groups, newest first, with their responses, as JSON objects. '' is any state."""
+        """The newest groups, newest first, with their responses, as JSON objects. '' is any state. Raises
+        UserError for a kind of which there is no group."""
         bind = {"kind": kind, "state": state, "limit": limit}
 
         def work(conn: sa.Connection) -> list[dict[str, Any]]:
+            kinds = dict.fromkeys(row[0] for row in _rows(conn, queries.STATES))
+            if kinds and kind not in kinds:
+                raise UserError(f"no groups of kind {kind!r}", hint=f"there are {', '.join(kinds)}")
             return [
                 _shown(row, _rows(conn, queries.ONE_GROUP, {"group_id": row[0]}))
                 for row in _rows(conn, queries.RECENT, bind)

@@ -25,7 +25,7 @@ def main_option(command: _Command) -> _Command:
         "mains",
         multiple=True,
         metavar="MODULE=MAIN",
-        help=f"Take MODULE, a training main of one's own, for MAIN: {' or '.join(TRANSLATED)}.",
+        help=f"Take MODULE, a training main of your own, for MAIN: {' or '.join(TRANSLATED)}.",
     )(command)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trinity_compat.buffer.report import BufferReport, Stats
 
 _SOURCE = click.argument("source", metavar="JOB_DIR|FILE|URL")
+_STATES = ("ready", "claimed", "trained", "stale", "void")
 
 
 @click.group(name="buffer")
@@ -79,18 +80,25 @@ def _table(found: Stats) -> str:
 
 @command.command()
 @_SOURCE
-@click.option("-n", "--limit", default=4, show_default=True, help="How many groups, newest first.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="How many groups, newest first.",
+)
 @click.option(
     "--kind", default="train", show_default=True, help="train, eval:N or bench:STEP:…, as stats lists them."
 )
-@click.option("--state", default="", help="ready, claimed, trained, stale or void.")
+@click.option("--state", type=click.Choice(_STATES), help="Only groups in this state.  [default: any]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def show(source: str, limit: int, kind: str, state: str, as_json: bool) -> None:
+def show(source: str, limit: int, kind: str, state: str | None, as_json: bool) -> None:
     """The newest groups: prompt, number of images, responses, rewards."""
     from trinity_compat.buffer.media import image_count
 
     with _opened(source) as report:
-        for group in report.recent(limit, kind=kind, state=state):
+        for group in report.recent(limit, kind=kind, state=state or ""):
             if as_json:
                 click.echo(json.dumps(group))
                 continue

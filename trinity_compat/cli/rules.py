@@ -15,7 +15,7 @@ from trinity_compat.translate.user_rules import describe
 
 @click.group("rules")
 def command() -> None:
-    """Rules of one's own, for `--rules` of translate, audit, parse, run and explain."""
+    """Rules of your own, for `--rules` of translate, audit, parse, run and explain."""
 
 
 @command.command("init", cls=WithScriptArguments)

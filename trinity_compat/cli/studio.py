@@ -23,7 +23,7 @@ from trinity_compat import extras
 def command(folder: Path, port: int, host: str) -> None:
     """Open a web page over the jobs below DIR (or one JOB): live curves, logs, experiences, comparisons.
 
-    Reads only: a run doesn't notice it, and its end is not theirs. Ctrl-C ends it.
+    Read-only; stopping it does not stop any run. Ctrl-C ends it.
     """
     extras.need("starlette", "uvicorn", "jinja2", "python-multipart", "SQLAlchemy", "numpy")
     from trinity_compat.studio.serving import serve

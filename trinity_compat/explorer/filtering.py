@@ -70,7 +70,7 @@ class GroupFilter:
             return float(part.info[self.metric])
         except (KeyError, TypeError, ValueError):
             raise RunError(
-                f"algorithm.filter_groups.metric={self.metric} is no number that the reward function"
+                f"algorithm.filter_groups.metric={self.metric} is not a number that the reward function"
                 f" returned; it returned {', '.join(sorted(part.info)) or 'the score alone'}",
                 hint="name one of these, or reward",
             ) from None

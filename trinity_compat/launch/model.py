@@ -80,6 +80,10 @@ class Diagnostic:
     where: Where
     severity: str = "warning"  # warning | error
 
+    def __str__(self) -> str:
+        """As the commands print it."""
+        return f"{self.where}: {self.severity} {self.code} {self.message}"
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
-from trinity_compat.launch import Reading, read_script
-from trinity_compat.launch.reading import BESIDE
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
@@ -21,9 +19,8 @@ from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source, from_yaml
 from trinity_compat.runtime.plan.stages import Part
-from trinity_compat.runtime.script import catchable, launch_source
+from trinity_compat.runtime.script import catchable, dry_reading, launch_source
 from trinity_compat.runtime.script.handover import ScriptCall
-from trinity_compat.runtime.script.invocation import Invocation
 from trinity_compat.runtime.script.run_script import check_script
 
 
@@ -43,12 +40,14 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     made = unread.planned(source, options, cwd=Path.cwd())
     refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     # A run asks its Ray; here the command says what the cluster will have.
+    if options.gpus is not None and made.spec.device != "cuda":
+        raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
         alone = made.spec.mode in ("explore", "serve")
         check_gpus(made.spec, "explorer" if alone else "trainer", float(options.gpus))
     if made.spec.mode not in ("bench", "serve"):
         micro_batches.check(made.spec.verl, source.record)
-    missing = tuple(f"note: {text}" for text in preflight.missing(made))
+    missing = tuple(f"note: {_placed(text, source)}" for text in preflight.missing(made))
     report = start.check(made, source.record, execute=False)
     yield source.yaml_text.rstrip("\n")
     plan = (*describe(made), *preflight.remarks(made), *start.lines(report))
@@ -57,6 +56,11 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     if options.job:
         _write(replace(made, notes=(*made.notes, *missing)), source, options, report)
         yield f"# wrote     {made.job.root / 'config'}"
+
+
+def _placed(text: str, source: Source) -> str:
+    said, where = unread.in_file(text, source)
+    return f"{where}: {said}" if where and where.line else said
 
 
 def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -> None:
@@ -88,26 +92,5 @@ def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterato
     check_script(Path(path))
     call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
     catchable.check(path, arguments, call.environ, options.mains)
-    reading = read_script(path, args=arguments, env=call.environ, mains=options.mains)
-    launches, beside = reading.launches, tuple(_beside(reading))
-    if not launches:
-        raise UserError(f"{path} starts no veRL training main that can be read without running it")
-    for launch in launches:
-        open_words = [piece for word in launch.arguments for piece in word.open]
-        # A real run lets bash compute them; nothing is executed here.
-        if open_words:
-            raise UserError(
-                f"{open_words[0].expression} cannot be known without running something",
-                where=open_words[0].where,
-                hint="give the variable that holds it in the environment, or run without --dry-run",
-            )
-        words = tuple(word.text for word in launch.arguments)
-        source, rest = launch_source.source_of(Invocation(launch.module, words, main=launch.main), call)
-        yield replace(source, notes=(*source.notes, *beside)), rest
-
-
-def _beside(reading: Reading) -> Iterator[str]:
-    """Servers that the script starts for its launches: nothing here does."""
-    for found in reading.diagnostics:
-        if found.code == BESIDE:
-            yield f"note: {found.where}: {found.message}"
+    for invocation in dry_reading.invocations(call):
+        yield launch_source.source_of(invocation, call)

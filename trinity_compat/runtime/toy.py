@@ -3,7 +3,7 @@
 The model is a Qwen2 of 0.3 M parameters over bytes. A short supervised warm start teaches it to answer
 with the digits in ascending order, in descending order, or as they came, each a third of the time. Which
 of them is wanted nothing tells it but the reward: that is what reinforcement learning has to find, and
-the warm start's mistakes are what it has to mend. Everything follows from the seed.
+the warm start's mistakes are what it has to correct. Everything follows from the seed.
 """
 
 from __future__ import annotations

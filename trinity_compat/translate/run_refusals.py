@@ -20,8 +20,7 @@ _ORDER = (
     f"the explorer draws the dataset's rows in veRL's default order, and veRL {VERL} has no such key any more"
 )
 _TURNS = (
-    f"veRL {VERL} has no such classes any more; "
-    "an agent loop of one's own (rollout.agent.*) takes their place"
+    f"veRL {VERL} has no such classes any more; an agent loop of your own (rollout.agent.*) takes their place"
 )
 # Keys of older releases that the pinned veRL has no more, with the reason: their values stand only in the
 # launch.

@@ -122,12 +122,12 @@ def _refuse_problems(
 def _problem_of_table(name: str, form: object) -> Problem | None:
     """What is wrong with what stands under a name that is no key."""
     if name == "description":
-        return None if isinstance(form, str) else ("is no text", None)
+        return None if isinstance(form, str) else ("is not a text", None)
     if name == "include":
-        return None if _is_paths(form) else ("is no list of names", f"{name}: [verl-agent]")
+        return None if _is_paths(form) else ("is not a list of names", f"{name}: [verl-agent]")
     names = [item for pair in form.items() for item in pair] if isinstance(form, Mapping) else [form]
     if not isinstance(form, Mapping) or not all(map(_is_text, names)):
-        return "is no mapping of names to names", f"{name}: {{theirs: veRL's}}"
+        return "is not a mapping of names to names", f"{name}: {{theirs: veRL's}}"
     wrong = [main for main in form.values() if name == "mains" and main not in TRANSLATED]
     return (f"names {wrong[0]}, which isn't translated", f"one of {', '.join(TRANSLATED)}") if wrong else None
 
@@ -159,7 +159,7 @@ Problem = tuple[str, str | None]
 def _problem(form: object, hows: Mapping[str, Status]) -> Problem | None:
     """What is wrong with a row, and what to write instead."""
     if not isinstance(form, Mapping):
-        return "is no row", "how: copy, to: a.path.of.Trinity's, why: …"
+        return "is not a row", "how: copy, to: a.path.of.Trinity's, why: …"
     for name, value in form.items():
         if name not in _FIELDS:
             return f"has a field {name!r} that no row has", f"one of {', '.join(_FIELDS)}"

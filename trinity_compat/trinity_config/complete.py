@@ -163,6 +163,8 @@ def _algorithm(one: Completed, said: Mapping[str, object]) -> None:
 
 def _model(one: Completed, said: Mapping[str, object]) -> None:
     """The critic's path, and lengths that follow from each other (ModelConfigValidator)."""
+    if not one.at("model.model_path"):
+        raise UserError("model.model_path is not given", hint="write the model's folder or its name on a hub")
     if not one.at("model.critic_model_path"):
         one.put("model.critic_model_path", one.at("model.model_path"), "model.model_path")
     whole, prompt, answer = (

@@ -184,7 +184,9 @@ def _put(done: Applied, given: GivenOverride, node: object, part: str, value: ob
 
 def _refuse_item(done: Applied, given: GivenOverride) -> None:
     part = given.override.key.rpartition(".")[2]
-    done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is no place in a list")
+    done.refuse(
+        "TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is not a position in a list"
+    )
 
 
 def _mark(done: Applied, given: GivenOverride, key: str, value: object) -> None:

@@ -160,7 +160,8 @@ def _refused(word: Word, error: OverrideSyntaxError) -> Diagnostic:
         )
         return Diagnostic("TP209", message, word.where, "error")
     if not text.strip(" \t\n\\"):
-        message = f"{text!r} is no override: Hydra refuses it (a stray backslash or quotes in the script?)"
+        why = "a stray backslash or quotes in the script?"
+        message = f"{text!r} is not an override: Hydra refuses it ({why})"
     elif "=" not in text and not text.startswith(DELETE):
         message = f"'{text}' has no '=': Hydra refuses it; write {text.strip()}=VALUE"
     else:

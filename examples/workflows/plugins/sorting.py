@@ -1,4 +1,4 @@
-"""A workflow and a reward of one's own, as trinity-rft has them: an agent on the OpenAI client."""
+"""A workflow and a reward of your own, as trinity-rft has them: an agent on the OpenAI client."""
 
 from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
 from trinity.common.workflows import WORKFLOWS, Task

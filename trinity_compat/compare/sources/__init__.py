@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 from trinity_compat.compare.model import Run, Side
@@ -35,6 +36,17 @@ def read_side(paths: Sequence[Path], label: str) -> Side:
     if not paths:
         raise UserError(f"side {label!r} names no path", hint="LABEL=PATH[,PATH…]")
     return Side(label, [run for path in paths for run in read_runs(path)])
+
+
+def check_distinct(sides: Sequence[Side]) -> None:
+    """Raises UserError where two sides are the same runs: they would be equal whatever was trained."""
+    runs = [sorted((str(Path(run.source).resolve()), run.name) for run in side.runs) for side in sides]
+    for one, other in combinations(range(len(sides)), 2):
+        if runs[one] == runs[other]:
+            raise UserError(
+                f"{sides[one].label} and {sides[other].label} are the same run: {sides[one].runs[0].source}",
+                hint="name two different runs",
+            )
 
 
 def _read_file(path: Path) -> list[Run]:

@@ -277,7 +277,7 @@ class Shell:
             return (replace(value[0], source=replace(opened, variable=name)),) if single else value
         given.read = True
         told = f"{name} is set to {opened.expression}, which cannot be known"
-        self.warn("TP117", f"{told}; what --env gives for {name} stands for it")
+        self.warn("TP117", f"{told}; the value given for {name} stands for it")
         return given.value
 
     def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:

@@ -57,7 +57,7 @@ def _ending_in(word: str, keys: list[str]) -> Iterator[str]:
 
 def words_of(error: BaseException) -> str:
     """The message on one line, without what Hydra and pydantic put around it; for an assertion without words
-    the line of code that failed."""
+    the line of code that failed, for another error its class."""
     if hasattr(error, "errors"):  # pydantic's: what went wrong, without the input and a link
         text = "; ".join(str(each["msg"]).removeprefix("Value error, ") for each in error.errors())
     else:
@@ -66,7 +66,8 @@ def words_of(error: BaseException) -> str:
         text = re.sub(r"^(\w+)\((['\"])(.*)\2,?\)$", r"\3", found[1].strip(), flags=re.DOTALL)
     text = " ".join(text.split())
     if text in ("", "AssertionError()"):
-        text = f"it asserts `{_source_line(error)}`"
+        line = _source_line(error)
+        text = f"it asserts `{line}`" if line else f"it raises {type(error).__name__} without a message"
     return text if len(text) <= _WORDS else f"{text[: _WORDS - 1]}…"
 
 

@@ -1,4 +1,4 @@
-"""``doctor``: what of this machine would stop a run, each with the command that mends it.
+"""``doctor``: what of this machine would stop a run, each with the command that fixes it.
 
 The checks start nothing that stays and change nothing. The errors of Trinity-RFT's FAQ are among them.
 """

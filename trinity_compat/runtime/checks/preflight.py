@@ -104,7 +104,7 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
         path = _local(str(value), cwd)
         if path.is_dir():
             if not (path / "config.json").is_file():
-                raise UserError(f"{key}={value}: the folder holds no config.json, so it is no model")
+                raise UserError(f"{key}={value}: the folder holds no config.json, so it is not a model")
         elif _is_path(str(value)):
             raise UserError(
                 f"{key}={value}: no such folder",
@@ -174,6 +174,20 @@ def _check_taskset(taskset: object, cwd: Path) -> None:
             raise UserError(f"{place}.path={named}: the folder holds no {', '.join(_ROWS)} file")
     elif not path.is_file() and (_is_path(named) or path.suffix in _ROWS):
         raise UserError(f"{place}.path={named}: no such file or folder")
+    _check_prompts(taskset, path)
+
+
+def _check_prompts(taskset: object, path: Path) -> None:
+    """Some Parquet file of it has the column of the prompts. A plugin's workflow may read others."""
+    column = value_at(taskset, "format.prompt_key")
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    files = [file for file in files if file.suffix == ".parquet"]
+    if not column or not files or value_at(taskset, "plugin") or value_at(taskset, "program"):
+        return
+    key = f"{value_at(taskset, 'place')}.format.prompt_key"
+    have = sorted(set().union(*(_columns(key, file) for file in files)))
+    if column not in have:
+        raise UserError(f"{key}={column}: {path} has no such column; it has {', '.join(have)}")
 
 
 def _check_rows(files: Sequence[Path], data: Tree) -> None:

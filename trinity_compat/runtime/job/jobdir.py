@@ -81,9 +81,11 @@ class JobDir:
 
     def load_spec(self) -> RunSpec:
         """The spec of the run that lies here. Raises UserError when there is none."""
+        if not self.root.exists():
+            raise UserError(f"{self.root} does not exist")
         if not self.spec_path.exists():
             raise UserError(
-                f"{self.root} is no job directory: config/run.json is missing", hint=self._inside()
+                f"{self.root} is not a job directory: config/run.json is missing", hint=self._inside()
             )
         return RunSpec.load(self.spec_path)
 

@@ -61,7 +61,7 @@ def describe(plan: RunPlan) -> list[str]:
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
         f"steps     {total}",
         f"sync      {spec.sync.style}: {_intervals(spec)},"
-        f" offset {_both(spec.sync.offset, r)}, by {_transport(spec)}",
+        f" offset {_both(spec.sync.offset, r)}, {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
         *rows.expert_line(spec.experts),
         *_teacher(spec),
@@ -72,8 +72,12 @@ def describe(plan: RunPlan) -> list[str]:
 def _intervals(spec: RunSpec) -> str:
     r, taken, published = spec.updates_per_step, explorer_interval(spec.sync), trainer_interval(spec.sync)
     if taken == published:
-        return f"every {_both(taken, r)}"
-    return f"published every {_both(published, r)}, taken every {_both(taken, r)}"
+        return f"every {_each(taken, r)}"
+    return f"published every {_each(published, r)}, taken every {_each(taken, r)}"
+
+
+def _each(steps: int, r: int) -> str:
+    return _both(steps, r).removeprefix("1 ")
 
 
 def _rollout(spec: RunSpec) -> Tree:
@@ -104,11 +108,11 @@ def _teacher(spec: RunSpec) -> list[str]:
 
 def _transport(spec: RunSpec) -> str:
     over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
-    return "nccl's way over gloo: there is no GPU" if over_gloo else spec.sync.method
+    return "over gloo, as NCCL would: there is no GPU" if over_gloo else f"by {spec.sync.method}"
 
 
 def _both(steps: int, r: int) -> str:
-    return f"{steps} veRL steps = {steps * r} Trinity steps (optimizer updates)"
+    return f"{steps} veRL step{'s' * (steps != 1)} = {steps * r} Trinity steps (optimizer updates)"
 
 
 def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:

@@ -219,6 +219,8 @@ def _mode(verl: VerlView, asked: _Asked, *, splits: bool) -> tuple[Mode, list[st
         return asked.options.mode, []
     mode = colocate.mode_of(asked.trinity, asked.device)
     fixed = not splits or asked.device == "cpu" or mode != "both" or _needs_a_split(verl, asked)
+    if mode == "both" and value_at(asked.trinity, "mode") == "colocate":
+        return mode, ["mode: colocate is for a GPU; on a CPU both sides run at once (mode both)"]
     if fixed or not (why := fits_no_share(verl)):
         return mode, []
     return "colocate", [f"{why}: both sides take turns on all of them, as in veRL"]

@@ -26,7 +26,9 @@ from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.retranslated import as_translated
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity_config import TARGETS, schema
+from trinity_compat.trinity_config.complete import completed
 from trinity_compat.trinity_config.read import lines_of
+from trinity_compat.trinity_config.release import release_of
 from trinity_compat.trinity_config.stages import Stage
 from trinity_compat.trinity_config.watch import values_of
 from trinity_compat.verl_config.interpolate import resolved_alone
@@ -44,9 +46,30 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     try:
         return named(make_plan(source.config, options, cwd=cwd), source, options.sets)
     except UserError as error:
-        if error.where is None and (line := _line_of(error.message, source)):
-            error.where = Where(str(source.record["yaml"]), line)
+        if error.where is None:
+            error.message, error.where = in_file(error.message, source)
         raise
+
+
+def in_file(message: str, source: Source) -> tuple[str, Where | None]:
+    """What a message about a field says where the file has it, and the place. Of a script it stays."""
+    if "yaml" not in source.record:
+        return message, None
+    said = _as_written(message, source)
+    return said, Where(str(source.record["yaml"]), _line_of(said, source))
+
+
+def _as_written(message: str, source: Source) -> str:
+    """The message about the field that the file has, where the one that it names was filled in from there."""
+    path = re.split("[=:]", message, maxsplit=1)[0]
+    if path in (lines := _lines(source)):
+        return message
+    try:
+        full = completed(source.config, source.target or release_of(source.config))
+        said = full.sources.get(path, path)
+    except UserError:  # the very error that is told here
+        return message
+    return message.replace(path, said, 1) if said in lines else message
 
 
 def _line_of(message: str, source: Source) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from trinity_compat.audit import Audit, render
 from trinity_compat.audit import AuditOptions as AuditRequest
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import Launch, Part, Word, read_argv, read_script
+from trinity_compat.launch import EnvRef, Launch, Part, Word, read_argv, read_script
 from trinity_compat.runtime.plan import length
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import is_trinity_only
@@ -22,7 +22,7 @@ from trinity_compat.runtime.plan.source import LaunchRecord, Source
 from trinity_compat.runtime.script import fork_keys
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
-from trinity_compat.secret import masked, shown
+from trinity_compat.secret import is_secret, masked, shown
 from trinity_compat.translate import inverse
 from trinity_compat.translate.model import Status, Translation
 from trinity_compat.translate.options import Options as TranslateOptions
@@ -58,7 +58,7 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
         text,
         _record(launch, call),
         _audit(launch, environ, call.script, asked),
-        (*_notes(translation), *_left_out(found)),
+        (*_empty(launch, call.environ), *_notes(translation), *_left_out(found)),
     )
     return source, replace(call.options, sets=rest)
 
@@ -73,8 +73,8 @@ def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str,
     else the words alone; with it the environment that it is to be resolved under."""
     for environ in ({}, call.environ):
         for launch in _static_launches(call, environ):
-            if _same(launch, found, call.environ):
-                return launch, call.environ
+            if (same := _as_caught(launch, found, call.environ)) is not None:
+                return same, {**call.environ, **dict.fromkeys(_unset(launch, call.environ), "")}
     words = ["python3", "-m", found.module, *found.arguments]
     launch = read_argv(words, mains=call.options.mains).launches[0]
     where = Where(call.script)
@@ -89,12 +89,49 @@ def _exported(call: ScriptCall, found: Invocation) -> dict[str, Word]:
     return {name: Word((Part(now[name]),), where) for name in sorted(changed)}
 
 
-def _same(launch: Launch, found: Invocation, environ: Mapping[str, str]) -> bool:
+def _as_caught(launch: Launch, found: Invocation, environ: Mapping[str, str]) -> Launch | None:
+    """``launch`` with the texts that bash gave to what reading cannot know; None where it is another one."""
+    if launch.module != found.module or len(launch.arguments) != len(found.arguments):
+        return None
+    pairs = zip(launch.arguments, found.arguments, strict=True)
+    words = tuple(_settled(word, text) for word, text in pairs)
+    now = {**os.environ, **found.env}
+    env = {
+        name: _settled(word, now.get(name, "")) for name, word in launch.env.items() if not is_secret(name)
+    }
+    settled = replace(launch, arguments=words, env={**launch.env, **env})
     try:
-        words = resolved_launch(launch, environ).arguments
+        known = resolved_launch(settled, {**environ, **dict.fromkeys(_unset(launch, environ), "")})
     except UserError:
-        return False
-    return launch.module == found.module and tuple(word.text for word in words) == found.arguments
+        return None
+    return settled if tuple(word.text for word in known.arguments) == found.arguments else None
+
+
+def _settled(word: Word, text: str) -> Word:
+    """A word that only bash could know, as bash has it; its key must be the one that was read."""
+    key, equals, _ = word.text.partition("=")
+    return Word((Part(text),), word.where) if word.open and text.startswith(f"{key}{equals}") else word
+
+
+def _unset(launch: Launch, environ: Mapping[str, str]) -> list[str]:
+    """The variables in its words that nobody sets: bash puts nothing in their place."""
+    parts = [part for word in (*launch.arguments, *launch.env.values()) for part in word.parts]
+    return sorted({ref.name for ref in _references(parts, environ)})
+
+
+def _references(parts: Iterable[Part], environ: Mapping[str, str]) -> Iterator[EnvRef]:
+    """Those without a value, a default, or an order to stop without one."""
+    for part in parts:
+        if not isinstance(part.source, EnvRef) or part.source.name in environ:
+            continue
+        yield from _references(part.source.parts, environ)
+        if (
+            not part.source.parts
+            and part.source.default is None
+            and not part.source.required
+            and not part.text
+        ):
+            yield part.source
 
 
 def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[Launch]:
@@ -132,6 +169,13 @@ def _notes(translation: Translation) -> tuple[str, ...]:
             if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where
         ),
     )
+
+
+def _empty(launch: Launch, environ: Mapping[str, str]) -> Iterator[str]:
+    """Each word with a variable in it that nobody sets."""
+    for word in launch.arguments:
+        for name in sorted({ref.name for ref in _references(word.parts, environ)}):
+            yield f"warning: {word.where}: ${name} is not set: bash puts nothing there"
 
 
 def _left_out(found: Invocation) -> list[str]:

@@ -235,7 +235,7 @@ def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
     if name not in KL:
         runs = name.removesuffix("+") in KL
         reason = (
-            f"{'Trinity' if runs else 'neither Trinity nor veRL'} has no KL estimate {name!r}; "
+            f"{'Trinity has no' if runs else 'neither Trinity nor veRL has a'} KL estimate {name!r}; "
             f"the YAML says {_kl_name(view, term)} for upstream"
         )
         yield Verdict(term.estimate, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
