@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -38,15 +38,13 @@ def read_side(paths: Sequence[Path], label: str) -> Side:
     return Side(label, [run for path in paths for run in read_runs(path)])
 
 
-def check_distinct(sides: Sequence[Side]) -> None:
-    """Raises UserError where two sides are the same runs: they would be equal whatever was trained."""
+def same_runs(sides: Sequence[Side]) -> Iterator[str]:
+    """A warning for each two sides that are the same runs: they are equal whatever was trained."""
     runs = [sorted((str(Path(run.source).resolve()), run.name) for run in side.runs) for side in sides]
     for one, other in combinations(range(len(sides)), 2):
         if runs[one] == runs[other]:
-            raise UserError(
-                f"{sides[one].label} and {sides[other].label} are the same run: {sides[one].runs[0].source}",
-                hint="name two different runs",
-            )
+            both = f"{sides[one].label} and {sides[other].label}"
+            yield f"warning: {both} are the same run, {sides[one].runs[0].source}: it equals itself"
 
 
 def _read_file(path: Path) -> list[Run]:
