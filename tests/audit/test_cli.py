@@ -1,6 +1,7 @@
 """``trinity-compat audit``: sources, options, exit codes. The scripts are real, so is the translation."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -312,3 +313,13 @@ def test_a_refused_value_that_a_rule_drops_is_told_with_the_rule_s_reason(tmp_pa
     (found,) = [finding for finding in launch["findings"] if finding["key"] == "data.truncation"]
     assert (launch["refused"], found["status"]) == (None, "no_effect")
     assert found["reason"].startswith("our prompts are short; left out by a rule")
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_the_keys_that_keep_their_meaning_are_counted_and_listed_with_all(folder, form):
+    _, told = audit(folder / "grpo.sh", "--format", form)
+    _, listed = audit(folder / "grpo.sh", "--format", form, "--all")
+    assert re.search(r"^\W*\d+ keys keep their meaning \(--all lists them\)$", told, re.MULTILINE)
+    assert "trainer.n_gpus_per_node=8" not in told
+    assert "trainer.n_gpus_per_node=8" in listed
+    assert "--all" not in listed

@@ -106,7 +106,7 @@ def test_a_variable_of_the_environment_stays_one(tmp_path):
 
 def test_the_commands_of_a_skypilot_task_are_read_with_its_variables(tmp_path):
     launches, places, _ = told(tmp_path, "task.yaml", SKYPILOT)
-    assert launches == [["model.path=some/model", "nodes.n="]] and places == ["task.yaml:6"]
+    assert launches == [["model.path=some/model", "nodes.n=1"]] and places == ["task.yaml:6"]
 
 
 def test_the_containers_of_a_kubernetes_manifest_are_read(tmp_path):

@@ -114,7 +114,8 @@ def test_line_ends_of_another_system_are_said_and_shown(capsys, tmp_path, monkey
         "run.sh:1: warning TP005 lines end in CR LF: bash takes the carriage return for a character of the"
         " last word (dos2unix removes it)",
         "run.sh:3: warning TP003 bash takes 'b.b' for a command, the override is lost: a carriage return"
-        " follows the backslash of the line above",
+        " follows the backslash of the line above"
+        ", as of every line here that ends in CR LF",
     ]
 
 

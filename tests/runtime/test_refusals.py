@@ -71,13 +71,13 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     assert caught.value.hint
 
 
-def test_a_server_that_the_script_starts_is_named_and_started_by_nobody(tmp_path):
+def test_a_server_that_the_script_starts_is_named_and_started_by_nobody(tmp_path, capsys):
     script = tmp_path / "run.sh"
     server = f"touch {tmp_path}/started; vllm serve m --port 8000 &\n"
     script.write_text(server + SCRIPT.format(word="trainer.nnodes=1"))
-    said = list(dry_run.lines(str(script), (), RunOptions(device="cuda")))
-    (line,) = [line for line in said if "vllm serve" in line]
-    assert line.startswith(f"# note: {script}:1: vllm serve m --port 8000 & starts beside the launch")
+    list(dry_run.lines(str(script), (), RunOptions(device="cuda")))
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "vllm serve" in line]
+    assert line.startswith(f"{script}:1: warning TP120 vllm serve m --port 8000 & starts beside the launch")
     assert not (tmp_path / "started").exists()
 
 

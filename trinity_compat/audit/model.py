@@ -79,18 +79,24 @@ class LaunchAudit:
         ]
         return sorted(changed, key=lambda finding: -finding.status.rank)
 
+    def kept(self) -> list[Finding]:
+        """The findings of keys that keep their meaning, in the launch's order."""
+        return [finding for finding in self.heard if finding.status.rank < CHANGES_MEANING.rank]
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:
     """All launches of all sources, in the order in which they were read.
 
     ``problems`` are the sources that could not be read, with the reason; ``empty`` those that start
-    no training, with what reading them told about it.
+    no training, with what reading them told about it. ``every``: text
+    and Markdown list the keys that keep their meaning too, as the other formats always do.
     """
 
     launches: tuple[LaunchAudit, ...]
     problems: Mapping[str, str] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)
+    every: bool = False
 
     def at_least(self, status: Status) -> bool:
         """True when a launch has a finding of ``status`` or graver that nobody silenced."""

@@ -21,6 +21,13 @@ STATUS_MEANS: Mapping[Status, str] = {
 }
 
 
+def kept(launch: LaunchAudit) -> str:
+    """How many keys a format doesn't list, and what lists them; empty where there is none."""
+    number = len(launch.kept())
+    keep = "keeps its" if number == 1 else "keep their"
+    return f"{plural(number, 'key')} {keep} meaning (--all lists them)" if number else ""
+
+
 def origin(finding: Finding, launch: LaunchAudit) -> str:
     """``run.sh:12``, ``default of verl 0.5.0`` or ``default of the fork``."""
     return str(finding.where) if finding.where else default_of(launch.version, launch.fork, finding.key)

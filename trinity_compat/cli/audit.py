@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +18,9 @@ from trinity_compat.trinity_config import TARGETS
 @click.command(name="audit", cls=WithScriptArguments)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "--all", "every", is_flag=True, help="In text and md list the keys that keep their meaning too."
+)
 @click.option(
     "--fail-on", type=click.Choice([s.value for s in Status]), help="Exit 1 at this status or graver."
 )
@@ -43,6 +47,7 @@ def command(
     arguments: tuple[str, ...],
     sources: tuple[str, ...],
     form: str,
+    every: bool,
     fail_on: str | None,
     cwd: Path | None,
     env: tuple[str, ...],
@@ -72,5 +77,5 @@ def command(
     )
     audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
     read = [*sources, *(launch.source for launch in audit.launches), *audit.problems, *audit.empty]
-    write(render(audit, form), output, sources=read)
+    write(render(replace(audit, every=every), form), output, sources=read)
     return int(fail_on is not None and audit.at_least(Status(fail_on)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch, Part, Word
@@ -41,6 +43,10 @@ _BARE = {
     "--shell-completion": "shell_completion",
     "-sc": "shell_completion",
 }
+_QUOTES = re.compile("[\u2018-\u201f]")
+_BLANKS = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
+_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
+_KEY = re.compile(r"(\+\+|\+)?[A-Za-z_][\w.@/-]*")
 _OPTIONAL = {"--info": "info", "-i": "info"}
 _LONG = [name for name in (*_VALUED, *_BARE, *_OPTIONAL) if name.startswith("--")]
 
@@ -128,11 +134,11 @@ def read_arguments(launch: Launch) -> Arguments:
     """
     flags, words, notes = _split(launch.arguments)
     given: list[GivenOverride] = []
-    for word in words:
+    for word, following in zip_longest(words, words[1:]):
         try:
             given.append(GivenOverride(_read(word), word))
         except OverrideSyntaxError as error:
-            notes.append(_refused(word, error))
+            notes.append(_refused(word, error, following.text if following else ""))
     own = tuple(item for item in given if not _is_hydras(item.override))
     hydra = tuple(item for item in given if _is_hydras(item.override))
     return Arguments(flags, own, hydra, tuple(notes))
@@ -150,7 +156,7 @@ def _read(word: Word) -> Override:
     return Override(word.text, op, key, text, None, text is not None)
 
 
-def _refused(word: Word, error: OverrideSyntaxError) -> Diagnostic:
+def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnostic:
     text = word.text
     if isinstance(error, SweepError):
         _, key, value = split_key(text)
@@ -162,12 +168,33 @@ def _refused(word: Word, error: OverrideSyntaxError) -> Diagnostic:
     if not text.strip(" \t\n\\"):
         why = "a stray backslash or quotes in the script?"
         message = f"{text!r} is not an override: Hydra refuses it ({why})"
+    elif slip := _slip(text, following):
+        message = f"'{text}' {slip}"
     elif "=" not in text and not text.startswith(DELETE):
-        message = f"'{text}' has no '=': Hydra refuses it; write {text.strip()}=VALUE"
+        message = f"'{text}' has no '=': Hydra refuses it"
+        message += f"; write {text.strip()}=VALUE" if _KEY.fullmatch(text.strip()) else ""
     else:
         _, key, value = split_key(text)
         message = f"Hydra cannot read '{text}' ({error}); quote the value: {key}='\"{value}\"'"
     return Diagnostic("TP204", message, word.where, "error")
+
+
+def _slip(text: str, following: str) -> str:
+    """What a refused word has that its writer doesn't see, or empty."""
+    if found := _QUOTES.search(text):
+        return f"has the typographic quote '{found[0]}': write \" or '"
+    if found := _BLANKS.search(text):
+        return f"has the blank U+{ord(found[0]):04X}, which is no blank to bash or Hydra: type it again"
+    if _NOT_UTF_8.search(text):
+        return "is not UTF-8: save the script as UTF-8"
+    key, _, value = text.partition("=")
+    if value.startswith("~/"):
+        return f"is refused by Hydra, and bash leaves a '~' after '=' as it is: write {key}=$HOME{value[1:]}"
+    key, blank, value = text.strip().partition(" ")
+    value = value.strip() if blank else following
+    if "." in key and _KEY.fullmatch(key) and value and "=" not in value and not _KEY.fullmatch(value):
+        return f"has a blank where '=' belongs: write {key}={value}"
+    return ""
 
 
 def _split(arguments: tuple[Word, ...]) -> tuple[Flags, list[Word], list[Diagnostic]]:

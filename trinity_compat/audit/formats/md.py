@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, listed, origin, plural, target
+from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, target
 from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
 from trinity_compat.translate.model import Finding
 
@@ -13,7 +13,7 @@ from trinity_compat.translate.model import Finding
 def render(audit: Audit) -> str:
     lines = ["# Audit of veRL launches for Trinity-RFT", "", *_summary(summarise(audit), audit)]
     for launch in audit.launches:
-        lines += _launch(launch)
+        lines += _launch(launch, every=audit.every)
     return "\n".join(lines)
 
 
@@ -41,7 +41,7 @@ def _summary(summary: Summary, audit: Audit) -> Iterator[str]:
         )
 
 
-def _launch(launch: LaunchAudit) -> Iterator[str]:
+def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[str]:
     yield f"## {_inline(str(launch.where))}"
     yield ""
     yield f"`{launch.module}`, verl {launch.version.value}: {_inline(launch.version.why)}"
@@ -61,6 +61,11 @@ def _launch(launch: LaunchAudit) -> Iterator[str]:
     if launch.warnings or launch.diagnostics:
         yield ""
     yield from _findings("What changes", launch.changed(), launch)
+    if every:
+        yield from _findings("What keeps its meaning", launch.kept(), launch)
+    elif rest := kept(launch):
+        yield rest
+        yield ""
 
 
 def _findings(title: str, findings: list[Finding], launch: LaunchAudit) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, listed, origin, plural, target
+from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, target
 from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
 from trinity_compat.translate.model import Finding, Status
 
@@ -37,7 +37,7 @@ def render(audit: Audit) -> str:
     width = None if terminal else _WIDTH_OF_A_FILE
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
     for launch in audit.launches:
-        for piece in _launch(launch):
+        for piece in _launch(launch, every=audit.every):
             console.print(piece)
         console.print()
     for source, problem in audit.problems.items():
@@ -49,7 +49,7 @@ def render(audit: Audit) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _launch(launch: LaunchAudit) -> Iterator[RenderableType]:
+def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
     yield Text.from_markup(f"[bold]{escape(str(launch.where))}[/]  {escape(launch.module)}")
     yield f"  verl {escape(launch.version.value)}: {escape(launch.version.why)}"
     sums = ", ".join(f"{number} [{_COLOUR[s]}]{s.value}[/]" for s, number in launch.counts.items())
@@ -63,9 +63,11 @@ def _launch(launch: LaunchAudit) -> Iterator[RenderableType]:
     for diagnostic in launch.diagnostics:
         text = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
         yield Padding(Text(text, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
-    changed = launch.changed()
-    if changed:
-        yield _table(changed, launch)
+    listed_here = [*launch.changed(), *(launch.kept() if every else ())]
+    if listed_here:
+        yield _table(listed_here, launch)
+    if not every and (rest := kept(launch)):
+        yield f"  {rest}"
     if launch.silenced:
         yield f"  {plural(len(launch.silenced), 'finding')} silenced in the source"
 
