@@ -47,7 +47,7 @@ MORE = [
     (("run",), "x.yaml --dry-run", 0, "# steps     60 veRL steps"),
     (("debug",), "job -m workflow", *NEEDS_RUN),
     (("compare",), "--configs run.sh x.yaml", 0, "B = x.yaml (a Trinity configuration"),
-    (("translate",), "x.yaml", 0, "checkpoint_root_dir:"),
+    (("translate",), "x.yaml", 2, "this is a Trinity configuration already"),
 ]
 
 
