@@ -177,5 +177,5 @@ def test_a_field_of_the_reward_function_is_the_metric(make):
 
 def test_a_metric_that_nobody_returned_is_named(make):
     run = make("algorithm.filter_groups.metric=speed", maker=Maker(lambda number: False))
-    with pytest.raises(RunError, match=r"metric=speed is no number .* it returned acc"):
+    with pytest.raises(RunError, match=r"metric=speed is not a number .* it returned acc"):
         finish(run)

@@ -95,22 +95,20 @@ def judge():
 
 
 ASKS = """
-import json, os, urllib.request
+import json, urllib.request
 
 def compute_score(data_source, solution_str, ground_truth, extra_info):
     body = json.dumps({"model": "judge", "messages": [{"role": "user", "content": solution_str}]}).encode()
-    url = os.environ["JUDGE_URL"] + "/v1/chat/completions"
+    url = "JUDGE_URL/v1/chat/completions"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         return float(json.load(answer)["choices"][0]["message"]["content"])
 """
 
 
-def test_a_function_may_ask_a_model_that_the_launch_serves_itself(toy, tmp_path, judge, monkeypatch):
-    """The script exports where it answers; the processes that score find it in their environment."""
+def test_a_function_may_ask_a_model_that_the_launch_serves_itself(toy, tmp_path, judge):
     url, asked = judge
-    monkeypatch.setenv("JUDGE_URL", url)
-    (tmp_path / "mine.py").write_text(ASKS)
+    (tmp_path / "mine.py").write_text(ASKS.replace("JUDGE_URL", url))
     mine = f"reward.custom_reward_function.path={tmp_path / 'mine.py'}"
     name = "reward.custom_reward_function.name=compute_score"
     assert [s.reward for s in score(toy, ["1234", "4321"], mine, name)] == [1.0, 0.0]
