@@ -72,6 +72,8 @@ CHANGED = {
     f"{ROLLOUT}.engine_kwargs.vllm": {"block_size": 32},
     f"{ROLLOUT}.engine_kwargs.sglang": {"attention_backend": "fa3"},
     f"{ROLLOUT}.engine_kwargs.trtllm": {"a": 1},
+    f"{ROLLOUT}.mtp.enable": False,
+    f"{ROLLOUT}.mtp.enable_rollout": False,
     "reward.reward_manager.name": "dapo",
     "reward.reward_manager.source": "importlib",
     "reward.reward_model.rollout.name": "vllm",
@@ -86,7 +88,10 @@ MORE = {  # extension points whose content is the user's
 NEEDS = {  # keys that say nothing without another
     "reward.custom_reward_function": {"reward.custom_reward_function.path": "/mine.py"},
     "reward.sandbox_fusion": {"reward.sandbox_fusion.url": "http://sandbox"},
+    f"{ROLLOUT}.quantization_config_file": {f"{ROLLOUT}.quantization": "fp8"},
+    f"{ROLLOUT}.mtp": {f"{ROLLOUT}.mtp.enable": True, f"{ROLLOUT}.mtp.enable_rollout": True},
 }
+OURS = (f"{ROLLOUT}.checkpoint_manager_class",)  # the trainer reads the one that trainer/config.py puts there
 FREE = ("reward.reward_kwargs", "reward.custom_reward_function.reward_kwargs", f"{ROLLOUT}.custom")
 TRAINER_FILES = (
     "trainer/ppo/ray_trainer.py",
@@ -258,8 +263,10 @@ def trainer_sources():
 
 def read_by_trainer(key):
     name = re.escape(key.removeprefix(f"{ROLLOUT}."))
-    return key.startswith(ROLLOUT) and re.search(
-        rf"rollout(_config)?(\.{name}\b|\.get\(.{name}.)", trainer_sources()
+    return (
+        key.startswith(ROLLOUT)
+        and key not in OURS
+        and re.search(rf"rollout(_config)?(\.{name}\b|\.get\(.{name}.)", trainer_sources())
     )
 
 

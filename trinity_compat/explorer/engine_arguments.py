@@ -37,6 +37,9 @@ _SAME = (
     "scheduling_policy",
 )
 
+# Of veRL 0.9.1's MtpConfig, where a launch gives rollout.mtp some fields only.
+_DRAFTS = {"method": "mtp", "num_speculative_tokens": 1}
+
 
 def engine_arguments(
     verl: Mapping[str, Any],
@@ -135,7 +138,7 @@ def _speculation(rollout: Mapping[str, Any]) -> dict[str, Any]:
     mtp = rollout.get("mtp") or {}
     if not (mtp.get("enable") and mtp.get("enable_rollout")):
         return {}
-    return {name: mtp[name] for name in ("method", "num_speculative_tokens")}
+    return {name: mtp.get(name, default) for name, default in _DRAFTS.items()}
 
 
 def _load_format(rollout: Mapping[str, Any]) -> str:
