@@ -10,10 +10,10 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-import psutil
 import pytest
 from explorer_job import ROOT, verl_config
 from omegaconf import OmegaConf
+from processes import lives
 from test_scoring import TASK, function, score, trajectory
 
 from trinity_compat.errors import RunError
@@ -277,16 +277,9 @@ asyncio.run(go())
 
 def _wait_for_the_end_of(pids):
     deadline = time.monotonic() + 60
-    while left := {pid for pid in pids if _lives(pid)}:
+    while left := {pid for pid in pids if lives(pid)}:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
-
-
-def _lives(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("broken", ["dead", "raises"])

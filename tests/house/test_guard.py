@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import guard
-import psutil
 import pytest
+from processes import lives
 
 TEST = """
 import os, subprocess, sys, time
@@ -44,10 +44,3 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.1)
-
-
-def lives(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -95,13 +95,10 @@ class BufferReport:
         bind = {"kind": kind, "state": state, "limit": limit}
 
         def work(conn: sa.Connection) -> list[dict[str, Any]]:
-            kinds = dict.fromkeys(row[0] for row in _rows(conn, queries.STATES))
-            if kinds and kind not in kinds:
-                raise UserError(f"no groups of kind {kind!r}", hint=f"there are {', '.join(kinds)}")
-            return [
-                _shown(row, _rows(conn, queries.ONE_GROUP, {"group_id": row[0]}))
-                for row in _rows(conn, queries.RECENT, bind)
-            ]
+            found = _rows(conn, queries.RECENT, bind)
+            if not found:
+                _check_kind(conn, kind)
+            return [_shown(row, _rows(conn, queries.ONE_GROUP, {"group_id": row[0]})) for row in found]
 
         return self._db.run(work, write=False)
 
@@ -130,6 +127,13 @@ class BufferReport:
     def close(self) -> None:
         """Give the connections back."""
         self._db.close()
+
+
+def _check_kind(conn: sa.Connection, kind: str) -> None:
+    """Raise UserError where there are groups, and none of that kind."""
+    kinds = dict.fromkeys(row[0] for row in _rows(conn, queries.STATES))
+    if kinds and kind not in kinds:
+        raise UserError(f"no groups of kind {kind!r}", hint=f"there are {', '.join(kinds)}")
 
 
 def _rows(conn: sa.Connection, statement: str, bind: Mapping[str, object] | None = None) -> Sequence[Row]:

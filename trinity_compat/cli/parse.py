@@ -110,7 +110,7 @@ def as_text(reading: Reading) -> str:
             lines.append(f"  {word.where.line:>5}  {_visible(word.text)}{note}")
     if not reading.launches:
         lines.append(f"{reading.source}: no training main is launched")
-    lines += [f"{d.where}: {d.severity} {d.code} {d.message}" for d in reading.diagnostics]
+    lines += map(str, reading.diagnostics)
     return "\n".join(lines)
 
 

@@ -133,9 +133,7 @@ def _translate(
     reading = _read(source, arguments, given, options)
     refuse_lost_arguments(reading)
     for diagnostic in reading.diagnostics:
-        click.echo(
-            f"{diagnostic.where}: {diagnostic.severity} {diagnostic.code} {diagnostic.message}", err=True
-        )
+        click.echo(diagnostic, err=True)
     return [translate_launch(launch, options, root=root) for launch in _chosen(reading, which)]
 
 

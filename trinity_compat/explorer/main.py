@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,7 @@ from trinity_compat.explorer.receiving import Receiver
 from trinity_compat.explorer.report import Report
 from trinity_compat.explorer.reward_model import address
 from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
-from trinity_compat.explorer.scorers.pool import make_scorer
+from trinity_compat.explorer.scorers.pool import ScoringPool, make_scorer
 from trinity_compat.explorer.scorers.worker import warm
 from trinity_compat.explorer.scoring import Scorer
 from trinity_compat.explorer.selftest import HandoverTest
@@ -133,8 +133,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     warm()
     config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
-    _join_ray(spec)
-    _cancel_on_sigterm(asyncio.current_task())  # Ray has put a handler of its own in place
+    _join(spec)
     with ExitStack() as given_back:
         buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
         sign(buffer, spec.verl)
@@ -146,11 +145,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         await _start(spec, workers, device, heart)
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
-        routers = await _served(spec, buffer, heart)
-        if routers:
-            await workers.know(routers)
-        judge = routers[0] if routers else None
-        scorer = given_back.enter_context(closing(make_scorer(config, spec.scoring, judge)))
+        routers = await _served(spec, buffer, workers, heart)
+        scorer = given_back.enter_context(closing(_scorer(spec, config, routers)))
         maker = _maker(spec, workers, scorer, tokenizer, processor)
         pipeline = pipeline_of(spec.verl, train)
         explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
@@ -205,17 +201,14 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     config, tokenizer, processor = configuration(spec)
     rows = eval_stream(config, tokenizer, processor) if config.data.val_files else None
     jobs = eval_jobs(spec.verl, rows)
-    _join_ray(spec)
-    _cancel_on_sigterm(asyncio.current_task())
+    _join(spec)
     buffer = open_buffer(spec.database_url)
     trackers = Trackers(spec.verl, ROLE)
     workers = Workers(spec.verl, spec.device, spec.env, agent_timeout_s=spec.agent_timeout_s)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        routers = await _served(spec, buffer, heart)
-        if routers:
-            await workers.know(routers)
-        with closing(make_scorer(config, spec.scoring, routers[0] if routers else None)) as scorer:
+        routers = await _served(spec, buffer, workers, heart)
+        with closing(_scorer(spec, config, routers)) as scorer:
             maker = GroupMaker(workers, scorer, tokenizer, placeholders=_placeholders(processor))
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
@@ -226,8 +219,7 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
 
 async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
     config, tokenizer, _ = configuration(spec)
-    _join_ray(spec)
-    _cancel_on_sigterm(asyncio.current_task())
+    _join(spec)
     buffer = open_buffer(spec.database_url)
     workers = Workers(spec.verl, spec.device, spec.env)
     try:
@@ -245,20 +237,27 @@ def _placeholders(processor: Any) -> list[int]:
     return ids
 
 
-async def _served(spec: RunSpec, buffer: Buffer, heart: Heartbeat) -> list[str]:
-    """Where the models answer that the run serves beside its policy, the reward model first."""
+async def _served(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat) -> list[str]:
+    """Where the models answer that the run serves beside its policy, the reward model first; the workers know
+    it too."""
     limit_s = max(spec.sync.timeout_s, START_S)
-    return [
+    routers = [
         await address.awaited(buffer, heart.check, timeout_s=limit_s, place=place)
         for place in range(len(served_models(spec.verl)))
     ]
+    if routers:
+        await workers.know(routers)
+    return routers
+
+
+def _scorer(spec: RunSpec, config: Any, routers: Sequence[str]) -> ScoringPool:
+    return make_scorer(config, spec.scoring, next(iter(routers), None))
 
 
 async def _serve(spec: RunSpec, heart: Heartbeat, *, parts: int) -> None:
     from trinity_compat.explorer.reward_model.serving import serve
 
-    _join_ray(spec)
-    _cancel_on_sigterm(asyncio.current_task())
+    _join(spec)
     buffer = open_buffer(spec.database_url)
     try:
         await serve(spec, buffer, heart, parts=parts)
@@ -292,6 +291,12 @@ def _check_model(path: str) -> None:
             f"actor_rollout_ref.model.path={path}: no model there (config.json is missing)",
             hint="download the model first, or write its Hugging Face name",
         )
+
+
+def _join(spec: RunSpec) -> None:
+    """The supervisor's Ray, and let SIGTERM cancel again: Ray puts a handler of its own in place."""
+    _join_ray(spec)
+    _cancel_on_sigterm(asyncio.current_task())
 
 
 def _join_ray(spec: RunSpec) -> None:

@@ -109,9 +109,7 @@ class RolloutWorker:
         from trinity_compat.workflows.running import Limits
 
         if self._writer is None:
-            rollout = self._config.actor_rollout_ref.rollout
-            limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
-            self._writer = EngineWriter(self._asked, limits)
+            self._writer = EngineWriter(self._asked, Limits.of(self._config.actor_rollout_ref.rollout))
         return await self._writer.write(prompt_ids, sampling)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:

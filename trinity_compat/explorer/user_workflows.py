@@ -67,7 +67,7 @@ class UserWorkflows:
     def __init__(self, config: Any, model: Any, asked: Asks, auxiliary: Sequence[str] = ()) -> None:
         """``auxiliary``: where the auxiliary models answer (host:port)."""
         rollout = config.actor_rollout_ref.rollout
-        limits = Limits(int(rollout.prompt_length), int(rollout.response_length))
+        limits = Limits.of(rollout)
         writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
         self._workflows = Workflows(
             writer,
@@ -91,18 +91,17 @@ class UserWorkflows:
         """n trajectories by seed, with their rewards. Raises what the workflow raises, and OwnTimeUp."""
         taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
-        running = self._workflows.run(
-            taskset,
-            opened(job.task["raw_task"]),
-            [{**job.sampling_of(run), **length} for run in range(job.answers)],
-            number=job.task_no,
-            version=version,
-            evaluates=job.validate,
-            tool_format=self._tool_format,
-        )
         try:
             async with asyncio.timeout(LIMIT_S) as limit:
-                runs = await running
+                runs = await self._workflows.run(
+                    taskset,
+                    opened(job.task["raw_task"]),
+                    [{**job.sampling_of(run), **length} for run in range(job.answers)],
+                    number=job.task_no,
+                    version=version,
+                    evaluates=job.validate,
+                    tool_format=self._tool_format,
+                )
         except TimeoutError as error:
             if not limit.expired():  # the workflow's own
                 raise

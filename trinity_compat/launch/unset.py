@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trinity_compat.errors import Where
-from trinity_compat.launch.model import EnvRef, Launch, Word
+from trinity_compat.launch.model import EnvRef, Launch, Part, Word
 from trinity_compat.secret import shown
 
 # What a login, a shell or a scheduler sets wherever a script is started.
@@ -37,9 +37,15 @@ def warnings(launches: Iterable[Launch]) -> Iterator[tuple[Where, str]]:
         yield where, f"{listed} {are} not set: {', '.join(words)} here, unless the environment has {them}"
 
 
+def missing(part: Part) -> EnvRef | None:
+    """The variable that a part stands for, where it has no value, no default, and no order to stop then."""
+    source = part.source
+    if not isinstance(source, EnvRef) or source.default is not None or source.required or part.text:
+        return None
+    return source
+
+
 def _unset(word: Word) -> Iterator[str]:
-    for part in word.parts:
-        source = part.source
-        missing = isinstance(source, EnvRef) and source.default is None and not source.required
-        if isinstance(source, EnvRef) and missing and not part.text and not is_always_set(source.name):
-            yield source.name
+    for reference in filter(None, map(missing, word.parts)):
+        if not is_always_set(reference.name):
+            yield reference.name

@@ -63,6 +63,11 @@ class Limits:
     prompt: int
     response: int
 
+    @classmethod
+    def of(cls, rollout: Any) -> Limits:
+        """Those of veRL's rollout section."""
+        return cls(int(rollout.prompt_length), int(rollout.response_length))
+
 
 class Workflows:
     """The registered workflows of one process."""

@@ -40,11 +40,14 @@ def read_side(paths: Sequence[Path], label: str) -> Side:
 
 def same_runs(sides: Sequence[Side]) -> Iterator[str]:
     """A warning for each two sides that are the same runs: they are equal whatever was trained."""
-    runs = [sorted((str(Path(run.source).resolve()), run.name) for run in side.runs) for side in sides]
-    for one, other in combinations(range(len(sides)), 2):
-        if runs[one] == runs[other]:
-            both = f"{sides[one].label} and {sides[other].label}"
-            yield f"warning: {both} are the same run, {sides[one].runs[0].source}: it equals itself"
+    for one, other in combinations(sides, 2):
+        if _places(one) == _places(other):
+            both = f"{one.label} and {other.label}"
+            yield f"warning: {both} are the same run, {one.runs[0].source}: it equals itself"
+
+
+def _places(side: Side) -> list[tuple[str, str]]:
+    return sorted((str(Path(run.source).resolve()), run.name) for run in side.runs)
 
 
 def _read_file(path: Path) -> list[Run]:

@@ -11,6 +11,7 @@ from trinity_compat.launch import Diagnostic, Launch, Word, read_script
 from trinity_compat.runtime.plan.overlay import is_trinity_only
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
+from trinity_compat.verl_config.grammar import split_key
 
 _ENDS = ("TP001", "TP104", "TP111", "TP112")  # bash, or the reading, gets no further than there
 _NOT_ASKED = "TP113"  # a variable of the whole environment that has no effect: only --env asks for one
@@ -52,18 +53,14 @@ def _is_before_the_last(found: Diagnostic, launches: Sequence[Launch], text: Seq
 
 
 def _by_key(sets: Sequence[str]) -> Mapping[str, str]:
-    return {_key(text): text for text in sets if not is_trinity_only(text)}
-
-
-def _key(text: str) -> str:
-    return text.partition("=")[0].lstrip("+~")
+    return {split_key(text)[1]: text for text in sets if not is_trinity_only(text)}
 
 
 def _settled(word: Word, instead: Mapping[str, str]) -> str:
     """The word's text, or the ``--set`` that replaces it."""
     if not word.open:
         return word.text
-    said = word.text if "=" not in word.text else _key(word.text)
+    said = word.text if "=" not in word.text else split_key(word.text)[1]
     if said in instead:
         return instead[said]
     unknown = word.open[0]

@@ -15,6 +15,7 @@ from trinity_compat.audit import AuditOptions as AuditRequest
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import EnvRef, Launch, Part, Word, read_argv, read_script
+from trinity_compat.launch.unset import missing
 from trinity_compat.runtime.plan import length
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import is_trinity_only
@@ -120,17 +121,12 @@ def _unset(launch: Launch, environ: Mapping[str, str]) -> list[str]:
 
 
 def _references(parts: Iterable[Part], environ: Mapping[str, str]) -> Iterator[EnvRef]:
-    """Those without a value, a default, or an order to stop without one."""
+    """Those that neither have a value nor need none, at any depth of their defaults."""
     for part in parts:
         if not isinstance(part.source, EnvRef) or part.source.name in environ:
             continue
         yield from _references(part.source.parts, environ)
-        if (
-            not part.source.parts
-            and part.source.default is None
-            and not part.source.required
-            and not part.text
-        ):
+        if not part.source.parts and missing(part):
             yield part.source
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from trinity_compat.workflows.standin.workflows import Task, Workflow
@@ -20,6 +21,21 @@ class _Steps(Workflow):
     ) -> None:
         super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
         self.client = model.get_openai_client() if use_openai_client else None
+
+    def _steps(self) -> Iterator[list[Any]]:
+        """Each step's experiences, as the steps are taken."""
+        for number in range(self.max_step_num):
+            goes_on = self.step(step_num=number)
+            yield self._of_step(number)
+            if not goes_on:
+                return
+
+    async def _steps_async(self) -> AsyncIterator[list[Any]]:
+        for number in range(self.max_step_num):
+            goes_on = await self.step_async(step_num=number)
+            yield self._of_step(number)
+            if not goes_on:
+                return
 
     def _of_step(self, number: int) -> list[Any]:
         made: list[Any] = self.model.extract_experience_from_history()
@@ -46,12 +62,8 @@ class StepWiseRewardWorkflow(_Steps):
 
     def run(self) -> list[Any]:
         experiences: list[Any] = []
-        for number in range(self.max_step_num):
-            goes_on = self.step(step_num=number)
-            made = self._of_step(number)
+        for number, made in enumerate(self._steps()):
             experiences += _rewarded(made, self.reward(made, step_num=number))
-            if not goes_on:
-                break
         return experiences
 
     def reward(self, exps: list[Any], step_num: int) -> float:
@@ -66,12 +78,10 @@ class AsyncStepWiseRewardWorkflow(StepWiseRewardWorkflow):
 
     async def run_async(self) -> list[Any]:
         experiences: list[Any] = []
-        for number in range(self.max_step_num):
-            goes_on = await self.step_async(step_num=number)
-            made = self._of_step(number)
+        number = 0
+        async for made in self._steps_async():
             experiences += _rewarded(made, await self.reward_async(made, step_num=number))
-            if not goes_on:
-                break
+            number += 1
         return experiences
 
     async def reward_async(self, exps: list[Any], step_num: int) -> float:
@@ -83,13 +93,9 @@ class RewardPropagationWorkflow(_Steps):
     """``reward`` is every step's."""
 
     def run(self) -> list[Any]:
-        experiences: list[Any] = []
-        for number in range(self.max_step_num):
-            goes_on = self.step(step_num=number)
-            experiences += self._of_step(number)
-            if not goes_on:
-                break
-        return _counted(_rewarded(experiences, self.reward(experiences)), number + 1)
+        parts = list(self._steps())
+        experiences = [experience for part in parts for experience in part]
+        return _counted(_rewarded(experiences, self.reward(experiences)), len(parts))
 
     def reward(self, exps: list[Any]) -> float:
         """Of all steps."""
@@ -102,13 +108,9 @@ class AsyncRewardPropagationWorkflow(RewardPropagationWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
-        experiences: list[Any] = []
-        for number in range(self.max_step_num):
-            goes_on = await self.step_async(step_num=number)
-            experiences += self._of_step(number)
-            if not goes_on:
-                break
-        return _counted(_rewarded(experiences, await self.reward_async(experiences)), number + 1)
+        parts = [part async for part in self._steps_async()]
+        experiences = [experience for part in parts for experience in part]
+        return _counted(_rewarded(experiences, await self.reward_async(experiences)), len(parts))
 
     async def reward_async(self, exps: list[Any]) -> float:
         """Of all steps."""
