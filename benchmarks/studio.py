@@ -35,6 +35,10 @@ from trinity_compat.studio.series import Store
 ANSWERS, GROUPS = 8, 128  # a group, a step
 TOKENS = 128
 WORDS = [f"{a}{b}" for a in "bdfgklmnprstvz" for b in ("ane", "iro", "ust", "eel", "oma", "ix", "ardo")]
+GROUP = """id, key, kind, task_no, task, explorer_step, priority, state, size, min_model_version,
+    max_model_version, history_id, use_count, last_used_at, claim_token, written_at"""
+EXPERIENCE = """id, group_id, run, reward, min_model_version, max_model_version, num_turns, metrics, info,
+    prompt_text, response_text, prompt_ids, response_ids, logprobs"""
 PAGES = {
     "runs": "/",
     "run": "/run/large",
@@ -77,8 +81,12 @@ def make(root: Path, count: int) -> None:
     buffer.close()
     with closing(sqlite3.connect(root / "buffer" / "experiences.db")) as db, db:
         db.execute("PRAGMA synchronous=OFF")
-        db.executemany(f"INSERT INTO task_groups VALUES ({','.join('?' * 17)})", groups(count))
-        db.executemany(f"INSERT INTO experiences VALUES ({','.join('?' * 15)})", experiences(count))
+        db.executemany(_insert("task_groups", GROUP), groups(count))
+        db.executemany(_insert("experiences", EXPERIENCE), experiences(count))
+
+
+def _insert(table: str, columns: str) -> str:
+    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' for _ in columns.split())})"
 
 
 def _event(step: int, row: dict[str, float]) -> Event:
@@ -91,7 +99,7 @@ def groups(count: int):
         task = codec.to_json({"data_source": "large", "index": number % 5000})
         step = number // GROUPS + 1
         yield (number, f"k{number}", "train", number, task, step, 0.0, "trained", ANSWERS, step - 1, step - 1,
-               1, 1, 1.0, None, float(number), None)  # fmt: skip
+               1, 1, 1.0, None, float(number))  # fmt: skip
 
 
 def experiences(count: int):
@@ -103,7 +111,7 @@ def experiences(count: int):
         step = group // GROUPS + 1
         text = " ".join(draw.choices(WORDS, k=180)) + f" needle{number}"
         yield (number, group + 1, run, draw.random(), step - 1, step - 1, 2, "{}", '{"acc":1.0}',
-               text[:200], text, ids[:80], ids, None, logprobs)  # fmt: skip
+               text[:200], text, ids[:80], ids, logprobs)  # fmt: skip
 
 
 def fill(root: Path, name: str) -> None:
@@ -158,7 +166,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=40)
     given = parser.parse_args()
     root = given.out / str(given.experiences)
-    for name, count in (("large", given.experiences), ("small", 80_000)):
+    for name, count in (("large", given.experiences), ("small", min(80_000, given.experiences))):
         if not (root / name / "buffer" / "experiences.db").exists():
             make(root.absolute() / name, count)
         fill(root, name)

@@ -1,0 +1,16 @@
+"""The benchmark of the studio's pages writes its job past the store, so it has to know the store's columns."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_page_is_asked_of_a_job_that_the_benchmark_made(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "studio.py", "--experiences", "2048"]
+    ended = subprocess.run(
+        [*command, "--times", "1", "--out", tmp_path], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert "index: 2048 experiences" in ended.stdout
+    assert "answers " in ended.stdout  # the last page
