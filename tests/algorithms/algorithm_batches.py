@@ -32,7 +32,9 @@ def answers(name):
         "values": torch.tensor(of["values"]),
         "reward_baselines": torch.tensor(of["baselines"]),
         "old_log_probs": torch.tensor(of["old"]),
+        "rollout_log_probs": torch.tensor(of["old"]) - 0.1,
         "teacher_logprobs": torch.tensor(of["teacher"]),
+        "entropys": torch.tensor(of["teacher"]).abs(),
     }
 
 

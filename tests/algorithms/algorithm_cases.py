@@ -165,6 +165,7 @@ ADVANTAGES = [
         {"omega": 0.5, "gamma": 0.9, "fnorm": "std"},
         {"step_reward_key": "gain", "env_state_hash_key": "place"},
     ),
+    *_each("clipb", None, {"mu": 0.5}, {"mu": 0.1, "epsilon": 0.1}),
     *_each("on_policy_distill", None, {"kl_coef": 0.3}),
     *_each(
         "jsd",

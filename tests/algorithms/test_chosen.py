@@ -112,7 +112,7 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
             "sft_loss_agg_mode=mean: mix takes token-mean or .* or null",
             None,
         ),
-        ({"advantage_fn": "clipb"}, "advantage_fn=clipb cannot be trained here: .* entropy", "grpo"),
+        ({"advantage_fn": "clipv"}, "advantage_fn=clipv cannot be trained here: .* necs", "grpo"),
         (
             {"policy_loss_fn": "opmd", "policy_loss_fn_args": {"tua": 1}},
             "policy_loss_fn_args.tua: opmd",

@@ -23,7 +23,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from trinity_compat.algorithms import FUNCTIONS
 from trinity_compat.algorithms.chosen import verl_keys
 from trinity_compat.algorithms.model import PREFIX
-from trinity_compat.trainer.algorithms import COLUMNS, aggregate, with_advantages
+from trinity_compat.trainer.algorithms import COLUMNS, ENTROPY, aggregate, with_advantages
 from trinity_compat.verl_config.pinned import compose_pinned
 
 HERE = Path(__file__).parent
@@ -92,7 +92,7 @@ def kl_loss(arguments, batch, name):
 def advantages(arguments, batch, name):
     algorithm = configured("advantage_fn", name, arguments).algorithm
     tensors, tasks = answers(batch), np.array(answer_batch(batch)["tasks"])
-    tensors["ref_log_prob"] = tensors.pop("teacher_logprobs")
+    tensors["ref_log_prob"], tensors[ENTROPY] = tensors.pop("teacher_logprobs"), tensors.pop("entropys")
     info = [{} for _ in tasks]
     if name == "gigpo":
         tensors["response_mask"], info = in_turns(batch)
@@ -101,8 +101,9 @@ def advantages(arguments, batch, name):
     done = compute_advantage(
         data, algorithm.adv_estimator, gamma=algorithm.gamma, lam=algorithm.lam, config=algorithm
     )
-    done = with_advantages(done, algorithm)
-    return done.batch["advantages"][tensors["response_mask"].bool()].tolist()
+    done, _ = with_advantages(done, algorithm)
+    trained = done.batch["advantages"] * done.batch["response_mask"]
+    return trained[tensors["response_mask"].bool()].tolist()
 
 
 def close(ours, theirs):

@@ -2,7 +2,7 @@
 
     <venv of trinity-rft>/bin/python tests/algorithms/upstream_numbers.py > tests/algorithms/numbers.json
 
-Of a loss: its value and its gradient by log_prob; of an advantage: every token's. Tokens that count alone,
+Of a loss: its value and its gradient by log_prob; of an advantage: every token's, 0 for one that it leaves out. Tokens that count alone,
 row after row.
 """
 
@@ -103,7 +103,8 @@ def advantage(name, arguments, batch):
     tensors = answers(batch)
     data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(of["tasks"])})
     done, _ = function(data)
-    return done.batch["advantages"][tensors["response_mask"].bool()].tolist()
+    trained = done.batch["advantages"] * done.batch["response_mask"]
+    return trained[tensors["response_mask"].bool()].tolist()
 
 
 MAKE = {"policy_loss_fn": policy_loss, "kl_loss_fn": kl_loss, "advantage_fn": advantage}

@@ -25,7 +25,13 @@ SECTIONS = {
         "kl_loss_fn": "corrected_k3",
         "kl_loss_fn_args": {"kl_coef": 0.05},
     },
-    "topr": {"algorithm_type": "topr", "kl_penalty_fn": "k1", "kl_loss_fn": "none"},
+    "topr": {
+        "algorithm_type": "topr",
+        "advantage_fn": "clipb",
+        "advantage_fn_args": {"mu": 0.1},
+        "kl_penalty_fn": "k1",
+        "kl_loss_fn": "none",
+    },
     "rec": {
         "algorithm_type": "rec",
         "advantage_fn_args": {"std_normalize": True},
@@ -69,6 +75,8 @@ def test_three_steps_are_finite_and_the_loss_moves(name, toy_dir, tmp_path):
     assert ("actor/kl_loss" in steps[0]) == (name == "opmd")
     if name == "opmd":
         assert steps[-1]["actor/kl_loss"] > 0
+    if name == "topr":
+        assert any(0 < metrics["algorithm/frac_clipped_neg"] < 1 for metrics in steps)
 
 
 def with_experts(spec, toy_dir):

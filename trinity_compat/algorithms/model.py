@@ -36,8 +36,9 @@ Schema = Literal["experience", "sft", "cpt", "dpo"]
 class Answers:
     """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
     positions of the answers to each task. For an advantage that names the column, each [N, T]:
-    ``old_log_prob``, the trainer's at the step's start or the rollout's; ``ref_log_prob``, the reference
-    model's; ``mask``, bool, true for the tokens that count. ``info``: for each answer what its scoring told
+    ``old_log_prob``, the trainer's at the step's start or the rollout's; ``rollout_log_prob``, the rollout's;
+    ``ref_log_prob``, the reference model's; ``entropy``, nats, of the policy at the step's start; ``mask``, bool,
+    true for the tokens that count. ``info``: for each answer what its scoring told
     beside the reward."""
 
     rewards: Tensor
@@ -46,6 +47,18 @@ class Answers:
     info: Sequence[Mapping[str, Any]] = ()
     old_log_prob: Tensor = None
     ref_log_prob: Tensor = None
+    rollout_log_prob: Tensor = None
+    entropy: Tensor = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What an advantage gives that also says which tokens are trained: ``advantages`` [N, T]; ``mask``, bool
+    [N, T], takes the place of the batch's; ``metrics``, its figures."""
+
+    advantages: Tensor
+    mask: Tensor
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +165,8 @@ def algorithm(name: str, title: str, **fields: Any) -> None:
 
 
 def advantage(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Answers, **arguments) → advantages without gradient: [N], or [N, T] of one that
-    names columns."""
+    """Enter a function (Answers, **arguments) → advantages without gradient: [N], or of one that names
+    columns [N, T] or Chosen."""
     return _entered("advantage_fn", name, source, fields, computes=True)
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from trinity_compat.algorithms.model import FUNCTIONS, Arguments, Function, Kind
 
-_CLIPS = "it needs the entropy of each token, which veRL gives no estimator"
+_SIGNAL = "it reads a column, necs, that trinity-rft 0.6.0 fills nowhere: it ends there with a KeyError"
 
 
 def _lacking(kind: Kind, reasons: dict[str, str]) -> None:
@@ -16,4 +16,4 @@ def _because(reason: str, arguments: Arguments) -> str:
     return reason
 
 
-_lacking("advantage_fn", {"clipb": _CLIPS, "clipv": _CLIPS})
+_lacking("advantage_fn", {"clipv": _SIGNAL})

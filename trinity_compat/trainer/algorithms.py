@@ -25,11 +25,13 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
-from trinity_compat.algorithms.model import FUNCTIONS, PREFIX, Answers, Function, Loss, Tokens
+from trinity_compat.algorithms.model import FUNCTIONS, PREFIX, Answers, Chosen, Function, Loss, Tokens
 
 # Of a batch with an expert's rows: for each row how many tokens and rows of its kind the update has, [N, 2].
 COUNTS = f"{PREFIX}counts"
 COLUMNS = f"{PREFIX}columns"  # of a configuration in a worker: what a loss of ours reads beyond veRL's four
+# Of a batch: the entropies, which veRL drops, for an estimator that reads them.
+ENTROPY = f"{PREFIX}entropy"
 _SHARES = ("actor/usual_loss", "actor/expert_loss")
 Metrics = dict[str, Any]
 LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
@@ -83,26 +85,46 @@ _IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
     "info": lambda batch: list(batch.non_tensor_batch["reward_extra_info"]),
     "old_log_prob": lambda batch: batch.batch["old_log_probs"],
     "ref_log_prob": lambda batch: batch.batch["ref_log_prob"],
+    "rollout_log_prob": lambda batch: batch.batch["rollout_log_probs"],
+    "entropy": lambda batch: batch.batch.pop(ENTROPY),
 }
 
 
-def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> DataProto:
-    """The batch of an update, with the advantages of an estimator that reads more than veRL hands it; as it
-    is for every other. ``config``: veRL's ``algorithm`` section."""
+def reads_entropy(config: Mapping[str, Any]) -> bool:
+    """Whether the estimator of veRL's ``algorithm`` section needs ENTROPY in the batch."""
+    return "entropy" in _columns(config)
+
+
+def _columns(config: Mapping[str, Any]) -> Sequence[str]:
+    """Those that an estimator of ours reads beyond what veRL hands it."""
+    function = _estimator(config)
+    return function.columns if function else ()
+
+
+def _estimator(config: Mapping[str, Any]) -> Function | None:
     name = str(config["adv_estimator"])
-    function = FUNCTIONS["advantage_fn"].get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+    return FUNCTIONS["advantage_fn"].get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+
+
+def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> tuple[DataProto, Metrics]:
+    """The batch of an update, with the advantages of an estimator that reads more than veRL hands it, and
+    its figures; as it is for every other. ``config``: veRL's ``algorithm`` section."""
+    function = _estimator(config)
     if function is None or not function.columns:
-        return batch
+        return batch, {}
     assert function.call is not None
     columns = {column: _IN_BATCH[column](batch) for column in function.columns}
     rewards = batch.batch["token_level_rewards"].sum(-1)
     answers = Answers(rewards, _groups(batch.non_tensor_batch["uid"]), **columns)
     with torch.no_grad():
-        advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
-        each = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
-        advantages = each.where(batch.batch["response_mask"].bool(), 0.0)
-    batch.batch["advantages"], batch.batch["returns"] = advantages, advantages.clone()
-    return batch
+        made = function.call(answers, **config.get(f"{PREFIX}args", {}))
+    if not isinstance(made, Chosen):
+        made = Chosen(made, batch.batch["response_mask"].bool(), {})
+    each = made.advantages.unsqueeze(-1) if made.advantages.dim() == 1 else made.advantages
+    batch.batch["response_mask"] = made.mask.to(batch.batch["response_mask"].dtype)
+    batch.batch["advantages"] = each.where(made.mask, 0.0)
+    batch.batch["returns"] = batch.batch["advantages"].clone()
+    return batch, {f"algorithm/{name}": figure for name, figure in made.metrics.items()}
 
 
 def _groups(index: np.ndarray) -> list[list[int]]:

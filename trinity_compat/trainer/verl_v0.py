@@ -34,7 +34,7 @@ from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Claimed, Exchange
-from trinity_compat.trainer.algorithms import with_advantages
+from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
 from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto, with_dropped_apart
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
@@ -265,7 +265,19 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def _update_actor(self, batch: DataProto) -> DataProto:
-        return self._updated(with_advantages(batch, self.config.algorithm))
+        if reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch:  # the rollout's log-probabilities
+            batch.batch[ENTROPY] = self._compute_old_log_prob(batch)[0].batch[ENTROPY]
+        batch, metrics = with_advantages(batch, self.config.algorithm)
+        updated = self._updated(batch)
+        updated.meta_info["metrics"] |= metrics
+        return updated
+
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        """veRL's own, with the entropies under a name that it doesn't drop where an estimator reads them."""
+        output, mfu = super()._compute_old_log_prob(batch)
+        if reads_entropy(self.config.algorithm):
+            output.batch[ENTROPY] = output.batch["entropys"]
+        return output, mfu
 
     def _updated(self, batch: DataProto) -> DataProto:
         """veRL's update of the policy on a batch that has its advantages."""
