@@ -2,8 +2,8 @@
 
     <venv of trinity-rft>/bin/python tests/algorithms/upstream_numbers.py > tests/algorithms/numbers.json
 
-Of a loss: its value and its gradient by log_prob; of an advantage: every token's, 0 for one that it leaves out. Tokens that count alone,
-row after row.
+Of a loss: its value and its gradient by log_prob; of an advantage: every token's, 0 for one that it leaves
+out. Tokens that count alone, row after row.
 """
 
 import json

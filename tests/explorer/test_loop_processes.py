@@ -183,6 +183,23 @@ def test_what_a_change_of_weights_cuts_off_is_asked_again(config):
     assert len(engine.requests) == 3
 
 
+def test_an_answer_is_told_of_while_others_of_its_group_are_made(config):
+    """Its place on the engine is free: a group's longest answer does not keep those of the others."""
+
+    async def go():
+        ended = asyncio.Event()
+        pool = LoopPool(config(), Asked(Engine(held=1)), size=1)
+        try:
+            made = asyncio.ensure_future(pool.run(job(0, n=2), ended=ended.set))
+            await asyncio.wait_for(ended.wait(), 60)
+            return made.done()
+        finally:
+            made.cancel()
+            pool.close()
+
+    assert not asyncio.run(go())
+
+
 def test_an_engine_that_died_is_told_as_such(config):
     (found,) = run(config(), [job(0)], Engine(dies=True))
     assert isinstance(found, EngineDied)

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from trinity_compat.explorer.engine import Completion, EngineDied
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.jobs import make_job, seeds_requests
-from trinity_compat.explorer.rollout import RolloutWorker, truncate
+from trinity_compat.explorer.rollout import Places, RolloutWorker, truncate
 from trinity_compat.explorer.routing import Loads
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.spec import SyncSpec
@@ -135,6 +135,16 @@ def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
         return seen
 
     assert asyncio.run(main()) == [4, 5, 7, 9]
+
+
+def test_a_groups_places_on_the_engine_become_free_once_each():
+    told = []
+    places = Places(3, told.append)
+    for _ in range(2):
+        places.one_free()
+    places.all_free()
+    places.one_free()  # of the same group, made again in a process of its own
+    assert told == [1, 1, 1]
 
 
 async def collect(rollouts):

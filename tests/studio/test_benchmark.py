@@ -1,4 +1,4 @@
-"""The benchmark of the studio's pages writes its job past the store, so it has to know the store's columns."""
+"""The benchmark of the studio's pages writes its job past the store: it has to know the store's columns."""
 
 import subprocess
 import sys

@@ -37,9 +37,9 @@ class Answers:
     """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
     positions of the answers to each task. For an advantage that names the column, each [N, T]:
     ``old_log_prob``, the trainer's at the step's start or the rollout's; ``rollout_log_prob``, the rollout's;
-    ``ref_log_prob``, the reference model's; ``entropy``, nats, of the policy at the step's start; ``mask``, bool,
-    true for the tokens that count. ``info``: for each answer what its scoring told
-    beside the reward."""
+    ``ref_log_prob``, the reference model's; ``entropy``, nats, the policy's at the step's start; ``mask``,
+    bool, true for the tokens that count. ``info``: for each answer what its scoring told beside the
+    reward."""
 
     rewards: Tensor
     groups: Sequence[Sequence[int]]

@@ -8,7 +8,7 @@ verl 0.9.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -88,10 +88,13 @@ class AgentLoops:
             self._worker = _Worker(made, EngineClient(asked, rollout, processor))
         self._default = rollout.agent.default_agent_loop
 
-    async def run(self, job: Job) -> list[Trajectory]:
-        """n trajectories by seed, then the baseline. Raises what the loop or a tool raises."""
+    async def run(self, job: Job, ended: Callable[[], None] = lambda: None) -> list[Trajectory]:
+        """n trajectories by seed, then the baseline; ``ended`` is called as each is there. Raises what the
+        loop or a tool raises."""
         task = opened(job.task)
         runs = [asyncio.ensure_future(self._one(job, task, run)) for run in range(job.answers)]
+        for each in runs:
+            each.add_done_callback(lambda _: ended())
         try:
             return list(await asyncio.gather(*runs))
         finally:

@@ -21,7 +21,7 @@ from trinity_compat.explorer.main import configuration
 from trinity_compat.explorer.maker import experience_of
 from trinity_compat.explorer.operators import pipeline_of, prepared
 from trinity_compat.explorer.reward_model.address import is_served
-from trinity_compat.explorer.rollout import RolloutWorker, make_engine
+from trinity_compat.explorer.rollout import Places, RolloutWorker, make_engine
 from trinity_compat.explorer.scoring import LocalScorer, Score
 from trinity_compat.explorer.serving import EngineServer, RemoteEngine
 from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
@@ -69,7 +69,9 @@ class _Worker(RolloutWorker):
 
     async def _by_agent(self, job: Job) -> Rollout:
         try:
-            return Rollout(job.task_no, tuple(await self._made_by(job)))
+            return Rollout(
+                job.task_no, tuple(await self._made_by(job, Places(job.answers, self._have_ended)))
+            )
         finally:
             if self._workflows:
                 await self._workflows.close()

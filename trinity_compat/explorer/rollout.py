@@ -7,7 +7,7 @@ runs through veRL's own agent loops (``agents``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,6 +45,24 @@ class PromptTooLong(ValueError):
 
 
 Future = asyncio.Future[Rollout]
+
+
+class Places:
+    """Those of a group's answers on the engine: each becomes free once, at the latest with the group."""
+
+    def __init__(self, answers: int, free: Callable[[int], None]) -> None:
+        self._taken, self._free = answers, free
+
+    def one_free(self) -> None:
+        """An answer is there. One of a group that is made again was told of before."""
+        if self._taken:
+            self._taken -= 1
+            self._free(1)
+
+    def all_free(self) -> None:
+        """Nothing of the group is under way any more."""
+        self._free(self._taken)
+        self._taken = 0
 
 
 class RolloutWorker:
@@ -145,6 +163,9 @@ class RolloutWorker:
                 told = self._ended
                 yield told
             await asyncio.sleep(TELL_S)
+
+    def _have_ended(self, answers: int) -> None:
+        self._ended += answers
 
     async def run(self, jobs: Sequence[Job], name: int = 0) -> AsyncIterator[Rollout]:
         """Rollouts in the order in which they finish; no more of them after ``abort(name)``."""
@@ -264,14 +285,14 @@ class RolloutWorker:
         rollout = self._config.actor_rollout_ref.rollout
         return truncate(ids, rollout.prompt_length, self._config.data.truncation)
 
-    async def _made_by(self, job: Job) -> list[Trajectory]:
+    async def _made_by(self, job: Job, places: Places) -> list[Trajectory]:
         if job.task.get("agent_name") == PLUGIN:
             if self._config.data.workflows[job.task["taskset"]].get("program"):
                 return await limited(self._programs().run(job, self._version), self._agent_timeout_s)
             self._classes = self._classes or self._pool(workflows=True, auxiliary=self._auxiliary)
-            return await self._classes.run(job, self._version)
+            return await self._classes.run(job, self._version, places.one_free)
         self._agents = self._agents or self._pool()
-        return await self._agents.run(job)
+        return await self._agents.run(job, ended=places.one_free)
 
     def _pool(self, **what: Any) -> LoopPool:
         from trinity_compat.explorer.loops.pool import LoopPool
@@ -289,9 +310,9 @@ class RolloutWorker:
         return self._workflows
 
     async def _by_agent(self, job: Job) -> Rollout:
-        first = self._version
+        first, places = self._version, Places(job.answers, self._have_ended)
         try:
-            parts = await self._made_by(job)
+            parts = await self._made_by(job, places)
             return Rollout(
                 job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
             )
@@ -302,7 +323,7 @@ class RolloutWorker:
         except Exception as error:
             return Rollout(job.task_no, (), f"{type(error).__name__}: {error}")
         finally:
-            self._ended += job.answers
+            places.all_free()
 
     def _nothing(self, job: Job, first: int) -> Trajectory | None:
         """The prompt and an end, masked. None for images: their tokens are the processor's."""

@@ -265,7 +265,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def _update_actor(self, batch: DataProto) -> DataProto:
-        if reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch:  # the rollout's log-probabilities
+        if reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch:  # nothing was recomputed
             batch.batch[ENTROPY] = self._compute_old_log_prob(batch)[0].batch[ENTROPY]
         batch, metrics = with_advantages(batch, self.config.algorithm)
         updated = self._updated(batch)

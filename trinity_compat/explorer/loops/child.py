@@ -15,7 +15,7 @@ from typing import Any
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.killable.inside import Hear, Say, serve, settle
-from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, Made, Ready, Run, Setup, Stop
+from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, Ended, Made, Ready, Run, Setup, Stop
 from trinity_compat.explorer.own_time import OwnTimeUp, limited
 from trinity_compat.explorer.trajectory import Job, Trajectory
 from trinity_compat.explorer.user_workflows import UserWorkflows
@@ -67,7 +67,7 @@ class _Loops:
     async def _group(self, run: Run) -> None:
         _run.set(number := run.number)
         try:
-            made = Made(number, await self._made(run.job, run.version))
+            made = Made(number, await self._made(run.job, run.version, lambda: self._say(Ended(number))))
         except EngineFailed as error:
             made = Made(number, error=str(error))
         except OwnTimeUp as error:
@@ -79,18 +79,18 @@ class _Loops:
         self._say(made)
 
 
-Make = Callable[[Job, int], Awaitable[list[Trajectory]]]
+Make = Callable[[Job, int, Callable[[], None]], Awaitable[list[Trajectory]]]
 
 
 def _of_loops(setup: Setup, engine: RemoteEngine, model: Any) -> Make:
     loops = AgentLoops(setup.config, engine, model.processor, limit_s=setup.limit_s)
-    return lambda job, version: loops.run(job)
+    return lambda job, version, ended: loops.run(job, ended)
 
 
 def _of_workflows(setup: Setup, engine: RemoteEngine, model: Any) -> Make:
     os.environ[VARIABLE] = setup.plugins  # the process that it was forked from may be older
     workflows = UserWorkflows(setup.config, model, engine, setup.auxiliary)
-    return lambda job, version: limited(workflows.run(job, version), setup.limit_s)
+    return lambda job, version, ended: limited(workflows.run(job, version), setup.limit_s)
 
 
 class RemoteEngine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,15 @@ class LoopPool:
         self._processes: set[LoopProcess] = set()
         self._alone = asyncio.Semaphore(size)
 
-    async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
-        """n trajectories, then the baseline. Raises LoopFailed with what the loop or a tool raised, or how it
-        ended its process; EngineDied."""
+    async def run(
+        self, job: Job, version: int = 0, ended: Callable[[], None] = lambda: None
+    ) -> list[Trajectory]:
+        """n trajectories, then the baseline; ``ended`` as LoopProcess tells it. Raises LoopFailed with what
+        the loop or a tool raised, or how it ended its process; EngineDied."""
         place = self._place()
         place.groups += 1
         try:
-            return await (await asyncio.shield(place.process)).run(job, version)
+            return await (await asyncio.shield(place.process)).run(job, version, ended)
         except LoopDied as error:
             if error.crowd == 1:
                 raise self._failed(error) from error

@@ -13,7 +13,18 @@ from trinity_compat.explorer.killable import wire
 from trinity_compat.explorer.killable.output import Printed
 from trinity_compat.explorer.killable.process import Process
 from trinity_compat.explorer.loops import child
-from trinity_compat.explorer.loops.wire import Answered, Ask, Drop, LoopFailed, Made, Ready, Run, Setup, Stop
+from trinity_compat.explorer.loops.wire import (
+    Answered,
+    Ask,
+    Drop,
+    Ended,
+    LoopFailed,
+    Made,
+    Ready,
+    Run,
+    Setup,
+    Stop,
+)
 from trinity_compat.explorer.own_time import END_S, OwnTime, OwnTimeUp, limited
 from trinity_compat.explorer.trajectory import Job, Trajectory
 
@@ -32,6 +43,7 @@ class LoopDied(Exception):
 @dataclass(slots=True, eq=False)
 class _Group:
     made: asyncio.Future[list[Trajectory]]
+    ended: Callable[[], None]
     own: OwnTime = field(default_factory=OwnTime)
 
 
@@ -62,12 +74,15 @@ class LoopProcess(Process):
             raise LoopFailed(ready.broken)
         self.ready = True
 
-    async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
-        """The group's trajectories. Raises LoopFailed, EngineDied; LoopDied where the process ended, or let
-        more time pass than a loop may take, without a question to the engine, and was killed."""
+    async def run(
+        self, job: Job, version: int = 0, ended: Callable[[], None] = lambda: None
+    ) -> list[Trajectory]:
+        """The group's trajectories; ``ended`` is called as each is there. Raises LoopFailed, EngineDied;
+        LoopDied where the process ended, or let more time pass than a loop may take, without a question to
+        the engine, and was killed."""
         if self.dead:
             raise LoopDied("", crowd=2)
-        number, group = next(self._numbers), _Group(asyncio.get_running_loop().create_future())
+        number, group = next(self._numbers), _Group(asyncio.get_running_loop().create_future(), ended)
         self._groups[number] = group
         self.say(wire.packed(Run(number, job, version)))
         try:
@@ -81,13 +96,16 @@ class LoopProcess(Process):
             if self.spoilt and not self._groups:
                 self.kill()
 
-    def hear(self, message: Made | Ask | Drop) -> None:
+    def hear(self, message: Made | Ended | Ask | Drop) -> None:
         """See Process."""
         if isinstance(message, Ask):
             self._asked[message.number] = asyncio.ensure_future(self._answer(message))
         elif isinstance(message, Drop):
             if asked := self._asked.get(message.number):
                 asked.cancel()
+        elif isinstance(message, Ended):
+            if message.number in self._groups:
+                self._groups[message.number].ended()
         elif (group := self._groups.get(message.number)) and not group.made.done():
             self.spoilt = self.spoilt or message.spoilt
             if message.error:

@@ -64,6 +64,13 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """From the process: one more answer of group ``number`` is there, its place on the engine is free."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """From the process: a request to the engine, by a loop of group ``run``."""
 
