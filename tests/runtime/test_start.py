@@ -77,6 +77,16 @@ def test_a_key_that_verl_does_not_have_is_named_at_its_line_with_the_nearest(mad
     assert "veRL 0.9.1 has no such key; did you mean critic.ppo_micro_batch_size?" in said
 
 
+def test_a_variable_that_is_not_set_is_named_where_the_file_names_it(made, monkeypatch, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("model:\n  model_path: ${oc.env:MY_MODEL}\n")
+    monkeypatch.setitem(RECORD, "yaml", str(file))
+    why = "KeyError raised while resolving interpolation: \"Environment variable 'MY_MODEL' not found\""
+    text = told(made, monkeypatch, Report(refused=[Refused("", why, "veRL 0.9.1")]))
+    assert text.startswith(f"{file}:2: ${{oc.env:MY_MODEL}}: MY_MODEL is not set")
+    assert "write ${oc.env:MY_MODEL,DEFAULT}" in text
+
+
 def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monkeypatch):
     rollout = Refused(f"{ARR}.rollout.name", "nor", "vLLM")
     found = [Refused("data.train_batch_size", "no", "veRL 0.9.1"), rollout]

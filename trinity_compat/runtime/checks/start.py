@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ _GPU_ONLY = "memory, NCCL, CUDA graphs and kernels (flash-attn, fused, quantized
 _LIMIT_S = 600.0
 _ANSWERS = "start.json"
 _UNKNOWN = "unexpected keyword argument"  # of veRL's dataclasses, for a key that they do not have
+_MISSED = re.compile(r"Environment variable '(\w+)' not found")  # OmegaConf's words
 _TRAINER = "trainer.trainer_config."  # where a Trinity YAML has veRL's keys
 
 
@@ -159,7 +161,7 @@ def _environment(made: RunPlan, native: bool) -> dict[str, str]:
 def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
     """The first refusal with its place, the others below it."""
     first, *others = report.refused
-    places = [_where(record, found.key) for found in others]
+    places = [_where(record, found) for found in others]
     more = "".join(
         f"\n{where}: {_said(found, made)}" if where else f"\n{_said(found, made)}"
         for where, found in zip(places, others, strict=True)
@@ -167,10 +169,20 @@ def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
     hint = "; ".join(
         f"{key} was judged with the configuration of {name}" for key, name in report.stand_ins.items()
     )
-    return UserError(f"{_said(first, made)}{more}", where=_where(record, first.key), hint=hint or None)
+    if name := _unset(first):
+        hint = f"set {name}, or write ${{oc.env:{name},DEFAULT}}"
+    return UserError(f"{_said(first, made)}{more}", where=_where(record, first), hint=hint or None)
+
+
+def _unset(found: Refused) -> str:
+    """The variable that the configuration names, without a default, and that is not set."""
+    missed = _MISSED.search(found.why)
+    return missed[1] if missed else ""
 
 
 def _said(found: Refused, made: RunPlan) -> str:
+    if name := _unset(found):
+        return f"${{oc.env:{name}}}: {name} is not set"
     value = value_at(made.spec.verl, found.key) if found.key else None
     named = f"{found.key}={value}: " if value is not None and not isinstance(value, Mapping) else ""
     if found.key and _UNKNOWN in found.why:
@@ -179,22 +191,28 @@ def _said(found: Refused, made: RunPlan) -> str:
     return f"{named}{found.by} refuses to start: {found.why}"
 
 
-def _where(record: LaunchRecord, key: str) -> Where | None:
-    """The launch's own word for ``key``, in whichever release's spelling; else where the launch stands."""
-    if line := _lines(record).get(f"{_TRAINER}{key}"):
+def _where(record: LaunchRecord, found: Refused) -> Where | None:
+    """The launch's own word for what is refused, in whichever release's spelling; else where the launch
+    stands."""
+    key, text = found.key, _text(record)
+    if line := lines_of(text).get(f"{_TRAINER}{key}"):
         return Where(record["yaml"], line)
+    if name := _unset(found):
+        naming = (at for at, line in enumerate(text.splitlines(), start=1) if f"oc.env:{name}" in line)
+        if line := next(naming, 0):
+            return Where(record["yaml"], line)
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
     exact = [name for name in words if key in _spelled_now(name)]
     below = [name for name in words if any(now.startswith(f"{key}.") for now in _spelled_now(name))]
     return place(record, exact or (below[-1:] if key else ()))
 
 
-def _lines(record: LaunchRecord) -> Mapping[str, int]:
-    """Path → line of the YAML that the run is made of."""
+def _text(record: LaunchRecord) -> str:
+    """The YAML that the run is made of; empty where it is made of a script."""
     try:
-        return lines_of(Path(record["yaml"]).read_text()) if "yaml" in record else {}
+        return Path(record["yaml"]).read_text() if "yaml" in record else ""
     except OSError:  # it has gone since it was read
-        return {}
+        return ""
 
 
 def _spelled_now(name: str) -> tuple[str, ...]:
