@@ -45,7 +45,7 @@ from trinity_compat.runtime.plan.scoring import agent_failure, number, scoring_o
 from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
-from trinity_compat.spec import Mode, RunSpec, SyncSpec
+from trinity_compat.spec import Mode, RunSpec, SyncSpec, seed_of
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.by_hand import SAMPLING
@@ -284,7 +284,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
         staleness_threshold=_staleness_threshold(config, sync),
-        replay=replay_of(config),
+        replay=replay_of(config, updates=r, seed=seed_of(verl.tree)),
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
