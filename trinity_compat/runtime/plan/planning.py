@@ -470,10 +470,11 @@ def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
         return []
     # At least ten checkpoints in a run, and one every 50 steps in a long one.
     offer = max(1, min(50, (spec.total_steps or 200) // 10))
-    saves = "no checkpoint" if verl.trainer.save_freq < NEVER else "one checkpoint, at the end"
-    said = "trainer.save_freq=-1" if verl.trainer.save_freq < NEVER else "trainer.save_interval=0"
+    saves = "warning: trainer.save_freq=-1 saves no checkpoint"
+    if verl.trainer.save_freq >= NEVER:  # what a Trinity YAML asks for is no fault of it
+        saves = "note: trainer.save_interval=0 saves one checkpoint, at the end"
     return [
-        f"warning: {said} saves {saves}: a crash rolls back to the start;"
+        f"{saves}: a crash rolls back to the start;"
         f" `--set trainer.save_freq={offer}` would keep one every {offer} veRL steps"
     ]
 
