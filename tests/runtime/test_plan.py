@@ -262,11 +262,13 @@ LIMITED = f"{REPLAY}.priority_fn=decay_limit_randomization"
 COOLDOWN = f"{REPLAY}.reuse_cooldown_time=2.5"
 ARGS = f"{REPLAY}.priority_fn_args"
 ALWAYS = 2**31 - 1
+SHORT = ("buffer.trainer_input.experience_buffer.capacity=3", "trainer.total_training_steps=4")
 
 
 @pytest.mark.parametrize(
     ("sets", "expected", "said"),
     [
+        ((*DRIVEN, *SHORT), ReplaySpec(1), "each is trained once"),
         (DRIVEN, ReplaySpec(1), "each is trained once, as reuse_cooldown_time is not set"),
         ((*DRIVEN, COOLDOWN), ReplaySpec(ALWAYS, 2.5), "2.5 s after its last use, any number of times"),
         ((*DRIVEN, COOLDOWN, LIMITED), ReplaySpec(3, 2.5), "at most 3 times in all"),
@@ -305,6 +307,7 @@ def test_without_a_replay_buffer_each_group_is_trained_once():
         (DRIVEN[1:], f"{REPLAY}.enable=true: under sync_style fixed"),
         ((*DRIVEN, f"{REPLAY}.priority_fn=mine"), "priority_fn=mine: it may be linear_decay or decay_limit"),
         ((*DRIVEN, f"{REPLAY}.reuse_cooldown_time=-1"), "reuse_cooldown_time=-1: write a number of seconds"),
+        ((*DRIVEN, COOLDOWN, *SHORT), "experience_buffer.capacity=3: groups that may be trained again never"),
         ((*DRIVEN, f"{ARGS}.sigma=0.5"), "priority_fn_args.sigma=0.5: linear_decay has no such argument"),
         ((*DRIVEN, f"{ARGS}.use_count_limit=2"), "use_count_limit=2: linear_decay has no such argument"),
         ((*DRIVEN, LIMITED, f"{ARGS}.decai=2"), "decai=2: decay_limit_randomization has no such argument"),

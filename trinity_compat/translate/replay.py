@@ -14,6 +14,7 @@ from trinity_compat.spec import ReplaySpec
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 _SECTION = "buffer.trainer_input.experience_buffer.replay_buffer"
+_CAPACITY = "buffer.trainer_input.experience_buffer.capacity"
 _UNLIMITED = 2**31 - 1
 _LINEAR, _LIMITED = "linear_decay", "decay_limit_randomization"
 _ARGUMENTS: Mapping[str, Mapping[str, float]] = {
@@ -22,23 +23,23 @@ _ARGUMENTS: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def replay_of(config: Mapping[str, object], *, updates: int = 1, seed: int = 0) -> ReplaySpec | None:
+def replay_of(
+    config: Mapping[str, object], *, updates: int = 1, seed: int = 0, steps: int | None = None
+) -> ReplaySpec | None:
     """Return how groups are used again, None where each is trained once, in the order of its task.
 
-    ``updates`` are one veRL step. Raises UserError for a priority function or an argument that upstream does
-    not know either, and under ``sync_style: fixed``, where each step is trained on the groups made for it.
+    ``updates`` are one veRL step, ``steps`` all of the run's, None where they are open. Raises UserError for
+    a priority function or an argument that upstream does not know either, a ``capacity`` that would count
+    there, and under ``sync_style: fixed``, where each step is trained on the groups made for it.
     """
     reading = TrinityReader(config)
     if not reading.get(f"{_SECTION}.enable"):
         return None
-    if reading.get("synchronizer.sync_style", "fixed") == "fixed":
-        raise UserError(
-            f"{_SECTION}.enable=true: under sync_style fixed a step is trained on the groups made for it",
-            hint="write synchronizer.sync_style=trainer_driven, explorer_driven or fully_async,"
-            " or leave the replay buffer out",
-        )
+    _check_style(reading)
     arguments = _arguments(reading)
     cooldown = reading.get(f"{_SECTION}.reuse_cooldown_time")
+    if steps is not None and cooldown is not None:
+        _check_capacity(reading, steps)
     limit = max(0, int(arguments.get("use_count_limit", 0)))  # 0: none, as upstream has it
     return ReplaySpec(
         max_uses=1 if cooldown is None else limit or _UNLIMITED,
@@ -82,6 +83,25 @@ def _check(said: str, value: object, *, whole: bool) -> None:
     wanted = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
         raise UserError(f"{said}: write a {'whole ' if whole else ''}number")
+
+
+def _check_style(reading: TrinityReader) -> None:
+    if reading.get("synchronizer.sync_style", "fixed") == "fixed":
+        raise UserError(
+            f"{_SECTION}.enable=true: under sync_style fixed a step is trained on the groups made for it",
+            hint="write synchronizer.sync_style=trainer_driven, explorer_driven or fully_async,"
+            " or leave the replay buffer out",
+        )
+
+
+def _check_capacity(reading: TrinityReader, steps: int) -> None:
+    """Upstream's queue holds so many of the explorer's steps, and drops that of the lowest priority then."""
+    capacity = reading.get(_CAPACITY)
+    if capacity is not None and capacity < steps:
+        raise UserError(
+            f"{_CAPACITY}={capacity}: groups that may be trained again never leave the buffer here",
+            hint=f"write at least {steps}, the run's steps, or leave it out",
+        )
 
 
 def _seconds(value: object) -> float:

@@ -284,7 +284,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
         staleness_threshold=_staleness_threshold(config, sync),
-        replay=replay_of(config, updates=r, seed=seed_of(verl.tree)),
+        replay=replay_of(config, updates=r, seed=seed_of(verl.tree), steps=verl.trainer.total_steps or None),
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
