@@ -36,11 +36,17 @@ class SyncSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """Of the ready groups those of the newest weights first; where they don't fill a step, groups that were
-    trained before, ``cooldown_s`` seconds after their last use, each at most ``max_uses`` times in all."""
+    """A step is trained on the groups of the highest priority: the version of their weights, in optimizer
+    updates (``updates_per_version`` to a veRL step), less ``decay`` for each use, plus normal noise of
+    standard deviation ``sigma``. A group comes back ``cooldown_s`` seconds after its last use, and is
+    trained ``max_uses`` times in all."""
 
     max_uses: int = 1
     cooldown_s: float = 0.0
+    decay: float = 2.0
+    sigma: float = 0.0
+    updates_per_version: int = 1
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,12 @@ def has_baseline(verl: Mapping[str, Any]) -> bool:
     """Whether each group ends with a greedy answer that its others are compared with (veRL 0.9.1,
     ray_trainer.py: fit)."""
     return bool(verl["algorithm"].get("adv_estimator") == "remax")
+
+
+def seed_of(verl: Mapping[str, Any]) -> int:
+    """The run's seed: data.seed, else rollout.seed."""
+    seed = verl["data"].get("seed")
+    return int(verl["actor_rollout_ref"]["rollout"].get("seed", 42) if seed is None else seed)
 
 
 def _moved(data: Mapping[str, Any], here: str) -> Mapping[str, Any]:

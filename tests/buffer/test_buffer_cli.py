@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from trinity_compat.buffer import migrations, open_buffer
 from trinity_compat.cli.buffer import command
 from trinity_compat.errors import UserError
+from trinity_compat.spec import ReplaySpec
 
 
 def invoke(*words: str) -> str:
@@ -117,7 +118,8 @@ def test_a_resume_from_before_the_pruned_steps_has_their_tasks_made_again(traine
 def test_a_pruned_group_is_not_used_again(trained, url):
     invoke("prune", url, "--keep-steps", "0")
     trained.mark_trained(trained.claim_groups(1, owner="t", step=4), step=4)
-    assert [g.task_no for g in trained.claim_groups(1, owner="t", step=5, max_uses=2).groups] == [3]
+    again = ReplaySpec(max_uses=2)
+    assert [g.task_no for g in trained.claim_groups(1, owner="t", step=5, replay=again).groups] == [3]
 
 
 def test_a_job_directory_stands_for_its_database(tmp_path):

@@ -12,6 +12,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.report import BufferReport
 from trinity_compat.buffer.retention import Retention, Unneeded
+from trinity_compat.spec import ReplaySpec
 
 
 @pytest.fixture
@@ -70,27 +71,27 @@ def test_lengths_stay(buffer, db, url):
 
 def test_a_group_that_may_be_used_again_stays(buffer, db):
     train(buffer, range(1, 4))
-    reuse = {"max_uses": 2, "cooldown_s": 0.0}
-    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=4, **reuse), step=4)  # task 0 again
+    again = buffer.claim_groups(1, owner="t", step=4, replay=ReplaySpec(max_uses=2))
+    buffer.mark_trained(again, step=4)  # the newest weights', task 2
     retention = Retention(db, pause=lambda _: None)
     retention.drop(Unneeded(4, max_uses=2))
-    assert kept(buffer) == [1, 2]
-    retention.drop(Unneeded(4, max_uses=2, min_version=2))  # none older is claimed any more
-    assert kept(buffer) == [2]
+    assert kept(buffer) == [0, 1]
+    retention.drop(Unneeded(4, max_uses=2, min_version=1))  # none older is claimed any more
+    assert kept(buffer) == [1]
 
 
 def test_a_later_use_keeps_what_an_earlier_one_would_drop(buffer, db):
     train(buffer, range(1, 3))
-    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=3, max_uses=2), step=3)
+    buffer.mark_trained(buffer.claim_groups(1, owner="t", step=3, replay=ReplaySpec(max_uses=2)), step=3)
     Retention(db, pause=lambda _: None).drop(Unneeded(2))
-    assert kept(buffer) == [0]
+    assert kept(buffer) == [1]
 
 
 def test_what_is_claimed_stays(buffer, db):
     train(buffer, range(1, 3))
-    assert buffer.claim_groups(1, owner="t", step=3, max_uses=2)
+    assert buffer.claim_groups(1, owner="t", step=3, replay=ReplaySpec(max_uses=2))
     Retention(db, pause=lambda _: None).drop(Unneeded(2))
-    assert kept(buffer) == [0]
+    assert kept(buffer) == [1]
 
 
 def test_what_a_resume_took_back_is_dropped_and_its_task_made_again(buffer, db):

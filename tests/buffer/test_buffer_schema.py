@@ -150,19 +150,6 @@ def full(buffer, url):
 
 PLANNED = {
     "TAKE_READY": ("next_ready", {"kind": "train", "count": 32, "token": 1}),
-    "TAKE_TRAINED": (
-        "next_reuse",
-        {
-            "kind": "train",
-            "count": 32,
-            "token": 1,
-            "max_uses": 2,
-            "used_before": 9.0,
-            "now": 9.0,
-            "min_version": 0,
-            "since": 0,
-        },
-    ),
     "DROP_STALE": ("oldest_ready", {"kind": "train", "min_version": 0}),
     "CLAIMED_GROUPS": ("by_claim", {"token": 1}),
     "LAPSED": ("open_claims", {"now": 1.0}),

@@ -29,9 +29,12 @@ from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.buffer.position import Position
+from trinity_compat.spec import ReplaySpec
 
 STEPS = int(os.environ.get("TRINITY_COMPAT_STEPS", "400"))
 PER_EXAMPLE = 50
+REUSES, DECAYS = st.sampled_from([1, 2, 3]), st.sampled_from([0.0, 0.5, 2.0])
+UPDATES = st.sampled_from([1, 2])
 TASKS = 12
 LOST = 99  # a version that no checkpoint reaches
 LEDGER = """SELECT g.key, l.trainer_step, l.history_id, l.use_no
@@ -57,6 +60,11 @@ class Entry:
 
     def give_back(self) -> None:
         self.state = "trained" if self.uses else "ready"
+
+
+def in_order(entry: Entry):
+    """As a claim hands its groups out."""
+    return len(entry.uses), -entry.priority, entry.task_no, entry.order
 
 
 @dataclass
@@ -126,9 +134,9 @@ class BufferMachine(RuleBasedStateMachine):
         count=st.integers(1, 4),
         lease_s=st.sampled_from([5.0, 50.0]),
         min_version=st.none() | st.integers(0, 2),
-        max_uses=st.sampled_from([1, 1, 2]),
+        replay=st.none() | st.builds(ReplaySpec, REUSES, st.just(3.0), DECAYS, updates_per_version=UPDATES),
     )
-    def claim(self, count, lease_s, min_version, max_uses):
+    def claim(self, count, lease_s, min_version, replay):
         type(self).operations += 1
         step = self.trained_step + 1
         claim = self.buffer.claim_groups(
@@ -137,15 +145,14 @@ class BufferMachine(RuleBasedStateMachine):
             step=step,
             lease_s=lease_s,
             min_version=min_version,
-            max_uses=max_uses,
-            cooldown_s=3,
+            replay=replay,
         )
         self._drop_stale(min_version)
         lapsed = [
             lease for lease in self.leases if lease.state == "open" and lease.until < self.clock.seconds
         ]
         held = [entry for lease in lapsed for entry in lease.entries]
-        picked = self._pick(count, held, min_version or 0, max_uses)
+        picked = self._pick(count, held, min_version or 0, replay)
         if len(picked) < count:
             assert claim is None
             return
@@ -163,15 +170,19 @@ class BufferMachine(RuleBasedStateMachine):
             if min_version is not None and entry.state == "ready" and entry.version < min_version:
                 entry.state = "stale"
 
-    def _pick(self, count, held, min_version, max_uses):
+    def _pick(self, count, held, min_version, replay):
         free = [e for e in self.entries if e.state in ("ready", "trained") or any(e is h for h in held)]
-        fresh = sorted((e for e in free if not e.uses), key=lambda e: (-e.priority, e.task_no, e.order))[
-            :count
-        ]
-        old = [e for e in free if 0 < len(e.uses) < max_uses and e.used_at <= self.clock.seconds - 3]
-        old = [e for e in old if e.version >= min_version]
-        again = sorted(old, key=lambda e: (len(e.uses), e.used_at, e.task_no, e.order))[: count - len(fresh)]
-        return fresh + sorted(again, key=lambda e: (len(e.uses), -e.priority, e.task_no, e.order))
+        fresh = [e for e in free if not e.uses]
+        if replay is None:
+            return sorted(fresh, key=in_order)[:count]
+        old = [e for e in free if 0 < len(e.uses) < replay.max_uses and e.used_at <= self.clock.seconds - 3]
+        new_enough = [e for e in fresh + old if e.version >= min_version]
+
+        def rank(e):
+            priority = replay.updates_per_version * e.version - replay.decay * len(e.uses)
+            return -priority, len(e.uses), e.used_at if e.uses else 0.0, e.task_no, e.order
+
+        return sorted(sorted(new_enough, key=rank)[:count], key=in_order)
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())

@@ -51,11 +51,6 @@ def test_a_group_holds_all_answers_to_its_task():
     ]
 
 
-@pytest.mark.parametrize(("newest_first", "priority"), [(False, 0.0), (True, 4.0)])
-def test_where_groups_are_replayed_the_newest_weights_come_first(newest_first, priority):
-    assert {group.priority for group in made(4, newest_first=newest_first)} == {priority}
-
-
 class Raising(Scorer):
     async def group(self, task, trajectories):
         raise ValueError("no ground truth")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -259,20 +260,36 @@ REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 DRIVEN = ("synchronizer.sync_style=trainer_driven", f"{REPLAY}.enable=true")
 LIMITED = f"{REPLAY}.priority_fn=decay_limit_randomization"
 COOLDOWN = f"{REPLAY}.reuse_cooldown_time=2.5"
+ARGS = f"{REPLAY}.priority_fn_args"
+ALWAYS = 2**31 - 1
+SHORT = ("buffer.trainer_input.experience_buffer.capacity=3", "trainer.total_training_steps=4")
 
 
 @pytest.mark.parametrize(
-    ("sets", "max_uses", "cooldown_s", "said"),
+    ("sets", "expected", "said"),
     [
-        (DRIVEN, 1, 0, "each is trained once, as reuse_cooldown_time is not set"),
-        ((*DRIVEN, COOLDOWN), 2**31 - 1, 2.5, "2.5 s after their last use, any number of times"),
-        ((*DRIVEN, COOLDOWN, LIMITED), 3, 2.5, "at most 3 times in all"),
-        ((*DRIVEN, COOLDOWN, LIMITED, f"{REPLAY}.priority_fn_args.use_count_limit=5"), 5, 2.5, "at most 5"),
+        ((*DRIVEN, *SHORT), ReplaySpec(1), "each is trained once"),
+        (DRIVEN, ReplaySpec(1), "each is trained once, as reuse_cooldown_time is not set"),
+        ((*DRIVEN, COOLDOWN), ReplaySpec(ALWAYS, 2.5), "2.5 s after its last use, any number of times"),
+        ((*DRIVEN, COOLDOWN, LIMITED), ReplaySpec(3, 2.5), "at most 3 times in all"),
+        ((*DRIVEN, COOLDOWN, LIMITED, f"{ARGS}.use_count_limit=5"), ReplaySpec(5, 2.5), "at most 5"),
+        ((*DRIVEN, COOLDOWN, LIMITED, f"{ARGS}.use_count_limit=-1"), ReplaySpec(ALWAYS, 2.5), "any number"),
+        (
+            (*DRIVEN, COOLDOWN, f"{ARGS}.decay=0.5"),
+            ReplaySpec(ALWAYS, 2.5, decay=0.5),
+            "less 0.5 for each use;",
+        ),
+        (
+            (*DRIVEN, COOLDOWN, LIMITED, f"{ARGS}.sigma=0.25", "data.seed=7"),
+            ReplaySpec(3, 2.5, sigma=0.25, seed=7),
+            "less 2 for each use and normal noise of standard deviation 0.25;",
+        ),
     ],
 )
-def test_trinity_s_replay_buffer_is_followed(sets, max_uses, cooldown_s, said, tmp_path):
+def test_trinity_s_replay_buffer_is_followed(sets, expected, said, tmp_path):
     made = planned(sets=sets)
-    assert made.spec.replay == ReplaySpec(max_uses, cooldown_s)
+    updates = made.spec.updates_per_step
+    assert made.spec.replay == replace(expected, updates_per_version=updates, seed=expected.seed or 1)
     assert any(said in note for note in made.notes)
     made.spec.save(tmp_path / "spec.json")
     assert RunSpec.load(tmp_path / "spec.json").replay == made.spec.replay
@@ -290,8 +307,13 @@ def test_without_a_replay_buffer_each_group_is_trained_once():
         (DRIVEN[1:], f"{REPLAY}.enable=true: under sync_style fixed"),
         ((*DRIVEN, f"{REPLAY}.priority_fn=mine"), "priority_fn=mine: it may be linear_decay or decay_limit"),
         ((*DRIVEN, f"{REPLAY}.reuse_cooldown_time=-1"), "reuse_cooldown_time=-1: write a number of seconds"),
-        ((*DRIVEN, LIMITED, f"{REPLAY}.priority_fn_args.sigma=0.5"), "sigma=0.5: the order is not drawn"),
-        ((*DRIVEN, LIMITED, f"{REPLAY}.priority_fn_args.use_count_limit=two"), "use_count_limit=two: write"),
+        ((*DRIVEN, COOLDOWN, *SHORT), "experience_buffer.capacity=3: groups that may be trained again never"),
+        ((*DRIVEN, f"{ARGS}.sigma=0.5"), "priority_fn_args.sigma=0.5: linear_decay has no such argument"),
+        ((*DRIVEN, f"{ARGS}.use_count_limit=2"), "use_count_limit=2: linear_decay has no such argument"),
+        ((*DRIVEN, LIMITED, f"{ARGS}.decai=2"), "decai=2: decay_limit_randomization has no such argument"),
+        ((*DRIVEN, LIMITED, f"{ARGS}.use_count_limit=two"), "use_count_limit=two: write a whole number"),
+        ((*DRIVEN, LIMITED, f"{ARGS}.use_count_limit=2.5"), "use_count_limit=2.5: write a whole number"),
+        ((*DRIVEN, f"{ARGS}.decay=fast"), "priority_fn_args.decay=fast: write a number"),
     ],
 )
 def test_a_replay_buffer_that_ours_cannot_follow_is_refused(sets, said):

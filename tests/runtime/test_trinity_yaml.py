@@ -173,7 +173,8 @@ def test_engines_that_leave_ranks_which_the_batch_does_not_divide_by_are_the_nea
 def test_a_run_saves_at_its_end_though_the_file_names_no_interval():
     assert verl("trainer.save_freq") == NEVER
     assert "hf_model" in verl(f"{ACTOR}.checkpoint.save_contents")
-    assert any("one checkpoint, at the end" in note for note in planned().notes)
+    (told,) = [note for note in planned().notes if "one checkpoint, at the end" in note]
+    assert told.startswith("note: trainer.save_interval=0")
 
 
 def test_turns_that_a_cpu_does_not_need_are_said_to_be_left_out():
@@ -182,3 +183,14 @@ def test_turns_that_a_cpu_does_not_need_are_said_to_be_left_out():
     made = planned(asked, device="cpu")
     assert made.spec.mode == "both" and said in made.notes
     assert said not in planned(device="cpu").notes
+
+
+def test_engines_that_a_cpu_has_no_gpus_for_are_said_in_a_line():
+    two = {"cluster": {"gpu_per_node": 8}, "explorer": {"rollout_model": {"engine_num": 4}}}
+    (told,) = [note for note in planned(two, device="cpu").notes if "1 engine for generation" in note]
+    assert "not explorer.rollout_model.engine_num=4; --set explorer.rollout_model.engine_num=N" in told
+    of_two = {"explorer": {"rollout_model": {"tensor_parallel_size": 2}}}
+    assert any("tensor_parallel_size=2;" in note for note in planned(of_two, device="cpu").notes)
+    asked = planned(two, device="cpu", sets=("explorer.rollout_model.engine_num=2",))
+    for made in (asked, planned(device="cpu"), planned(two)):
+        assert not any("1 engine for generation" in note for note in made.notes)

@@ -185,3 +185,12 @@ def test_every_key_that_hydra_refuses_is_named_at_once(run):
     assert (code, out) == (2, "")
     assert "run.sh:4: Hydra would refuse trainer.total_epoch" in err
     assert "\nrun.sh:4: Hydra would refuse data.seeed" in err
+
+
+def test_a_release_without_data_of_its_own_is_named_with_the_one_that_stands_in_for_it(run):
+    told = "veRL 0.5.0: stands in for 0.5.1, which was asked for"
+    code, out, _ = run("--verl-version", "0.5.1")
+    assert code == 0 and told in out
+    code, _, err = run("--verl-version", "0.5.1", more="reward.num_workers=2")
+    assert code == 2 and f"hint: {told}" in err
+    assert "stands in" not in run("--verl-version", "0.5.0")[1]

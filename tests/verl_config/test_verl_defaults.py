@@ -9,6 +9,7 @@ from trinity_compat.dotted import leaves, nodes
 from trinity_compat.errors import UserError
 from trinity_compat.verl_config import FLAVOURS, VERSIONS
 from trinity_compat.verl_config.compose import Choices, compose
+from trinity_compat.verl_config.effective import asked_for
 from trinity_compat.verl_config.releases import check_version, key_index, release_tree
 
 
@@ -41,6 +42,10 @@ def test_the_fingerprints_say_which_release_has_which_key(flavour: str) -> None:
 )
 def test_a_version_stands_for_the_recorded_release_of_its_line(asked: str, taken: str) -> None:
     assert check_version(asked) == taken
+    choice = asked_for(asked)
+    assert choice is not None and choice.stands_in == (asked != taken)
+    stands_in = f"stands in for {asked}, which was asked for"
+    assert choice.why == (f"asked for ({asked})" if asked == taken else stands_in)
 
 
 @pytest.mark.parametrize("asked", ["0.10.0", "1.0", "", "main", "0", "../0.9.1"])

@@ -24,6 +24,7 @@ from trinity_compat.buffer.model import (
     WeightVersion,
 )
 from trinity_compat.buffer.position import Position
+from trinity_compat.spec import ReplaySpec
 
 
 class ClaimLost(RuntimeError):
@@ -52,14 +53,13 @@ class Buffer(Protocol):
         kind: str = "train",
         min_version: int | None = None,
         lease_s: float = 60.0,
-        max_uses: int = 1,
-        cooldown_s: float = 0.0,
+        replay: ReplaySpec | None = None,
     ) -> Claim | None:
         """Lease exactly ``count`` ready groups, or None when fewer are ready. Order: priority (highest
         first), then task number, so a group made again comes in its task's place. With ``min_version``,
         ready groups whose oldest token is older are dropped (state "stale") and their tasks are missing
-        again. A lapsed lease makes groups ready again by itself. With ``max_uses`` > 1, trained groups
-        fill up what is lacking, least used first, ``cooldown_s`` seconds after their last use."""
+        again. A lapsed lease makes groups ready again by itself. With ``replay`` the order is its priority's
+        (``buffer/replay.py``), and trained groups stand in it beside the ready ones."""
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
         """Prolong the lease, also a lapsed one that nobody took over. Raises ClaimLost."""

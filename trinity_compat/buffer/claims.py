@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, media, queries, states
+from trinity_compat.buffer import groups, media, queries, replay, states
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
+from trinity_compat.spec import ReplaySpec
 
 _MADE_ANEW = "made anew"
 
@@ -30,8 +31,7 @@ class Request:
     kind: str
     min_version: int | None
     lease_s: float
-    max_uses: int
-    cooldown_s: float
+    replay: ReplaySpec | None
 
 
 class TooFew(Exception):
@@ -40,7 +40,8 @@ class TooFew(Exception):
 
 def promising(conn: sa.Connection, ask: Request, *, now: float) -> bool:
     """Whether asking may give a claim: a trainer that polls an empty queue needs no write lock."""
-    if ask.max_uses > 1 or conn.execute(query(queries.LAPSED), {"now": now}).first():
+    reused = ask.replay is not None and ask.replay.max_uses > 1
+    if reused or conn.execute(query(queries.LAPSED), {"now": now}).first():
         return True
     bind = {"kind": ask.kind, "count": ask.count}
     return conn.execute(query(queries.READY_UPTO), bind).scalar_one() >= ask.count
@@ -75,20 +76,24 @@ def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now
     values = {"request": ask.request, "owner": ask.owner, "step": ask.step, "history": history}
     values |= {"until": now + ask.lease_s, "now": now}
     token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
-    bind = {"kind": ask.kind, "token": token}
-    skip = queries.skip_locked(dialect)
-    ready = query(queries.TAKE_READY.format(skip_locked=skip))
-    taken = len(conn.execute(ready, {**bind, "count": ask.count}).all())
-    if taken < ask.count and ask.max_uses > 1:
-        reuse = {"max_uses": ask.max_uses, "used_before": now - ask.cooldown_s, "now": now}
-        reuse |= {"count": ask.count - taken, "min_version": ask.min_version or 0}
-        reuse |= {"since": replayable_since(conn)}
-        trained = query(queries.TAKE_TRAINED.format(skip_locked=skip))
-        taken += len(conn.execute(trained, {**bind, **reuse}).all())
-    if taken < ask.count:
+    take_them = _take_ready if ask.replay is None else _take_replayable
+    if take_them(conn, ask, token, skip=queries.skip_locked(dialect), now=now) < ask.count:
         raise TooFew
     point("inside claim")
     return token
+
+
+def _take_ready(conn: sa.Connection, ask: Request, token: int, *, skip: str, now: float) -> int:
+    bind = {"kind": ask.kind, "token": token, "count": ask.count}
+    return len(conn.execute(query(queries.TAKE_READY.format(skip_locked=skip)), bind).all())
+
+
+def _take_replayable(conn: sa.Connection, ask: Request, token: int, *, skip: str, now: float) -> int:
+    asked = ask.replay or ReplaySpec()
+    bind = {"kind": ask.kind, "token": token, "max_uses": asked.max_uses, "now": now}
+    bind |= {"used_before": now - asked.cooldown_s, "min_version": ask.min_version or 0}
+    bind |= {"since": replayable_since(conn)}
+    return replay.take(conn, bind, ask.count, asked, skip=skip)
 
 
 def replayable_since(conn: sa.Connection) -> int:

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 from functools import cache
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextClause, bindparam, text
 
 
 @cache
 def query(statement: str) -> TextClause:
     """The parsed statement; SQLAlchemy caches its compiled form under it."""
     return text(statement)
+
+
+@cache
+def of_ids(statement: str) -> TextClause:
+    """As ``query``, where ``:ids`` is a list."""
+    return query(statement).bindparams(bindparam("ids", expanding=True))
 
 
 def skip_locked(dialect: str) -> str:
@@ -136,13 +142,16 @@ TAKE_READY = """WITH picked AS MATERIALIZED (
     ORDER BY priority DESC, task_no, id LIMIT :count{skip_locked})
 UPDATE task_groups SET state = 'claimed', claim_token = :token
 WHERE id IN (SELECT id FROM picked) RETURNING id"""
-TAKE_TRAINED = """WITH picked AS MATERIALIZED (
-    SELECT id FROM task_groups WHERE kind = :kind AND state = 'trained' AND use_count < :max_uses
+REPLAYABLE = """SELECT id, min_model_version, use_count, explorer_step, last_used_at, task_no FROM task_groups
+WHERE kind = :kind AND state = 'ready' AND min_model_version >= :min_version
+UNION ALL SELECT id, min_model_version, use_count, explorer_step, last_used_at, task_no FROM task_groups
+WHERE kind = :kind AND state = 'trained' AND use_count < :max_uses
     AND (last_used_at <= :used_before OR last_used_at > :now) AND min_model_version >= :min_version
     AND pruned_at IS NULL AND history_id >= :since
-    ORDER BY use_count, last_used_at, task_no, id LIMIT :count{skip_locked})
-UPDATE task_groups SET state = 'claimed', claim_token = :token
-WHERE id IN (SELECT id FROM picked) RETURNING id"""
+ORDER BY 3, 5, 6, 1"""
+TAKE_CHOSEN = """UPDATE task_groups SET state = 'claimed', claim_token = :token
+WHERE id IN (SELECT id FROM task_groups WHERE id IN :ids AND state IN ('ready', 'trained'){skip_locked})
+RETURNING id"""
 RENEW = "UPDATE claims SET lease_until = :until WHERE token = :token AND state = 'open'"
 ENTER = """INSERT INTO ledger_entries (history_id, group_id, use_no, trainer_step, claim_token, entered_at)
 SELECT :history, id, use_count + 1, :step, :token, :now FROM task_groups

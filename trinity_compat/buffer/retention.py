@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import queries
 from trinity_compat.buffer.database import Database
-from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.queries import of_ids, query
 
 BATCH_S = 0.02  # that a transaction should take at most
 _LARGEST = 256  # groups of one transaction
@@ -78,14 +78,14 @@ class Retention:
         return len(ids), emptied, time.monotonic() - began
 
     def _empty(self, conn: sa.Connection, ids: Sequence[int]) -> int:
-        conn.execute(_of(queries.NOTE_DROPPED), {"ids": ids, "now": self._db.now(conn)})
-        if digests := conn.execute(_of(queries.HELD_BY), {"ids": ids}).scalars().all():
-            conn.execute(_of(queries.DROP_HELD), {"ids": ids})
-            conn.execute(_of(queries.DROP_MEDIA), {"ids": digests})
+        conn.execute(of_ids(queries.NOTE_DROPPED), {"ids": ids, "now": self._db.now(conn)})
+        if digests := conn.execute(of_ids(queries.HELD_BY), {"ids": ids}).scalars().all():
+            conn.execute(of_ids(queries.DROP_HELD), {"ids": ids})
+            conn.execute(of_ids(queries.DROP_MEDIA), {"ids": digests})
         if self._db.dialect != "sqlite":
-            return conn.execute(_of(queries.DROP_CONTENT), {"ids": ids}).rowcount
+            return conn.execute(of_ids(queries.DROP_CONTENT), {"ids": ids}).rowcount
         conn.execute(query(queries.PLACE_OF_KEPT))
-        emptied = conn.execute(_of(queries.TAKE_OUT), {"ids": ids}).rowcount
+        emptied = conn.execute(of_ids(queries.TAKE_OUT), {"ids": ids}).rowcount
         for statement in (queries.DROP_TAKEN, queries.PUT_BACK, queries.EMPTY_KEPT):
             conn.execute(query(statement))
         return emptied
@@ -125,7 +125,3 @@ def _vacuum(conn: sa.Connection) -> None:
     # Of the driver itself: each fetched row of the statement is a page, and SQLAlchemy sees no rows in it.
     raw: Any = conn.connection.driver_connection
     raw.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
-
-
-def _of(statement: str) -> sa.TextClause:
-    return query(statement).bindparams(sa.bindparam("ids", expanding=True))

@@ -33,6 +33,7 @@ from trinity_compat.buffer.model import (
 from trinity_compat.buffer.position import Position
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
+from trinity_compat.spec import ReplaySpec
 
 T = TypeVar("T")
 _ALL = 2**62
@@ -73,12 +74,9 @@ class SqlBuffer:
         kind: str = "train",
         min_version: int | None = None,
         lease_s: float = 60.0,
-        max_uses: int = 1,
-        cooldown_s: float = 0.0,
+        replay: ReplaySpec | None = None,
     ) -> Claim | None:
-        ask = claims.Request(
-            uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, max_uses, cooldown_s
-        )
+        ask = claims.Request(uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, replay)
         if min_version is not None:
             self._drop_stale(kind, min_version)
         if not self._read(lambda conn: claims.promising(conn, ask, now=self._now(conn))):

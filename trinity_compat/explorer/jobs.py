@@ -7,7 +7,7 @@ from typing import Any
 
 from trinity_compat.explorer.tasks import TaskStream, sampling_seed
 from trinity_compat.explorer.trajectory import Job
-from trinity_compat.spec import RunSpec, has_baseline
+from trinity_compat.spec import RunSpec, has_baseline, seed_of
 
 
 def seeds_requests(spec: RunSpec) -> bool:
@@ -27,7 +27,7 @@ def make_job(
 ) -> Job:
     """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``, and by what a YAML's
     ``taskset`` (its place among those of the kind) says itself. The seed, if it is to have
-    one, depends on kind, number and the run's own seed (data.seed, else rollout.seed)."""
+    one, depends on kind, number and the run's own seed."""
     rollout = verl["actor_rollout_ref"]["rollout"]
     values = rollout["val_kwargs"] if kind == "eval" else rollout
     own = (verl["data"].get("taskset_sampling") or {}).get(f"{kind}/{taskset}", {})
@@ -37,9 +37,7 @@ def make_job(
     if least := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
         sampling["min_tokens"] = int(least)
     if seeded and sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
-        seed = verl["data"].get("seed")
-        base = int(rollout.get("seed", 42) if seed is None else seed)
-        sampling["seed"] = sampling_seed(base, kind, number)
+        sampling["seed"] = sampling_seed(seed_of(verl), kind, number)
     baseline = kind != "eval" and has_baseline(verl)
     return Job(number, task, int(values["n"]), sampling, validate=kind == "eval", baseline=baseline)
 

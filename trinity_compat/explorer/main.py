@@ -179,7 +179,6 @@ def _maker(spec: RunSpec, workers: Workers, scorer: Scorer, tokenizer: Any, proc
         workers,
         scorer,
         tokenizer,
-        newest_first=spec.replay is not None,
         placeholders=_placeholders(processor),
         agent_failure=spec.agent_failure,
     )

@@ -23,9 +23,8 @@ IN_A_ROW = 16  # so many groups that failed and none that didn't: the loop, or a
 
 class GroupMaker:
     """``retries``: how often a task whose rollout failed is tried again before the run ends, or goes on
-    without it (``agent_failure``: of an agent loop).
-    ``newest_first``: a group's priority is the version of the weights that made it. ``placeholders``: tokens
-    that stand for an image, hundreds in a row; the prompt's text shows one of them."""
+    without it (``agent_failure``: of an agent loop). ``placeholders``: tokens that stand for an image,
+    hundreds in a row; the prompt's text shows one of them."""
 
     def __init__(
         self,
@@ -34,12 +33,11 @@ class GroupMaker:
         tokenizer: Any,
         *,
         retries: int = 2,
-        newest_first: bool = False,
         placeholders: Sequence[int] = (),
         agent_failure: OnAgentFailure = "raise",
     ) -> None:
         self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
-        self._retries, self._newest_first = retries, newest_first
+        self._retries = retries
         self._placeholders = frozenset(placeholders)
         self._goes_on = agent_failure == "zero"
         self._in_a_row = 0
@@ -113,9 +111,8 @@ class GroupMaker:
         if len(parts) != job.answers:
             raise RunError(f"{len(parts)} responses instead of {job.answers} for {name_task(job.task)}")
         key = f"h{history}/{work.kind}/{job.task_no}"
-        priority = float(version) if self._newest_first else 0.0
         step = work.step_of(job.task_no)
-        return Group(key, job.task_no, job.task, step, parts, kind=work.kind, priority=priority)
+        return Group(key, job.task_no, job.task, step, parts, kind=work.kind)
 
     def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
         first, _ = part.versions

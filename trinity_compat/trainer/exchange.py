@@ -16,7 +16,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
 from trinity_compat.settings_mark import sign, sign_anew
-from trinity_compat.spec import ReplaySpec, RunSpec
+from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.files import prune
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
@@ -186,15 +186,14 @@ class BufferExchange:
         return Claimed(claim.groups, waited, tuple(experts))
 
     def _try_claim(self, step: int) -> Claim | None:
-        limit, replay = self._spec.max_staleness, self._spec.replay or ReplaySpec()
+        limit = self._spec.max_staleness
         return self._buffer.claim_groups(
             self._batch_size,
             owner=self._heart.name,
             step=step,
             min_version=None if limit is None else step - 1 - limit,
             lease_s=self._heart.lease_s,
-            max_uses=replay.max_uses,
-            cooldown_s=replay.cooldown_s,
+            replay=self._spec.replay,
         )
 
     def _check(self, claim: Claim) -> None:

@@ -94,4 +94,5 @@ def refuse_errors(effective: EffectiveConfig) -> None:
     errors = [found for found in effective.diagnostics if found.severity == "error"]
     if errors:
         more = "".join(f"\n{found.where}: {found.message} ({found.code})" for found in errors[1:])
-        raise UserError(f"{errors[0].message} ({errors[0].code}){more}", where=errors[0].where)
+        hint = f"veRL {version.value}: {version.why}" if (version := effective.version).stands_in else None
+        raise UserError(f"{errors[0].message} ({errors[0].code}){more}", where=errors[0].where, hint=hint)

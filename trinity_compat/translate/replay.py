@@ -1,13 +1,12 @@
-"""Trinity's replay buffer, as a run follows it.
+"""Trinity's replay buffer, as a run follows it (``buffer/replay.py`` orders the groups).
 
-Source: trinity-rft, ``buffer/storage/queue.py`` (AsyncPriorityQueue and its priority functions).
-There all groups stand in one queue, by version of their weights less ``decay`` times their uses. Here a
-group that was never trained comes before one that was, so that replay fills what is lacking and nothing new
-waits behind it; ``decay`` therefore decides nothing.
+Source: trinity-rft 0.6.0 and 0.4.1, ``buffer/storage/queue.py`` (AsyncPriorityQueue and its priority
+functions): a priority function takes its own arguments only, each with a default.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from trinity_compat.errors import UserError
@@ -15,59 +14,94 @@ from trinity_compat.spec import ReplaySpec
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 _SECTION = "buffer.trainer_input.experience_buffer.replay_buffer"
+_CAPACITY = "buffer.trainer_input.experience_buffer.capacity"
 _UNLIMITED = 2**31 - 1
-_LIMITED = "decay_limit_randomization"
-_FUNCTIONS = ("linear_decay", _LIMITED)
+_LINEAR, _LIMITED = "linear_decay", "decay_limit_randomization"
+_ARGUMENTS: Mapping[str, Mapping[str, float]] = {
+    _LINEAR: {"decay": 2.0},
+    _LIMITED: {"decay": 2.0, "use_count_limit": 3, "sigma": 0.0},
+}
 
 
-def replay_of(config: Mapping[str, object]) -> ReplaySpec | None:
-    """Return how groups are used again, None where each is trained once.
+def replay_of(
+    config: Mapping[str, object], *, updates: int = 1, seed: int = 0, steps: int | None = None
+) -> ReplaySpec | None:
+    """Return how groups are used again, None where each is trained once, in the order of its task.
 
-    Raises UserError for a priority function or an argument that a run can't follow, and under ``sync_style:
-    fixed``, where each step is trained on the groups that were made for it.
+    ``updates`` are one veRL step, ``steps`` all of the run's, None where they are open. Raises UserError for
+    a priority function or an argument that upstream does not know either, a ``capacity`` that would count
+    there, and under ``sync_style: fixed``, where each step is trained on the groups made for it.
     """
     reading = TrinityReader(config)
     if not reading.get(f"{_SECTION}.enable"):
         return None
+    _check_style(reading)
+    arguments = _arguments(reading)
+    cooldown = reading.get(f"{_SECTION}.reuse_cooldown_time")
+    if steps is not None and cooldown is not None:
+        _check_capacity(reading, steps)
+    limit = max(0, int(arguments.get("use_count_limit", 0)))  # 0: none, as upstream has it
+    return ReplaySpec(
+        max_uses=1 if cooldown is None else limit or _UNLIMITED,
+        cooldown_s=0.0 if cooldown is None else _seconds(cooldown),
+        decay=arguments["decay"],
+        sigma=max(0.0, arguments.get("sigma", 0.0)),  # a negative one draws nothing upstream
+        updates_per_version=updates,
+        seed=seed,
+    )
+
+
+def note_of(replay: ReplaySpec) -> str:
+    """What the user should know of it, in a line."""
+    order = "replay buffer: groups of the highest priority first, the version of their weights"
+    drawn = f" and normal noise of standard deviation {replay.sigma:g}" if replay.sigma else ""
+    if replay.max_uses == 1:
+        return f"{order}{drawn}; each is trained once, as reuse_cooldown_time is not set"
+    often = "any number of" if replay.max_uses == _UNLIMITED else f"at most {replay.max_uses}"
+    return (
+        f"{order} less {replay.decay:g} for each use{drawn}; a trained group comes back"
+        f" {replay.cooldown_s:g} s after its last use, {often} times in all"
+    )
+
+
+def _arguments(reading: TrinityReader) -> dict[str, float]:
+    """All arguments of the priority function, with upstream's defaults."""
+    function = reading.get(f"{_SECTION}.priority_fn") or _LINEAR
+    if function not in _ARGUMENTS:
+        raise UserError(f"{_SECTION}.priority_fn={function}: it may be {' or '.join(_ARGUMENTS)}")
+    known = _ARGUMENTS[function]
+    given = reading.get(f"{_SECTION}.priority_fn_args") or {}
+    for name, value in given.items():
+        said = f"{_SECTION}.priority_fn_args.{name}={value}"
+        if name not in known:
+            raise UserError(f"{said}: {function} has no such argument", hint=f"it has {', '.join(known)}")
+        _check(said, value, whole=name == "use_count_limit")
+    return {**known, **given}
+
+
+def _check(said: str, value: object, *, whole: bool) -> None:
+    wanted = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
+        raise UserError(f"{said}: write a {'whole ' if whole else ''}number")
+
+
+def _check_style(reading: TrinityReader) -> None:
     if reading.get("synchronizer.sync_style", "fixed") == "fixed":
         raise UserError(
             f"{_SECTION}.enable=true: under sync_style fixed a step is trained on the groups made for it",
             hint="write synchronizer.sync_style=trainer_driven, explorer_driven or fully_async,"
             " or leave the replay buffer out",
         )
-    function = reading.get(f"{_SECTION}.priority_fn") or "linear_decay"
-    if function not in _FUNCTIONS:
-        raise UserError(f"{_SECTION}.priority_fn={function}: it may be {' or '.join(_FUNCTIONS)}")
-    cooldown = reading.get(f"{_SECTION}.reuse_cooldown_time")
-    limit = _use_limit(reading) if function == _LIMITED else 0
-    if cooldown is None:
-        return ReplaySpec()
-    return ReplaySpec(max_uses=limit or _UNLIMITED, cooldown_s=_seconds(cooldown))
 
 
-def note_of(replay: ReplaySpec) -> str:
-    """What the user should know of it, in a line."""
-    order = "replay buffer: groups of the newest weights first"
-    if replay.max_uses == 1:
-        return f"{order}; each is trained once, as reuse_cooldown_time is not set"
-    often = "any number of" if replay.max_uses == _UNLIMITED else f"at most {replay.max_uses}"
-    return (
-        f"{order}; where too few are ready, trained ones again, least used first, {replay.cooldown_s:g} s"
-        f" after their last use, {often} times in all (priority_fn's decay decides nothing here)"
-    )
-
-
-def _use_limit(reading: TrinityReader) -> int:
-    """0: no limit. The group leaves the queue once it was used so often."""
-    if sigma := reading.get(f"{_SECTION}.priority_fn_args.sigma", 0):
+def _check_capacity(reading: TrinityReader, steps: int) -> None:
+    """Upstream's queue holds so many of the explorer's steps, and drops that of the lowest priority then."""
+    capacity = reading.get(_CAPACITY)
+    if capacity is not None and capacity < steps:
         raise UserError(
-            f"{_SECTION}.priority_fn_args.sigma={sigma}: the order is not drawn by chance here",
-            hint="write 0.0",
+            f"{_CAPACITY}={capacity}: groups that may be trained again never leave the buffer here",
+            hint=f"write at least {steps}, the run's steps, or leave it out",
         )
-    limit = reading.get(f"{_SECTION}.priority_fn_args.use_count_limit", 3)
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise UserError(f"{_SECTION}.priority_fn_args.use_count_limit={limit}: write a whole number")
-    return max(0, limit)
 
 
 def _seconds(value: object) -> float:

@@ -69,7 +69,12 @@ def effective_config(
 
 def asked_for(version: str | None) -> VersionChoice | None:
     """The user's own choice of a release. Raises UserError for one that we don't know."""
-    return VersionChoice(check_version(version), f"asked for ({version})") if version else None
+    if not version:
+        return None
+    known = check_version(version)
+    if known == version:
+        return VersionChoice(known, f"asked for ({version})")
+    return VersionChoice(known, f"stands in for {version}, which was asked for", stands_in=True)
 
 
 def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveConfig:
@@ -418,7 +423,8 @@ def _keys_only(read: ReadLaunch, version: str | None) -> EffectiveConfig:
     notes = [*read.arguments.diagnostics, *applied.diagnostics]
     settings = settings_of(applied.tree, {}, read.launch, notes, applied.origins)
     why = f"{read.launch.module} is not a main that trinity-compat knows"
-    choice = VersionChoice(check_version(version) if version else VERL, why)
+    asked = asked_for(version)
+    choice = replace(asked, why=f"{asked.why}; {why}") if asked else VersionChoice(VERL, why)
     others = _others(read.arguments, ())
     return EffectiveConfig(read.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
 

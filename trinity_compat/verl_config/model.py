@@ -33,11 +33,13 @@ class VersionChoice:
     """Which veRL release the launch was written for, and why we think so.
 
     ``candidates`` are the releases that fit equally well, oldest first; empty where nothing was inferred.
+    ``stands_in``: another one was asked for, of which there is no data.
     """
 
     value: str
     why: str
     candidates: tuple[str, ...] = ()
+    stands_in: bool = False
 
 
 @dataclass(frozen=True, slots=True)

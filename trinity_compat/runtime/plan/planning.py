@@ -45,7 +45,7 @@ from trinity_compat.runtime.plan.scoring import agent_failure, number, scoring_o
 from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
-from trinity_compat.spec import Mode, RunSpec, SyncSpec
+from trinity_compat.spec import Mode, RunSpec, SyncSpec, seed_of
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import inverse
 from trinity_compat.translate.by_hand import SAMPLING
@@ -284,7 +284,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
         staleness_threshold=_staleness_threshold(config, sync),
-        replay=replay_of(config),
+        replay=replay_of(config, updates=r, seed=seed_of(verl.tree), steps=verl.trainer.total_steps or None),
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
@@ -470,10 +470,11 @@ def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
         return []
     # At least ten checkpoints in a run, and one every 50 steps in a long one.
     offer = max(1, min(50, (spec.total_steps or 200) // 10))
-    saves = "no checkpoint" if verl.trainer.save_freq < NEVER else "one checkpoint, at the end"
-    said = "trainer.save_freq=-1" if verl.trainer.save_freq < NEVER else "trainer.save_interval=0"
+    saves = "warning: trainer.save_freq=-1 saves no checkpoint"
+    if verl.trainer.save_freq >= NEVER:  # what a Trinity YAML asks for is no fault of it
+        saves = "note: trainer.save_interval=0 saves one checkpoint, at the end"
     return [
-        f"warning: {said} saves {saves}: a crash rolls back to the start;"
+        f"{saves}: a crash rolls back to the start;"
         f" `--set trainer.save_freq={offer}` would keep one every {offer} veRL steps"
     ]
 

@@ -192,13 +192,21 @@ def _of_each(engines: int, explorers: int, why: str) -> int:
 def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
     """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
     if not _is_set(sets):
-        return verl, []
+        return verl, list(_one_engine(config, device))
     engines = TrinityReader(config).get(ENGINES)
     if type(engines) is not int or engines < explorers:
         raise UserError(f"--set {ENGINES}={engines}: each of --explorers {explorers} needs one at least")
     each = _of_each(engines, explorers, f"--set {ENGINES}={engines}")
     width = 1 if device == "cpu" else verl.rollout.tensor_parallel
     return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
+
+
+def _one_engine(config: Tree, device: str) -> Iterator[str]:
+    """What a Trinity YAML's engines are where there are no GPUs, in a line."""
+    reading, width = TrinityReader(config), "explorer.rollout_model.tensor_parallel_size"
+    said = [f"{path}={size}" for path in (ENGINES, width) if (size := reading.get(path, 1)) != 1]
+    if device == "cpu" and said and not from_launch(config):
+        yield f"a CPU has no GPUs to share: 1 engine for generation, not {', '.join(said)}; --set {ENGINES}=N"
 
 
 def _split(verl: VerlView, asked: int | None, auxiliary: int, *, nearest: bool = False) -> _Share:
