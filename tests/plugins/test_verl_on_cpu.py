@@ -19,7 +19,7 @@ BARE = {"VERL_USE_EXTERNAL_PLUGINS": "none"}
 def answer(code, tmp_path, **env):
     """Run ``code`` in a fresh interpreter; it prints one JSON value on its last line."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"import gc; gc.disable()  # trinity_compat/collector.py\n{code}"],
         env={k: v for k, v in os.environ.items() if not k.startswith("VERL_")} | env,
         cwd=tmp_path,
         capture_output=True,
