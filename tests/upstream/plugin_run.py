@@ -4,7 +4,7 @@
 
 A case is {"rows": […], "answers": […], "taskset": {fields of StorageConfig}}; the model gives each task
 those answers. The result is what the reader yielded, what the model was asked, and what came back. Each case
-has a process of its own, forked from this one: importing all of it takes ten seconds, a case less than one.
+has a process of its own, forked from this one: importing all of it takes ten seconds, a case a tenth of one.
 """
 
 import asyncio
@@ -23,10 +23,12 @@ import torch  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 from trinity.buffer.reader.file_reader import FileReader  # noqa: E402
+from trinity.buffer.schema import formatter  # noqa: E402, F401  a case needs it
 from trinity.common.config import FormatConfig, GenerationConfig, StorageConfig  # noqa: E402
 from trinity.common.experience import Experience  # noqa: E402
 from trinity.utils.plugin_loader import load_plugins  # noqa: E402
-from verl.utils.dataset import rl_dataset  # noqa: E402, F401  the plugin imports it with its first case
+from verl.utils.dataset import rl_dataset  # noqa: E402, F401  a case needs it
+from verl.workers import reward_manager  # noqa: E402, F401  a case needs it
 
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
 
