@@ -1,8 +1,8 @@
 """Patch: ``verl.checkpoint_engine.hccl_checkpoint_engine`` is a module that cannot be imported.
 
 Why: ``verl.checkpoint_engine`` (verl 0.9.1) imports every transport that the machine has, and this one, for
-Ascend's NPUs, imports vLLM before it asks for an NPU: seconds of work in the trainer and in each of its
-workers. verl takes note of the ImportError, as it does of the one that comes without an NPU.
+Ascend's NPUs, imports vLLM before it asks for an NPU: a second and 44 MB in the trainer and in each of
+its workers. verl takes note of the ImportError, as it does of the one that comes without an NPU.
 """
 
 from __future__ import annotations
