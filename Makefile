@@ -1,4 +1,4 @@
-.PHONY: install demo screenshots test nightly lint bench parity chaos starts mutate clean
+.PHONY: install demo screenshots test test-whole nightly lint bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -27,14 +27,18 @@ lint: install
 	lint-imports
 
 # First what is light; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by file and the longest
-# first (tests/conftest.py). On both cores; each half ends with the tests that took most of the time.
+# first (tests/conftest.py). On both cores; each part ends with the tests that took most of the time.
 HEAVY := runtime or upstream or postgres
 EACH_TIME := not chaos and not nightly
+BY_FILE := pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 
 test: lint
 	pytest -n 2 --durations 10 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
-	pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 30 \
-	  -m "($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(BY_FILE) -m "($(HEAVY)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
+
+# Jobs with every process real, to their end or until they are killed (docs/testing.md).
+test-whole: install
+	$(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Whole runs that CI has no time for.
 nightly: install

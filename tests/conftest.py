@@ -1,11 +1,15 @@
 """What all tests share: `make test` draws the same examples always; HYPOTHESIS_PROFILE=explore new ones."""
 
+import gc
 import os
 import signal
 
 import pytest
 from guard import pytest_configure, pytest_unconfigure  # noqa: F401
 from hypothesis import settings
+
+# Collecting the tests is one long import (trinity_compat/collector.py), and so is much of what they do.
+gc.disable()
 
 settings.register_profile("gate", derandomize=True, database=None)
 settings.register_profile("explore", derandomize=False, print_blob=True)
@@ -27,6 +31,12 @@ def pytest_collection_modifyitems(items):
         if _is_heavy(item) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(HEAVY_S))
     items.sort(key=_turn)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
 
 
 def _is_heavy(item):

@@ -14,6 +14,7 @@ from trinity_compat.spec import RunSpec
 _CODES = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left on device", "Disk quota exceeded")  # Ray's and Rust's: the number is lost on the way
 _TORCH = "inline_container.cc"  # torch.save's file writer: it names itself, and not the reason
+TOLD = "no space left"  # the buffer's own message has it too
 HINT = "free some space and run the same command again: it goes on from its newest checkpoint"
 _FULL = 1 << 20  # bytes: with fewer a disk counts as full
 
@@ -38,7 +39,7 @@ def explained(error: BaseException, spec: RunSpec) -> DiskFull | None:
 
 def told(folder: Path) -> str:
     """Of a full folder."""
-    return f"no space left in {folder} ({_free(folder) / 2**20:.0f} MiB free)"
+    return f"{TOLD} in {folder} ({_free(folder) / 2**20:.0f} MiB free)"
 
 
 def full_folder(spec: RunSpec) -> Path | None:

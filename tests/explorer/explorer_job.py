@@ -1,6 +1,8 @@
 """A job directory for an explorer alone, and the smallest thing that can stand for its workers."""
 
 import asyncio
+import copy
+import functools
 import os
 import subprocess
 import sys
@@ -38,6 +40,11 @@ def tool_config(toy, tools):
 
 
 def verl_config(toy, *overrides):
+    return copy.deepcopy(_composed(toy, overrides))
+
+
+@functools.cache
+def _composed(toy, overrides):
     words = [
         *as_overrides(load("cpu"), "decoupled"),
         f"data.train_files={toy}/data/train.parquet",

@@ -29,3 +29,29 @@ def test_it_ends_with_an_explorer_that_is_killed_while_it_imports(tmp_path):
     except psutil.TimeoutExpired:
         server.kill()
         raise
+
+
+SETTLES = """
+import gc
+from trinity_compat.explorer.killable.inside import settle
+
+def main(channel, output, cwd):
+    before = gc.isenabled()
+    settle(output, cwd, None)
+    print(before, gc.isenabled(), gc.get_freeze_count() > 1000, flush=True)
+"""
+STARTS = """
+import os, settles
+from trinity_compat.explorer.killable import process
+process.warm(["settles"])
+child, _, output = process._started(settles.main, os.getcwd())
+print(os.read(output, 100).decode())
+"""
+
+
+def test_a_process_that_it_forks_collects_again_but_not_among_what_was_imported(tmp_path):
+    (tmp_path / "settles.py").write_text(SETTLES)
+    path = [str(tmp_path), *sys.path]
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{STARTS}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr

@@ -11,7 +11,7 @@ from explorer_job import BATCH, job, publish, start
 
 from trinity_compat.synchronizer import probe
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.whole]
 
 
 def wait(condition, process, limit_s=600):

@@ -21,6 +21,7 @@ def test_while_ray_starts(run):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_while_both_sides_start(run):
     one = run().start()
     one.wait_for(lambda: one.side("trainer") is not None and one.side("explorer") is not None)
@@ -29,6 +30,7 @@ def test_while_both_sides_start(run):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_a_sigterm_to_the_command_ends_everything_too(run):
     one = run().start()
     one.wait_for(lambda: one.side("trainer") is not None)

@@ -20,6 +20,7 @@ AGAIN = "started again (0 restarts left)"
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_whatever_dies_in_a_job_it_goes_on_where_it_was(run, toy, monkeypatch, capsys):
     one = run("trainer.total_training_steps=1000", options=("--restarts", "1")).start()
     one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())

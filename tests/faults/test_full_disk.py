@@ -156,3 +156,45 @@ def test_a_side_that_could_not_write_its_last_words_is_explained_by_the_disk(ful
     made = SimpleNamespace(spec=spec)
     assert f"no space left in {spec.job_dir}" in run._no_space(made, "the trainer ended with exit code 1")
     assert run._no_space(made, "no space left for the buffer") == ""
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A disk on which a run may start (256 MiB), and how to give it another size."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def mount(options):
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
+
+    mount("size=300m")
+    yield disk, lambda size: mount(f"remount,size={size}")
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.nightly
+def test_a_run_that_fills_its_disk_goes_on_once_there_is_room(run, mounted):
+    disk, resize = mounted
+    words, options = ["trainer.total_training_steps=12"], ["--job", str(disk / "job")]
+    full, again = (run(*words, options=options, name=name) for name in ("full", "again"))
+    full.job = again.job = disk / "job"
+    full.start()
+    full.wait_for((full.job / "latest_checkpointed_iteration.txt").exists)
+    resize("14m")  # three checkpoints of the toy
+    full.finish()
+    assert full.code == 1, full.out
+    (error,) = full.errors
+    assert f"no space left in {disk}" in error
+    step = int((full.job / "latest_checkpointed_iteration.txt").read_text())
+    assert f"hint: free some space, then the same command continues from step {step}" in full.err
+    assert full.alive() == []
+    resize("500m")
+    again.start().finish()
+    assert again.code == 0, again.out + again.err
+    assert f"from step {step}" in again.out
+    steps = again.sql("select trainer_step, count(distinct group_id), count(*) from ledger group by 1")
+    assert steps == [(step, 8, 64) for step in range(1, 13)]
+    again.nothing_is_left_and_nothing_lost()

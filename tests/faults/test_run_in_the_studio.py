@@ -22,6 +22,7 @@ def page():
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_a_run_is_watched_read_and_stopped(run, page):
     one = run("trainer.total_training_steps=1000").start()
     one.wait_for(lambda: (one.job / "buffer" / "experiences.db").exists())

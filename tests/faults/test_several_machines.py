@@ -89,6 +89,7 @@ def server(machines):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 @pytest.mark.postgres
 def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, server):
     port = server.settings["port"]

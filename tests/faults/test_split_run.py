@@ -9,6 +9,7 @@ from trinity_compat.buffer import open_buffer
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_explore_and_train_as_two_commands(run):
     words = ("trainer.total_training_steps=4", "algorithm.adv_estimator=remax")
     explore = run(*words, options=["--mode", "explore"], name="explore").start()
@@ -44,6 +45,7 @@ def remax_compares_each_answer_with_its_group_s_greedy_one(one):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_the_explorer_s_death_ends_the_trainer_of_another_command(run):
     words = ("trainer.total_training_steps=1000",)
     explore = run(*words, options=["--mode", "explore"], name="explore").start()

@@ -33,6 +33,7 @@ def toy(tmp_path_factory):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
     (tmp_path / "reward.py").write_text(REWARD)
     words = [

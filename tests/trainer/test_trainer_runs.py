@@ -109,6 +109,7 @@ def ledger(job_dir):
     return out
 
 
+@pytest.mark.whole
 def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
     options = [
         "algorithm.adv_estimator=gae",
@@ -137,6 +138,7 @@ def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
     assert {n: p for n, p in exported.state_dict().items() if not torch.equal(p, version[n])} == {}
 
 
+@pytest.mark.whole
 def test_sigterm_ends_it_and_gives_the_claim_back(toy_dir, tmp_path):
     spec = job(toy_dir, tmp_path, "trainer.total_training_steps=30")
     explorer = PlainExplorer(spec)
@@ -152,6 +154,7 @@ def test_sigterm_ends_it_and_gives_the_claim_back(toy_dir, tmp_path):
     assert explorer.buffer.depth()["claimed"] == 0
 
 
+@pytest.mark.whole
 def test_a_merged_lora_version_is_a_whole_model(toy_dir, tmp_path):
     lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
     spec = job(toy_dir, tmp_path, *lora, "trainer.total_training_steps=2")

@@ -25,23 +25,25 @@ def row(question="What is 6 * 7?", source="openai/gsm8k", truth="42"):
 
 
 @pytest.fixture(params=TARGETS, scope="module")
-def run(request, upstream):
+def run(request, upstream, tmp_path_factory):
     """Return a function: rows per file, answers, taskset fields → what plugin_run.py reports."""
+    log = tmp_path_factory.mktemp("plugin") / "log"
+    command = [upstream(request.param), Path(__file__).parent / "plugin_run.py", PLUGINS]
+    with log.open("w") as errors, _speaking(command, errors) as process:
 
-    def inside(files, answers=(RIGHT, WRONG), **taskset):
-        script = Path(__file__).parent / "plugin_run.py"
-        case = {"rows": files, "answers": list(answers), "taskset": taskset}
-        done = subprocess.run(
-            [upstream(request.param), script, PLUGINS],
-            input=json.dumps(case),
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout)
+        def inside(files, answers=(RIGHT, WRONG), **taskset):
+            case = {"rows": files, "answers": list(answers), "taskset": taskset}
+            print(json.dumps(case), file=process.stdin, flush=True)
+            reply = process.stdout.readline()
+            assert reply, log.read_text()[-3000:]
+            return json.loads(reply)
 
-    return inside
+        yield inside
+
+
+def _speaking(command, errors):
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
 
 
 def rewards(result):

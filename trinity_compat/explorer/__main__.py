@@ -2,7 +2,10 @@
 
 import sys
 
-from trinity_compat.explorer.main import main
+from trinity_compat.collector import resting
+
+with resting():
+    from trinity_compat.explorer.main import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

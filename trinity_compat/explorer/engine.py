@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
@@ -124,7 +125,8 @@ class InProcessEngine:
         self._engine = await self._call(self._build)
 
     def _build(self) -> Any:
-        from vllm.v1.engine.llm_engine import LLMEngine
+        with resting():
+            from vllm.v1.engine.llm_engine import LLMEngine
 
         engine = LLMEngine.from_engine_args(engine_args(self._config.arguments, "uni"))
         engine.collective_rpc("mask_vocabulary", args=(self._config.vocabulary, self._config.banned))
@@ -209,7 +211,8 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """Start vLLM's processes and load the model's own weights."""
-        from vllm.v1.engine.async_llm import AsyncLLM
+        with resting():
+            from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(engine_args(self._config.arguments, "mp"))
         await self._engine.collective_rpc(

@@ -18,6 +18,7 @@ from trinity_compat import full_disk, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.bench import ROLE, Bench
 from trinity_compat.explorer.colocate import SharedDevice
@@ -271,9 +272,10 @@ def _streams(config: Any, tokenizer: Any, processor: Any) -> tuple[TaskStream, T
 
 def configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
     """veRL's configuration, tokenizer and processor, as its main_ppo makes them."""
-    from omegaconf import OmegaConf
-    from verl.utils import hf_processor, hf_tokenizer
-    from verl.utils.fs import copy_to_local
+    with resting():
+        from omegaconf import OmegaConf
+        from verl.utils import hf_processor, hf_tokenizer
+        from verl.utils.fs import copy_to_local
 
     config = OmegaConf.create(dict(spec.verl))
     model = config.actor_rollout_ref.model

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from trinity_compat.collector import resting
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine import (
     AsyncEngine,
@@ -81,8 +82,9 @@ class RolloutWorker:
     ) -> None:
         """``partial``: answers in flight go on when the weights change; else they begin again.
         ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in."""
-        from omegaconf import OmegaConf
-        from verl.utils.config import omega_conf_to_dataclass
+        with resting():
+            from omegaconf import OmegaConf
+            from verl.utils.config import omega_conf_to_dataclass
 
         self._config = OmegaConf.create(dict(verl))
         self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from verl.plugin.platform import get_platform
 
-from trinity_compat.plugins import cpu_platform, cpu_process_group, value_head, verl_vllm_version
+from trinity_compat.plugins import (
+    cpu_platform,
+    cpu_process_group,
+    value_head,
+    verl_transports,
+    verl_vllm_version,
+)
 
 
 def _apply() -> None:
@@ -17,6 +23,7 @@ def _apply() -> None:
     if get_platform().device_name == cpu_platform.NAME:
         cpu_process_group.apply()
         verl_vllm_version.apply()
+        verl_transports.apply()
     else:
         value_head.apply_without_flash_attention()
 

@@ -231,7 +231,7 @@ def _from_own_checkpoint(job: JobDir) -> Callable[[], dict[str, str]]:
 def _no_space(made: RunPlan, failure: str) -> str:
     """A side that could write nowhere that the disk is full has said nothing of use."""
     folder = full_disk.full_folder(made.spec)
-    return f"; {full_disk.told(folder)}" if folder and "no space left" not in failure else ""
+    return f"; {full_disk.told(folder)}" if folder and full_disk.TOLD not in failure else ""
 
 
 def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
@@ -244,6 +244,7 @@ def _tell(made: RunPlan, outcome: Outcome, *, again: str = "") -> LaunchEnd:
     )
     if outcome.failure:
         failure = outcome.failure + _no_space(made, outcome.failure)
+        again = f"free some space, then {again}" if full_disk.TOLD in failure else again
         message = f"error: {failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {again}"
     elif outcome.code:
         message = f"stopped; {again}"

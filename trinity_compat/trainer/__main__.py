@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.spec import RunSpec
@@ -15,8 +16,9 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print("usage: python -m trinity_compat.trainer JOB_DIR", file=sys.stderr)
         return 2
-    from trinity_compat.trainer.errors import PeerGone
-    from trinity_compat.trainer.main import run
+    with resting():
+        from trinity_compat.trainer.errors import PeerGone
+        from trinity_compat.trainer.main import run
 
     try:
         run(RunSpec.load(Path(argv[0]) / "config" / "run.json"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,8 @@ Hear = Callable[[Any], None]
 
 def settle(output: Connection, cwd: str, ray: str | None) -> None:
     """What is printed goes to ``output``; ``ray``: the cluster that the starter belongs to."""
+    gc.freeze()  # what the server imported: walking through it would also copy its pages
+    gc.enable()
     os.setsid()  # a group of its own: killed with all that it started
     die_with_parent(signal.SIGKILL)
     _leave_server()

@@ -8,15 +8,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+from trinity_compat.collector import resting
+
 
 def main(request: Path, report: Path) -> int:
     """0 whatever is found; a traceback is a fault of the check itself."""
     asked = json.loads(request.read_text(encoding="utf-8"))
     _prepare(asked["device"], native=asked["native"])
-    from trinity_compat.runtime.checks.objects import examine
-    from trinity_compat.spec import RunSpec
+    # To its end: what it does is import, here and there.
+    with resting(), tempfile.TemporaryDirectory(prefix="trinity-compat-models-") as folder:
+        from trinity_compat.runtime.checks.objects import examine
+        from trinity_compat.spec import RunSpec
 
-    with tempfile.TemporaryDirectory(prefix="trinity-compat-models-") as folder:
         found = examine(
             RunSpec.of_json(asked["spec"]),
             cwd=Path(asked["cwd"]),

@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from trinity_compat.collector import resting
 from trinity_compat.runtime.checks import explorer_side, models
 
 
 def warm(folder: Path) -> None:
     """Import and build once what every examination needs. ``folder``: for stand-ins."""
-    model = models.write(models.stand_in("Qwen2.5-7B"), folder)
-    explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
+    with resting():
+        model = models.write(models.stand_in("Qwen2.5-7B"), folder)
+        explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
 
 
 def forked(call: Callable[[], str]) -> str:
