@@ -186,7 +186,7 @@ def test_the_real_package(tmp_path):
     """py-data-juicer in a venv of its own; every filter that it is asked for drops what it says."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    wanted = ["py-data-juicer>=1.6,<1.7", "aiohttp", "ray==2.60.0", "torch", "requests", "click"]
+    wanted = ["py-data-juicer>=1.6,<1.7", "aiohttp", "ray==2.60.0", "torch==2.13.0", "requests"]
     subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True, timeout=1200)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
     told = subprocess.run(
