@@ -1,6 +1,7 @@
 """Data-Juicer's service as a run uses it; the package itself is a stand-in (juicer_standin), or the real one
 (nightly)."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -8,18 +9,22 @@ import venv
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
+from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.pipelines.juicer.client import Client
 from trinity_compat.pipelines.juicer.experiences import DataJuicer
 from trinity_compat.pipelines.juicer.priorities import ranked
+from trinity_compat.pipelines.running import Pipeline
 from trinity_compat.runtime.checks import preflight
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.runtime.processes import task_pipeline
+from trinity_compat.workflows import standin as upstream
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -90,6 +95,44 @@ def test_answers_that_it_drops_are_counted_and_the_others_say_what_it_measured(s
     assert [each.reward for each in kept] == [1.0, 2.0]
     assert kept[1].info == {"own": 2, "alnum_ratio": 0.5}
     assert metrics == {"filtered_count": 2}
+
+
+def test_what_it_drops_stays_in_its_group_marked_and_what_others_said_stays_too(standin):
+    groups = [group("mixed", "no", "long"), group("gone", "no", "a")]
+    arguments = {"service_config": STARTED, "operators": LONG, "np": 1}
+
+    upstream.install()
+
+    async def processed():
+        pipeline = Pipeline([("data_juicer", arguments)])
+        await pipeline.prepare()
+        try:
+            return await pipeline.process(groups, 1)
+        finally:
+            await pipeline.close()
+
+    outcome = asyncio.run(processed())
+    (kept,), (dropped,) = outcome.kept, outcome.dropped
+    assert [each.metrics.get(DROPPED, 0.0) for each in kept.experiences] == [1.0, 0.0]
+    assert kept.experiences[1].info == {"said": "long", "alnum_ratio": 1.0}
+    assert [each.info["dropped_by"] for each in dropped.experiences] == ["data_juicer"] * 2
+    assert outcome.metrics[DROPPED] == 3.0
+
+
+def group(key, *texts):
+    ids, one = np.array([1], np.int32), np.array([1], np.uint8)
+    about = {
+        "prompt_ids": ids,
+        "response_ids": ids,
+        "response_mask": one,
+        "logprobs": np.zeros(1, np.float32),
+    }
+    versions = {"min_model_version": 0, "max_model_version": 0}
+    parts = tuple(
+        Experience(run=run, reward=1.0, response_text=text, info={"said": text}, **about, **versions)
+        for run, text in enumerate(texts)
+    )
+    return Group(key=f"h1/train/{key}", task_no=0, task={}, explorer_step=1, experiences=parts)
 
 
 def test_an_operator_that_there_is_not_is_told_when_the_run_begins(standin):

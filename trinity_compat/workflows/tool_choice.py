@@ -70,8 +70,9 @@ class ToolChoice:
 
 
 def bound(body: Mapping[str, Any], choice: ToolChoice) -> dict[str, Any] | None:
-    """vLLM's ``structured_outputs`` of a request; None where its answer is free. A call has no free whitespace
-    (explorer/structured.py), a ``response_format`` is bound as by vLLM's own server. Raises Unanswerable."""
+    """vLLM's ``structured_outputs`` of a request; None where its answer is free. A call has no free
+    whitespace (explorer/structured.py); a ``response_format`` has it, as in vLLM's own server. Raises
+    Unanswerable."""
     if (schema := choice.schema()) is not None:
         return {"json": dict(schema), "disable_any_whitespace": True}
     asked = body.get("response_format") or {"type": "text"}
