@@ -14,7 +14,7 @@ _REQUIREMENT = re.compile(
     r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
 )
 # The first one that has all that is missing is offered.
-_OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images")
+_OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images", "juicer")
 EVERY_RUN = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
 _MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
 _ON_A_CPU = ", or `make install` in a checkout, which takes torch and vLLM for a CPU"

@@ -1,6 +1,7 @@
 """The in-process engine against transformers: log-probabilities, weight loading, seeds, the vocabulary."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from trinity_compat.explorer.engine import Request
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
+from trinity_compat.workflows.tool_choice import ToolChoice, bound
 
 pytestmark = pytest.mark.runtime
 
@@ -121,6 +123,22 @@ def test_the_same_seeds_give_the_same_answers(loop, engine, tokenizer):
 def test_responses_of_a_group_differ(loop, engine, tokenizer):
     _, answers = ask(loop, engine, tokenizer, tag="n", temperature=2.0)
     assert all(len({tuple(part.token_ids) for part in parts}) > 1 for parts in answers)
+
+
+def test_a_tool_that_has_to_be_called_is_called_with_its_own_arguments(loop, engine, tokenizer):
+    """What ``tool_choice`` asks for (workflows/tool_choice.py) binds what a model without a clue writes."""
+    digits = {"type": "string", "maxLength": 4, "pattern": "^[0-9]{1,4}$"}
+    parameters = {"type": "object", "properties": {"digits": digits}, "required": ["digits"]}
+    tools = [{"type": "function", "function": {"name": "check", "parameters": parameters}}]
+    body = {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "check"}}}
+    structure = bound(body, ToolChoice.of(body))
+    _, answers = ask(
+        loop, engine, tokenizer, 4, tag="tool", n=1, max_tokens=200, structured_outputs=structure
+    )
+    assert [part.reason for (part,) in answers] == ["stop"] * 4
+    for (part,) in answers:
+        called = json.loads(tokenizer.decode(part.token_ids, skip_special_tokens=True))
+        assert list(called) == ["digits"] and called["digits"].isdecimal() and len(called["digits"]) <= 4
 
 
 def test_tokens_that_the_tokenizer_lacks_are_never_drawn(toy, loop, engine, tokenizer, tmp_path):

@@ -1,9 +1,14 @@
 """Tools of a real MCP server in veRL's tool loop, as launches for veRL up to 0.7 have them."""
 
 import asyncio
+import contextlib
 import json
+import os
 import re
+import socket
+import subprocess
 import sys
+import time
 
 import pytest
 from explorer_job import verl_config
@@ -40,7 +45,22 @@ def largest(digits: str) -> str:
     '''The largest digit.'''
     return max(digits)
 
-server.run()
+if len(sys.argv) < 2:
+    server.run()
+else:
+    import uvicorn
+
+    app, key = server.streamable_http_app(), sys.argv[1]
+
+    async def guarded(scope, receive, send):
+        given = dict(scope["headers"]).get(b"authorization") if scope["type"] == "http" else None
+        if scope["type"] == "http" and given != f"Bearer {key}".encode():
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await app(scope, receive, send)
+
+    uvicorn.run(guarded, port=int(sys.argv[2]), log_level="warning")
 """
 
 
@@ -91,6 +111,35 @@ def config(toy, tmp_path):
     return make
 
 
+@pytest.fixture
+def over_http(config, tmp_path):
+    """A function: token → a configuration of the same server, which listens on a port and wants the key."""
+    started = []
+
+    def serve():
+        with socket.create_server(("127.0.0.1", 0)) as place:
+            port = place.getsockname()[1]
+        words = [sys.executable, str(tmp_path / "server.py"), "the key", str(port)]
+        started.append(subprocess.Popen(words, env={**os.environ, "WHOSE": "ours"}))
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return f"http://127.0.0.1:{port}/mcp"
+            time.sleep(0.1)
+        raise TimeoutError("the server does not listen")
+
+    def make(token):
+        made = config()
+        server = {"url": serve(), "auth_token": token}
+        (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"digits": server}}))
+        return made
+
+    yield make
+    for each in started:
+        each.kill()
+        each.wait()
+
+
 def job(number, digits="4213"):
     task = {
         "raw_prompt": [{"role": "user", "content": f"sort {digits}"}],
@@ -116,6 +165,15 @@ def test_a_server_s_tool_answers_in_the_loop_over_one_connection(config):
     assert "1 of ours" in first and "7 of ours" in second
     assert len({re.search(r"in (\d+)", text)[1] for text in (first, second)}) == 1
     assert "done" in first
+
+
+def test_a_server_over_http_answers_who_has_its_token(over_http):
+    first, second, wrong = ran(over_http("the key"), "4213", "987", "letters")
+    assert "1 of ours" in first and "7 of ours" in second and "Error executing tool" in wrong
+    with pytest.raises(
+        UserError, match=r"the MCP server 'digits' of .* does not list its tools: .*it answers 401"
+    ):
+        ran(over_http("another"), "1")
 
 
 @pytest.mark.parametrize(("selected", "answers"), [(None, True), (("smallest",), False)])

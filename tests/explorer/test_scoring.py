@@ -172,3 +172,12 @@ def test_a_reward_of_an_agent_loop_s_own_is_checked_too(toy):
     part = dataclasses.replace(trajectory("1"), reward=math.nan)
     with pytest.raises(RunError, match="the agent loop returned nan for the task"):
         asyncio.run(make_scorer(config, LIMITS).group(TASK, [part]))
+
+
+def test_what_a_workflow_says_beside_its_reward_stays(toy):
+    """Operators and advantages by step read it."""
+    config = OmegaConf.create(verl_config(toy))
+    said = {"reward_extra_info": {"steps": [{"step": 0, "reward": 1.0}], "by": "a judge"}}
+    part = dataclasses.replace(trajectory("1"), reward=1.0, extra=said)
+    (score,) = asyncio.run(make_scorer(config, LIMITS).group(TASK, [part]))
+    assert dict(score.info) == said["reward_extra_info"]

@@ -53,7 +53,12 @@ def test_an_operator_of_a_plugin_is_known_by_its_name(tmp_path):
     ("operator", "message"),
     [
         ({"name": "reward_fliter"}, "operators.0.name=reward_fliter: no operator of that name"),
-        ({"name": "data_juicer"}, "operators.0.name=data_juicer: Data-Juicer's service is not started"),
+        ({"name": "data_juicer"}, "operators.0.args.operators is None: write a list of operators"),
+        (
+            {"name": "data_juicer", "args": {"operators": [{"text_length_filter": {}}]}},
+            "operators.0.args needs Data-Juicer, and service.data_juicer names no service",
+        ),
+        ({"name": "data_juicer", "args": {"operator": []}}, r"args\.operator: data_juicer takes operators"),
         ({"name": "reward_filter", "args": {"treshold": 1}}, "operators.0.args of reward_filter: .*treshold"),
         (
             {"name": "reward_filter", "args": {"threshold": "high"}},

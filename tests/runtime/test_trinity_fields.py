@@ -129,6 +129,27 @@ OF_ROWS = {
 }
 
 # path → (another value, what the file needs beside it)
+JUICER = {
+    "service": {"data_juicer": {"server_url": "http://127.0.0.1:5005"}},
+    "data_processor": {
+        "task_pipeline": {
+            "operators": [{"name": "text_length_filter", "args": {"min_len": 3}}],
+            "inputs": ["/d/raw.jsonl"],
+            "output": {"path": "/d/tasks"},
+        }
+    },
+}
+OF_TASKS = {
+    "config_path": "/d/juicer.yaml",
+    "inputs": ["/d/other.jsonl"],
+    "num_process": 2,
+    "operators.0.name": "alphanumeric_filter",
+    "operators.0.args.min_len": 4,
+    "output.path": "/d/clean",
+    "priority_weights.quality": 2.0,
+    "target_fields": ["question"],
+    "top_k": 7,
+}
 READ = {
     "mode": ("explore", {}),
     "project": ("q", {}),
@@ -224,6 +245,10 @@ READ = {
     f"{ENGINE}.max_model_len": (48, {}),
     f"{ENGINE}.max_response_tokens": (9, {}),
     f"{ENGINE}.repetition_penalty": (1.5, {}),
+    **{f"data_processor.task_pipeline.{field}": (value, JUICER) for field, value in OF_TASKS.items()},
+    "service.data_juicer.auto_start": (True, JUICER),
+    "service.data_juicer.port": (5006, {**JUICER, "service": {"data_juicer": {"auto_start": True}}}),
+    "service.data_juicer.server_url": ("http://127.0.0.1:5006", JUICER),
     "trainer.trainer_strategy": ("fsdp", {}),
     "trainer.save_interval": (7, {}),
     "trainer.total_steps": (7, {}),
@@ -419,7 +444,6 @@ def test_an_expert_s_rows_are_read_from_files_only(tmp_path):
 def sample_of(pattern):
     """(path, a value that is not the default) of a refused pattern."""
     special = {
-        "data_processor.task_pipeline.*": ("data_processor.task_pipeline", {"num_process": 2}),
         "buffer.trainer_input.auxiliary_buffers.*.format.image_key": (f"{EXPERTS}.format.image_key", "image"),
         "buffer.trainer_input.auxiliary_buffers.*.format.video_key": (f"{EXPERTS}.format.video_key", "video"),
         "model.lora_configs.*.lora_dtype": ("model.lora_configs.0.lora_dtype", "float16"),

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.explorer.structured import compact
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
 _EXTENSION = "trinity_compat.plugins.vllm_weights.WeightReceiver"
@@ -300,7 +301,7 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     if bound := values.get("structured_outputs"):
-        values = {**values, "structured_outputs": StructuredOutputsParams(**bound)}
+        values = {**values, "structured_outputs": StructuredOutputsParams(**compact(bound))}
     fixed = {"logprobs": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "flat_logprobs": True}
     return SamplingParams(**{"detokenize": bool(values.get("stop")), **values, **fixed})
 

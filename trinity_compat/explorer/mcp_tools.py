@@ -111,11 +111,16 @@ async def _over_http(url: str, token: str | None) -> AsyncIterator[Any]:
     from mcp.shared._httpx_utils import create_mcp_http_client
 
     headers = {"Authorization": f"Bearer {token}"} if token else None
-    async with (
-        create_mcp_http_client(headers=headers) as client,
-        streamable_http_client(url, http_client=client) as streams,
-    ):
-        yield streams
+    async with create_mcp_http_client(headers=headers) as client:
+        client.event_hooks["response"].append(_let_in)
+        async with streamable_http_client(url, http_client=client) as streams:
+            yield streams
+
+
+async def _let_in(response: Any) -> None:
+    """The package says of a refusal that there was an error, not which. Raises PermissionError."""
+    if response.status_code in (401, 403):
+        raise PermissionError(f"it answers {response.status_code}: is its auth_token right?")
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:

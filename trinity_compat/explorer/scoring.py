@@ -91,13 +91,19 @@ class LocalScorer:
 
     async def _one(self, task: Mapping[str, Any], part: Trajectory) -> Score:
         if part.reward is not None:
-            told = {"reward_score": part.reward, "reward_extra_info": part.extra.get("reward_extra_info")}
-            return checked(told, "the agent loop", task)
+            return given(part, task)
         try:
             result = await self._worker.compute_score(to_dataproto(task, part))
         except Exception as error:
             raise reward_failed(error, self._where, task) from error
         return checked(result, self._where, task)
+
+
+def given(part: Trajectory, task: Mapping[str, Any]) -> Score:
+    """The score of an answer whose agent loop, or workflow, has scored it, with what it says beside that.
+    Raises RunError for what is not a number."""
+    told = {"reward_score": part.reward, "reward_extra_info": part.extra.get("reward_extra_info")}
+    return checked(told, "the agent loop", task)
 
 
 def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:

@@ -6,4 +6,5 @@ tests/pipelines holds what the package itself gives. Ours differ in what becomes
 in the buffer, marked (docs/pipelines.md).
 """
 
+DATA_JUICER = "data_juicer"  # the operator whose own operators are Data-Juicer's: ``juicer``
 SECTION = "data.experience_pipeline"  # of veRL's configuration, as the processes of a run know it

@@ -22,6 +22,8 @@ import numpy as np
 
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, Experience, Group
 from trinity_compat.errors import RunError
+from trinity_compat.pipelines import DATA_JUICER
+from trinity_compat.pipelines.juicer.experiences import DataJuicer
 from trinity_compat.pipelines.table import OPERATORS
 
 LIMIT_S = 1800.0  # for one operator on one batch: one that hangs must not hold the run for ever
@@ -118,6 +120,8 @@ class Pipeline:
 
 def _made(name: str, arguments: Mapping[str, Any]) -> Any:
     try:
+        if name == DATA_JUICER:  # ours also beside trinity-rft, whose service's filters drop nothing
+            return DataJuicer(**arguments)
         if name in OPERATORS:
             return OPERATORS[name](**arguments)
         found = importlib.import_module("trinity.buffer.operators").EXPERIENCE_OPERATORS.get(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
-from trinity_compat.pipelines import operators
+from trinity_compat.pipelines import DATA_JUICER, operators
 
 OPERATORS: Mapping[str, type] = {
     "reward_filter": operators.RewardFilter,
@@ -20,23 +20,18 @@ OPERATORS: Mapping[str, type] = {
     "pass_rate_calculator": operators.PassRateCalculator,
     "invalid_reward_filter": operators.InvalidRewardFilter,
 }
-DATA_JUICER = "data_juicer"
 
 
 def check(name: object, arguments: object, where: str, registered: Set[str]) -> None:
     """Raises UserError for an operator that does not run here, with the nearest that does, or for arguments
     that ours does not take. ``registered``: those of plugins, which say themselves what they take."""
-    if name == DATA_JUICER:
-        raise UserError(
-            f"{where}.name={DATA_JUICER}: Data-Juicer's service is not started by a run here",
-            hint="write one of ours, or an operator of your own in a --plugin-dir",
-        )
     if not isinstance(arguments, Mapping):
         raise UserError(f"{where}.args is {arguments!r}, it should be a section")
-    if name in registered:
+    if name in registered or name == DATA_JUICER:  # whose arguments runtime/plan/juicer.py checks
         return
     if not isinstance(name, str) or name not in OPERATORS:
-        hint = question(nearest(str(name), OPERATORS)) or f"write one of {', '.join(OPERATORS)}"
+        known = (*OPERATORS, DATA_JUICER)
+        hint = question(nearest(str(name), known)) or f"write one of {', '.join(known)}"
         raise UserError(f"{where}.name={name}: no operator of that name runs here", hint=hint)
     try:
         inspect.signature(OPERATORS[name]).bind(**arguments)

@@ -27,7 +27,7 @@ from trinity_compat.runtime.plan import micro_batches, refusals, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source
-from trinity_compat.runtime.processes import bench, serve
+from trinity_compat.runtime.processes import bench, serve, task_pipeline
 from trinity_compat.runtime.processes.children import survivors, sweep
 from trinity_compat.runtime.processes.cluster import Cluster, local_ray
 from trinity_compat.runtime.processes.commands import commands_of, lone_commands
@@ -54,6 +54,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
     preflight.check(made)
+    for line in task_pipeline.run(made.spec.verl):
+        say(line)
     report = _checked(made, source)
     try:
         with catch_signals() as stop, _begun(made, source, options, report):

@@ -70,9 +70,11 @@ class ToolChoice:
 
 
 def bound(body: Mapping[str, Any], choice: ToolChoice) -> dict[str, Any] | None:
-    """vLLM's ``structured_outputs`` of a call by name; None where its answer is free. Raises Unanswerable."""
+    """vLLM's ``structured_outputs`` of a request; None where its answer is free. A call has no free
+    whitespace (explorer/structured.py); a ``response_format`` has it, as in vLLM's own server. Raises
+    Unanswerable."""
     if (schema := choice.schema()) is not None:
-        return {"json": dict(schema)}
+        return {"json": dict(schema), "disable_any_whitespace": True}
     asked = body.get("response_format") or {"type": "text"}
     kind = asked.get("type") if isinstance(asked, Mapping) else asked
     if kind == "text":

@@ -22,7 +22,7 @@ from trinity_compat.explorer.killable.process import cluster
 from trinity_compat.explorer.scorers.child import Setup
 from trinity_compat.explorer.scorers.wire import Call, Reply
 from trinity_compat.explorer.scorers.worker import Worker, warm
-from trinity_compat.explorer.scoring import Score, checked, describe, name_task
+from trinity_compat.explorer.scoring import Score, describe, given, name_task
 from trinity_compat.explorer.trajectory import Trajectory
 from trinity_compat.spec import OnFailure, ScoringSpec
 
@@ -246,11 +246,6 @@ def _give(waiting: deque[asyncio.Future[Worker]], workers: Iterable[Worker], *, 
                 worker.taken, worker.alone = worker.taken + 1, alone
                 future.set_result(worker)
                 break
-
-
-def given(part: Trajectory, task: Mapping[str, Any]) -> Score:
-    """The score of an answer whose agent loop has scored it."""
-    return checked({"reward_score": part.reward}, "the agent loop", task)
 
 
 def _zeros(like: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import ast
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
+from trinity_compat.pipelines import SECTION as PIPELINE
+from trinity_compat.pipelines.juicer import PACKAGE as JUICER
+from trinity_compat.pipelines.juicer import SECTION as TASK_PIPELINE
 from trinity_compat.runtime.checks import loggers, rows
 from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.micro_batches import has_critic
@@ -37,6 +40,8 @@ def check(plan: RunPlan) -> None:
     """Run every check, cheapest first."""
     verl = plan.spec.verl
     extras.need_for_a_run()
+    if starts_juicer(verl):
+        extras.need(JUICER)
     if plan.spec.serve:
         check_models(verl, cwd=plan.cwd)
         check_port(plan.spec.serve.host, plan.spec.serve.port)
@@ -53,6 +58,7 @@ def _check_training(plan: RunPlan) -> None:
     if plan.spec.mode not in ("explore", "bench"):
         attention.check(verl, plan.spec.device)
     loggers.check(verl)
+    check_juicer(verl)
     check_models(verl, cwd=plan.cwd)
     if plan.spec.rows:
         rows.check(plan.spec.rows)
@@ -76,6 +82,7 @@ def missing(plan: RunPlan) -> Iterator[str]:
         if plan.spec.serve
         else [
             models,
+            partial(check_juicer, plan.spec.verl),
             partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
             *([partial(rows.check, experts.rows)] if experts else []),
             partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
@@ -86,6 +93,29 @@ def missing(plan: RunPlan) -> Iterator[str]:
             look()
         except UserError as error:
             yield str(error).partition("\n")[0]
+
+
+def check_juicer(verl: Tree) -> None:
+    """Files of tasks that Data-Juicer reads, and its configurations, exist."""
+    operators = value_at(verl, f"{PIPELINE}.operators") or ()
+    named = [
+        *(("config_path", value_at(each, "args.config_path")) for each in operators),
+        ("config_path", value_at(verl, f"{TASK_PIPELINE}.asked.config_path")),
+        *(("inputs", path) for path in value_at(verl, f"{TASK_PIPELINE}.asked.inputs") or ()),
+    ]
+    for key, path in named:
+        if path and not Path(str(path)).is_file():
+            raise UserError(f"{key} of Data-Juicer: {path} does not exist")
+
+
+def starts_juicer(verl: Tree) -> bool:
+    """Whether this run starts Data-Juicer's service: for its tasks, or for an operator on its answers."""
+    operators = value_at(verl, f"{PIPELINE}.operators")
+    services = [
+        value_at(verl, f"{TASK_PIPELINE}.service"),
+        *(value_at(each, "args.service_config") for each in operators or ()),
+    ]
+    return any(isinstance(each, Mapping) and "server_url" not in each for each in services)
 
 
 def check_models(verl: Tree, *, cwd: Path) -> None:
@@ -152,8 +182,10 @@ def _local(text: str, cwd: Path) -> Path:
 def check_data(verl: Tree, *, cwd: Path) -> None:
     """Parquet files exist and hold the columns that veRL's dataset and reward read; tasksets exist."""
     data = section_at(verl, "data")
+    made_first = value_at(verl, f"{TASK_PIPELINE}.asked.output_dir")
     for taskset in section_at(data, "tasksets").values():
-        _check_taskset(taskset, cwd)
+        if str(_local(str(value_at(taskset, "path")), cwd)) != made_first:
+            _check_taskset(taskset, cwd)
     if value_at(verl, "data.custom_cls.path"):
         return
     for key in ("train_files", "val_files"):

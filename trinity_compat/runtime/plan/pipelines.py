@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat import extras
-from trinity_compat.containers import Tree
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.pipelines import SECTION
+from trinity_compat.pipelines import DATA_JUICER, SECTION
+from trinity_compat.runtime.plan import juicer
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows.plugins import registered_in
@@ -17,16 +18,17 @@ from trinity_compat.workflows.plugins import registered_in
 OPERATORS = "data_processor.experience_pipeline.operators"
 
 
-def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], *, explorers: int) -> Step:
+def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *, explorers: int) -> Step:
     """The configuration with the YAML's operators in it. Raises UserError for those that do not run here.
-    ``plugins``: folders; their files are read, not run."""
+    ``plugins``: folders; their files are read, not run. ``cwd``: where files that operators name are."""
     given = value_at(trinity, OPERATORS)
     if not given:
         return verl, []
     if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
         raise UserError(f"{OPERATORS} is {given!r}: write a list of sections with name and args")
     registered = registered_in(plugins)
-    operators = [_operator(plain(each), number, registered) for number, each in enumerate(given)]
+    made = [_operator(plain(each), number, registered) for number, each in enumerate(given)]
+    operators = [_with_service(each, number, trinity, cwd) for number, each in enumerate(made)]
     _check_run(verl, explorers)
     names = ", ".join(str(each["name"]) for each in operators)
     told = f"experience pipeline: {names}; a step draws tasks until its groups have passed"
@@ -41,6 +43,13 @@ def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, objec
     known = registered | ({str(name)} if extras.version("trinity-rft") else set())
     check(name, arguments, where, known)
     return {"name": name, "args": arguments}
+
+
+def _with_service(operator: dict[str, object], number: int, trinity: Tree, cwd: Path) -> dict[str, object]:
+    if operator["name"] != DATA_JUICER:
+        return operator
+    where = f"{OPERATORS}.{number}.args"
+    return {**operator, "args": juicer.operator_arguments(section_at(operator, "args"), where, trinity, cwd)}
 
 
 def _check_run(verl: VerlView, explorers: int) -> None:

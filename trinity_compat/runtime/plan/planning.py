@@ -27,6 +27,7 @@ from trinity_compat.runtime.plan import (
     colocate,
     engine,
     environment,
+    juicer,
     length,
     micro_batches,
     pipelines,
@@ -208,8 +209,13 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     verl, more = checkout.without_checkout(verl, asked.cwd)
     folders = workflows.folders_of(asked.options, asked.cwd)
     verl, asking = workflows.placed(verl, asked.trinity, folders, asked.cwd)
-    verl, cleaning = pipelines.placed(verl, asked.trinity, folders, explorers=asked.options.explorers)
-    return verl, [*notes, *more, *asking, *cleaning]
+    verl, cleaning = pipelines.placed(
+        verl, asked.trinity, folders, asked.cwd, explorers=asked.options.explorers
+    )
+    taskset = workflows.first_taskset(asked.trinity)
+    mode = asked.options.mode or value_at(asked.trinity, "mode")
+    verl, making = juicer.tasks_placed(verl, asked.trinity, taskset, asked.cwd, mode)
+    return verl, [*notes, *more, *asking, *cleaning, *making]
 
 
 def _mode(verl: VerlView, asked: _Asked, *, splits: bool) -> tuple[Mode, list[str]]:

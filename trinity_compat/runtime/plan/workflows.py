@@ -114,6 +114,11 @@ def _named(trinity: Tree, kind: str) -> Iterator[_Named]:
         yield _Named(place, _first(trinity, workflows), _first(trinity, rewards))
 
 
+def first_taskset(trinity: Tree) -> str | None:
+    """The place in the file of the first training taskset."""
+    return next(iter(_places(trinity, "train")), None)
+
+
 def _places(trinity: Tree, kind: str) -> list[str]:
     section = f"{_INPUT}.{'tasksets' if kind == 'train' else 'eval_tasksets'}"
     given = value_at(trinity, section) or []
