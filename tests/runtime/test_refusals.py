@@ -56,7 +56,7 @@ def planned(tmp_path, word, *options, device=None):
         ),
         (
             "+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_lora=True",
-            "the explorer's weights come merged",
+            "the explorer's engines take adapters where the trainer trains one",
         ),
         ("+actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size=2", "before the engine starts"),
     ],
@@ -111,6 +111,17 @@ def test_an_older_release_s_spelling_has_its_line_too(tmp_path):
 )
 def test_what_asks_for_nothing_or_can_be_done_runs(tmp_path, word):
     assert any("4 veRL steps" in line for line in planned(tmp_path, word))
+
+
+def test_an_adapter_that_travels_in_whole_models_is_said_with_the_reason(tmp_path):
+    rank = "actor_rollout_ref.model.lora_rank=8"
+    merged = "LoRA: each version is a whole model with the adapter merged in"
+    for more, said in (
+        ("", False),
+        ("actor_rollout_ref.model.lora.merge=True", False),
+        ("+actor_rollout_ref.model.target_parameters=[experts.w1]", True),
+    ):
+        assert any(merged in line for line in planned(tmp_path, f"{rank} {more}")) is said
 
 
 def test_what_a_set_asks_for_is_refused_too(tmp_path):
