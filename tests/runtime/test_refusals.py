@@ -178,24 +178,22 @@ def media(folder, column, rows):
     return f"data.train_files={file}"
 
 
-@pytest.mark.parametrize("column", ["videos", "audios"])
-def test_videos_and_audio_have_no_place_in_the_buffer(tmp_path, column):
-    assert planned(tmp_path, media(tmp_path, column, [[]]))
-    with pytest.raises(UserError, match=rf"has {column} .*: the buffer holds text and images only") as caught:
-        planned(tmp_path, media(tmp_path, column, [["a.mp4"]]))
-    assert caught.value.where.line == 8
-
-
-def test_images_need_what_verl_opens_them_with(tmp_path, monkeypatch):
-    words = media(tmp_path, "images", [["a.png"]])
+@pytest.mark.parametrize("column", ["images", "videos"])
+def test_what_is_seen_needs_what_verl_opens_it_with(tmp_path, monkeypatch, column):
+    words = media(tmp_path, column, [["a.png"]])
     monkeypatch.setattr(refusals, "find_spec", lambda name: None if name == "torchvision" else object())
-    with pytest.raises(UserError, match="veRL opens images with torchvision, not installed here") as caught:
+    with pytest.raises(UserError, match="veRL opens them with torchvision, not installed here") as caught:
         planned(tmp_path, words)
-    assert caught.value.hint == "pip install torchvision"
+    assert caught.value.hint == "pip install torchvision" and caught.value.where.line == 8
     monkeypatch.setattr(refusals, "find_spec", lambda name: object())
     assert planned(tmp_path, words)
     monkeypatch.setattr(refusals, "find_spec", lambda name: None)
-    assert planned(tmp_path, media(tmp_path, "images", [[]]))
+    assert planned(tmp_path, media(tmp_path, column, [[]]))
+
+
+def test_what_is_heard_needs_neither(tmp_path, monkeypatch):
+    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
+    assert planned(tmp_path, media(tmp_path, "audios", [["a.wav"]]))
 
 
 @pytest.mark.parametrize(
