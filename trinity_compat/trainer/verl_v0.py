@@ -404,6 +404,7 @@ def build(
 ) -> TrinityRayPPOTrainer:
     """A trainer with its workers started and its models loaded."""
     if datasets.processor is not None and is_handed_over(dict(OmegaConf.to_container(config))):
+        print("[trinity] LoRA: each version is a whole model (the model has a processor)")
         hand_over_whole(config)
     roles, pools, group_class = _Roles().build(config, device)
     trainer = kind(
