@@ -5,6 +5,7 @@ Needs torchvision and qwen-vl-utils, as every run with images does.
 
 from __future__ import annotations
 
+import base64
 import io
 import random
 
@@ -26,16 +27,22 @@ MARKS = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", 
 CHAT_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 {% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}\
 {% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
 {% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 COLOURS = {"red": (255, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 255), "white": (255, 255, 255)}
 
 
+VIDEO, CLIP = "video", "clip"
+_FRAMES = {VIDEO: 3, CLIP: 2}
+
+
 def make_vision_toy(directory, *, rows=16, images=(1, 1, 0, 2), warm_steps=40):
     """Write model/, data/train.parquet and data/val.parquet; returns ``directory``. ``images``: how many the
-    rows have, over and over. (A micro-batch without any fails in veRL 0.9.1 under transformers 5:
-    models/transformers/qwen2_vl.py takes what the vision tower returns for a tensor.)"""
+    rows have, over and over, or VIDEO for one of three frames, CLIP of two. (A micro-batch without any fails
+    in veRL 0.9.1 under transformers 5: models/transformers/qwen2_vl.py takes what the tower returns for a
+    tensor.)"""
     write_rows(directory / "data" / "train.parquet", rows, images, seed=0)
     write_rows(directory / "data" / "val.parquet", 4, images, seed=1)
     write_model(directory / "model", warm_steps)
@@ -43,7 +50,7 @@ def make_vision_toy(directory, *, rows=16, images=(1, 1, 0, 2), warm_steps=40):
 
 
 def write_rows(path, count, images, *, seed):
-    """veRL's columns, the images as bytes."""
+    """veRL's columns, the images as bytes, a video's frames as data URLs."""
     rng = random.Random(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(
@@ -52,14 +59,24 @@ def write_rows(path, count, images, *, seed):
 
 
 def _row(rng, index, images):
-    colours = rng.choices(list(COLOURS), k=images)
+    filmed = images in _FRAMES
+    colours = rng.choices(list(COLOURS), k=_FRAMES.get(images, images))
+    squares = [square(COLOURS[colour], index) for colour in colours]
+    marks = "<video>" if filmed else "<image>" * len(colours)
     return {
         "data_source": "toy/colours",
-        "prompt": [{"role": "user", "content": "<image>" * len(colours) + f"what {index}"}],
-        "images": [{"bytes": square(COLOURS[colour], index), "path": None} for colour in colours],
+        "prompt": [{"role": "user", "content": f"{marks}what {index}"}],
+        "images": [] if filmed else [{"bytes": each, "path": None} for each in squares],
+        "videos": [film(squares)] if filmed else [],
         "reward_model": {"style": "rule", "ground_truth": " ".join(colours)},
         "extra_info": {"index": index},
     }
+
+
+def film(squares):
+    """Of frames of 56 × 56 pixels, as qwen-vl-utils takes it."""
+    urls = [f"data:image/png;base64,{base64.b64encode(each).decode()}" for each in squares]
+    return {"video": urls, "resized_height": 56, "resized_width": 56, "sample_fps": 2.0}
 
 
 def square(colour, index):
@@ -76,7 +93,7 @@ def write_model(path, warm_steps):
     model = warm_start(tokenizer, warm_steps)
     processor = Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
-        video_processor=Qwen2VLVideoProcessor(),
+        video_processor=Qwen2VLVideoProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
         tokenizer=tokenizer,
         chat_template=CHAT_TEMPLATE,
     )

@@ -275,7 +275,7 @@ ROWS = (
     Row("toy", "toy GRPO, both sides on one device", toy, 400, quick=True),
     Row("broadcast", "weights by a collective, offset 1", broadcast, 400, quick=True, devices=("cpu",)),
     Row("critic", "PPO with a value head", critic, 200),
-    Row("lora", "LoRA, merged on the way", lora, 200),
+    Row("lora", "LoRA, handed over as an adapter", lora, 200),
     Row("stock", "the same seeds on stock veRL", against_stock, 300),
     Row("replay", "stock's rollouts into our trainer", replayed, 600),
     Row("split", "two commands share the GPU", split, 300, devices=GPU),

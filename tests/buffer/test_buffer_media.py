@@ -4,15 +4,18 @@ import io
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from buffer_samples import group
 from click.testing import CliRunner
 from PIL import Image
 
 from trinity_compat.buffer.images import kept, opened
-from trinity_compat.buffer.media import Media, image_count, references
+from trinity_compat.buffer.media import Media, image_count, media_counts, references
 from trinity_compat.buffer.report import BufferReport
 from trinity_compat.cli.buffer import command
+from trinity_compat.explorer.tasks import to_json
 
 RED, BLUE = Media(b"red", "image"), Media(b"blue", "image")
 
@@ -21,6 +24,46 @@ def seeing(number, *media, **fields):
     content = [{"type": "image", "image": each} for each in media]
     task = {"index": number, "raw_prompt": [{"role": "user", "content": content}]}
     return replace(group(number, **fields), task=task)
+
+
+WAVE = np.linspace(-1, 1, 7, dtype=np.float32)
+URL = "data:image/png;base64,AAAA"
+MEDIA = {
+    "frames of a video": ({"type": "video", "video": [URL, "b.png"], "sample_fps": 2.0}, 1),
+    "pixels of a video": ({"type": "video", "video": torch.arange(24.0).view(2, 3, 2, 2)}, 1),
+    "samples": ({"type": "audio", "audio": WAVE}, 1),
+    "samples with their rate": ({"type": "audio", "audio": {"array": WAVE, "sampling_rate": 16000}}, 1),
+    "samples of a Parquet file": ({"type": "audio", "audio": [0.1, -0.25]}, 1),
+    "paths": ({"type": "audio", "audio": "a.wav"}, 0),
+    "text that begins like a URL": ({"type": "text", "text": "data:image is a prefix"}, 0),
+}
+
+
+@pytest.mark.parametrize("name", MEDIA)
+def test_a_video_or_a_sound_comes_back_as_the_row_had_it(buffer, sql, name):
+    part, stored = MEDIA[name]
+    chat = [{"role": "user", "content": [part, part]}]
+    task = to_json(kept({"raw_prompt": chat}), "raw_prompt")
+    buffer.put_groups([replace(group(0), task=task), replace(group(1), task=task)])
+    assert sql("SELECT count(*) FROM media") == [(stored,)]
+    for each in claimed(buffer, 2).groups:
+        (message,) = opened(each.task)["raw_prompt"]
+        assert [same(found, part) for found in message["content"]] == [True, True]
+
+
+def same(found, part):
+    if isinstance(part, dict):
+        return found.keys() == part.keys() and all(same(found[name], part[name]) for name in part)
+    if isinstance(part, np.ndarray | torch.Tensor):
+        equal = np.array_equal(np.asarray(found), np.asarray(part))
+        return type(found) is type(part) and found.dtype == part.dtype and equal
+    return found == part
+
+
+def test_the_media_of_a_chat_are_counted_by_kind():
+    kinds = ["image", "video", "audio", "audio", "text"]
+    chat = [{"content": [{"type": kind, kind: "x"} for kind in kinds]}, {"content": "text"}]
+    assert media_counts(chat) == {"images": 1, "videos": 1, "audios": 2}
 
 
 def claimed(buffer, count, step=1):

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 from explorer_job import verl_config
+from hearing_toy import RATE, make_hearing_toy
 from omegaconf import OmegaConf
-from vision_toy import make_vision_toy
+from vision_toy import VIDEO, make_vision_toy
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import AsyncEngine, Completion, EngineConfig, InProcessEngine
+from trinity_compat.explorer.main import _placeholders
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.tasks import train_stream
@@ -28,15 +30,25 @@ from trinity_compat.synchronizer.files import WeightFile
 pytestmark = pytest.mark.runtime
 
 ANSWERS = [[65, 66, 67, 258], [70, 258]]  # 258 is <|im_end|>
-ROWS = {"one image": 0, "no image": 2, "two images": 3}
+ROWS = {"one image": 0, "no image": 2, "two images": 3, "a video": 4}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Configuration, tokenizer and processor of the vision toy."""
+    toy = make_vision_toy(tmp_path_factory.mktemp("vision"), images=(1, 1, 0, 2, VIDEO), warm_steps=0)
+    return opened(toy)
+
+
+@pytest.fixture(scope="module")
+def hearing(tmp_path_factory):
+    """The same of one that hears."""
+    return opened(make_hearing_toy(tmp_path_factory.mktemp("hearing") / "toy"))
+
+
+def opened(toy):
     from verl.utils import hf_processor, hf_tokenizer
 
-    toy = make_vision_toy(tmp_path_factory.mktemp("vision"), warm_steps=0)
     config = OmegaConf.create(
         verl_config(toy, "data.shuffle=False", "data.max_prompt_length=96", "data.max_response_length=8")
     )
@@ -108,7 +120,7 @@ def ours(made, row, folder):
         loops = AgentLoops(made.config, engine, made.processor)
         one = replace(job, n=1)  # one after the other: which answer is whose must not depend on threads
         rollout = Rollout(row, tuple([part for _ in ANSWERS for part in await loops.run(one)]))
-        maker = GroupMaker(None, Half(), made.tokenizer, placeholders=[made.processor.image_token_id])
+        maker = GroupMaker(None, Half(), made.tokenizer, placeholders=_placeholders(made.processor))
         return await maker._score(SimpleNamespace(kind="train", step_of=lambda _: 1), job, rollout, 0, 1)
 
     group = asyncio.run(go())
@@ -132,14 +144,25 @@ def both(request, made, tmp_path_factory):
 
 def test_the_train_batch_is_verls(both):
     _, (theirs, _), (batch, _, _) = both
+    check_columns(batch, theirs)
+    assert batch.batch["position_ids"].shape[1] == 4
+
+
+def check_columns(batch, theirs):
     for name in theirs.batch.keys():  # noqa: SIM118 (a TensorDict iterates over rows)
         assert batch.batch[name].dtype == theirs.batch[name].dtype, name
         assert torch.equal(batch.batch[name], theirs.batch[name]), name
-    assert batch.batch["position_ids"].shape[1] == 4
 
 
 def test_pixels_and_grids_are_verls(both):
     row, (theirs, _), (batch, _, _) = both
+    for mine in check_media(batch, theirs):
+        assert ("pixel_values" in mine) == (row in (0, 3))
+        assert ("pixel_values_videos" in mine) == (row == 4)
+
+
+def check_media(batch, theirs):
+    """The trainer's inputs beside the tokens, by answer."""
     pairs = zip(
         batch.non_tensor_batch["multi_modal_inputs"],
         theirs.non_tensor_batch["multi_modal_inputs"],
@@ -147,16 +170,63 @@ def test_pixels_and_grids_are_verls(both):
     )
     for mine, stock in pairs:
         assert mine.keys() == stock.keys()
-        assert ("pixel_values" in mine) == (row != 2)
         for name in stock:
             assert mine[name].dtype == stock[name].dtype
             assert torch.equal(mine[name], stock[name]), name
+    return batch.non_tensor_batch["multi_modal_inputs"]
+
+
+@pytest.mark.parametrize(("frames", "same"), [(2, True), (4, False)])
+def test_stock_positions_in_a_video_are_vllms_up_to_two_frames(made, frames, same):
+    """Of Qwen2.5-VL, as docs/explorer.md says; where they come to agree, tests/faults/test_vision_run.py may
+    train on longer videos."""
+    from trinity_compat.trainer.multi_modal import _Worker
+
+    processor, steps = made.processor, frames // 2
+    pads = [processor.video_token_id] * (4 * steps)
+    ids = torch.tensor([[1, *pads, 2, 65, 66]])
+    inputs = {"video_grid_thw": torch.tensor([[steps, 4, 4]]), "mm_token_type_ids": ids}
+    worker = _Worker(made.config.data, made.tokenizer, processor)
+    trained = worker.positions(ids, torch.ones_like(ids), inputs)[0, 1:]
+    # vLLM's parser drops a Qwen2.5-VL's metadata, and the processor takes 24 frames a second then
+    rolled = positions_of_vllm(processor.config, ids[0].tolist(), steps, seconds=2 / 24)
+    assert torch.equal(trained, rolled) is same
+
+
+def positions_of_vllm(config, ids, steps, seconds):
+    """int64 [3, P]."""
+    from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration as Model
+
+    data = {"video_grid_thw": torch.tensor([steps, 4, 4]), "second_per_grid_ts": torch.tensor(seconds)}
+    video = SimpleNamespace(
+        modality="video",
+        mm_position=SimpleNamespace(offset=1),
+        data={name: SimpleNamespace(data=value) for name, value in data.items()},
+    )
+    model = SimpleNamespace(config=config)
+    model.iter_mm_grid_thw = lambda features: Model.iter_mm_grid_thw(model, features)
+    return Model.get_mrope_input_positions(model, ids, [video])[0]
+
+
+def test_a_sound_goes_the_way_that_it_goes_under_verl(hearing, tmp_path):
+    theirs, asked = verls(hearing, 1)
+    batch, requests, group = ours(hearing, 1, tmp_path)
+    check_columns(batch, theirs)
+    for mine in check_media(batch, theirs):
+        assert mine["input_features"].shape == (1, 30, 128)  # 0.3 s, a frame each 10 ms
+    for (_, media), request in zip(asked, requests, strict=True):
+        assert request.prompt["multi_modal_data"] == {"audio": media["audio_data"]}
+        assert (
+            request.prompt["mm_processor_kwargs"] == media["mm_processor_kwargs"] == {"sampling_rate": RATE}
+        )
+    (part, _) = group.task["raw_prompt"][0]["content"]
+    assert part["audio"].kind == "numbers"
 
 
 def test_vllm_is_asked_with_the_images_and_a_placeholder_for_each(both, made):
     from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
-    _, (_, asked), (_, requests, _) = both
+    row, (_, asked), (_, requests, _) = both
     for (ids, media), request in zip(asked, requests, strict=True):
         prompt = request.prompt
         assert prompt["prompt_token_ids"] == qwen2_5_vl_dedup_image_tokens(ids, made.processor)
@@ -164,13 +234,19 @@ def test_vllm_is_asked_with_the_images_and_a_placeholder_for_each(both, made):
         assert prompt["prompt_token_ids"].count(made.processor.image_token_id) == len(images)
         for mine, stock in zip(images, media["image_data"] or [], strict=True):
             assert np.array_equal(np.asarray(mine), np.asarray(stock))
+        videos = prompt.get("multi_modal_data", {}).get("video", [])
+        assert prompt["prompt_token_ids"].count(made.processor.video_token_id) == len(videos) == (row == 4)
+        for (mine, about), (stock, stocks) in zip(videos, media["video_data"] or [], strict=True):
+            assert torch.equal(mine, stock) and mine.shape == (4, 3, 56, 56)  # frames come in pairs
+            assert about == stocks
 
 
 def test_the_prompts_text_shows_an_image_as_one_placeholder(both):
     row, _, (_, _, group) = both
-    count = {0: 1, 2: 0, 3: 2}[row]
+    count = {0: (1, 0), 2: (0, 0), 3: (2, 0), 4: (0, 1)}[row]
     for experience in group.experiences:
-        assert experience.prompt_text.count("<|image_pad|>") == count
+        text = experience.prompt_text
+        assert (text.count("<|image_pad|>"), text.count("<|video_pad|>")) == count
         assert experience.prompt_text.count(f"what {row}") == 1
 
 
@@ -199,14 +275,15 @@ def test_an_image_that_a_tool_returns_is_refused(made):
         multi_modal_data={"images": [object(), object()]},
         metrics=AgentLoopMetrics(),
     )
+    counts = {"images": 1, "videos": 0, "audios": 0}
     with pytest.raises(
         ValueError, match="2 images, 1 of them the prompt's: those of tools cannot be trained"
     ):
-        trajectory(output, 1)
+        trajectory(output, counts)
 
 
 def test_images_for_a_model_without_a_processor_are_refused(made):
-    with pytest.raises(UserError, match="row 0 of the data has images, and veRL knows no processor"):
+    with pytest.raises(UserError, match=r"row 0 of the data has images, .*; veRL knows no processor"):
         train_stream(made.config, made.tokenizer, None).task(0)
 
 

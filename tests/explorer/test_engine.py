@@ -18,7 +18,12 @@ pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture(scope="module")
-def engine(toy, loop, tokenizer):
+def engine(toy, loop):
+    yield from engine_of(verl_config(toy), loop)
+
+
+def engine_of(verl, loop):
+    """An engine in this process, started."""
     from verl.utils.config import omega_conf_to_dataclass
 
     from trinity_compat.explorer.rollout import make_engine
@@ -30,7 +35,7 @@ def engine(toy, loop, tokenizer):
             ("VLLM_CPU_KVCACHE_SPACE", "1"),
         ):
             patch.setenv(name, value)
-        config = OmegaConf.create(verl_config(toy))
+        config = OmegaConf.create(verl)
         engine = make_engine(config, omega_conf_to_dataclass(config.actor_rollout_ref.model), "cpu", 0)
         loop.run(engine.start())
         yield engine
@@ -165,7 +170,11 @@ def test_new_weights_in_mid_answer_go_on_from_the_tokens_there_are(
     new = changed(toy, 0.05)
     loop.run(engine.load(write_file(tmp_path, 4, old.items())))
     file = write_file(tmp_path, 5, new.items())
-    prompts = prompts_of(tokenizer, 4)
+    check_change_in_mid_answer(toy, loop, engine, prompts_of(tokenizer, 4), file, (old, new), monkeypatch)
+
+
+def check_change_in_mid_answer(toy, loop, engine, prompts, file, weights, monkeypatch):
+    """``file`` holds the second of ``weights``; the engine has the first."""
     step, steps = engine._engine.step, []
     monkeypatch.setattr(engine._engine, "step", lambda: steps.append(1) or step())
 
@@ -180,7 +189,7 @@ def test_new_weights_in_mid_answer_go_on_from_the_tokens_there_are(
         return [(await answer)[0] for answer in answers]
 
     for prompt, part in zip(prompts, loop.run(go()), strict=True):
-        by_old, by_new = (apart(toy, weights, prompt, part) for weights in (old, new))
+        by_old, by_new = (apart(toy, each, prompt, part) for each in weights)
         change = next(i for i, wrong in enumerate(by_old) if wrong > 1e-3)
         assert 0 < change < len(part.token_ids) - 1
         assert max(by_old[:change]) < 1e-3

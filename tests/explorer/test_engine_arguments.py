@@ -209,6 +209,7 @@ def test_vllm_gets_what_stock_verl_gives_it(toy):
         f"{ROLLOUT}.disable_log_stats=False",
         f"{ROLLOUT}.enable_prefix_caching=False",
         f"+{ROLLOUT}.limit_images=2",
+        "actor_rollout_ref.model.lora_rank=9",
         f"+{SECTION}.block_size=32",
         f"+{SECTION}.hf_overrides.a=3",
         f"+{SECTION}.compilation_config.max_cudagraph_capture_size=2",

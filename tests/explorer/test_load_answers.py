@@ -10,13 +10,13 @@ import torch
 
 from trinity_compat.errors import RunError
 from trinity_compat.explorer import engine as engines
-from trinity_compat.explorer.engine import AsyncEngine, EngineConfig
+from trinity_compat.explorer.engine import AsyncEngine, EngineConfig, Request
 from trinity_compat.plugins import vllm_weights
 from trinity_compat.plugins.vllm_weights import WeightReceiver, in_parts
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
 
 MODEL = SimpleNamespace(dtype=torch.float32, quantization=None)
-CONFIG = SimpleNamespace(quant_config=None, speculative_config=None, model_config=MODEL)
+CONFIG = SimpleNamespace(quant_config=None, speculative_config=None, lora_config=None, model_config=MODEL)
 
 
 class Model(torch.nn.Module):
@@ -133,12 +133,12 @@ def started(monkeypatch):
             self.done.append(method)
             return [{"failed": "no such file"}] if method == "receive_model" and self.dead else [{}]
 
-    def of(load_format, *, dead=False):
+    def of(load_format, *, dead=False, **more):
         inner = Started()
         inner.dead = dead
         monkeypatch.setattr(engines, "engine_args", lambda *_: None)
         monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda _: inner)
-        made = AsyncEngine(EngineConfig({"load_format": load_format}, vocabulary=9))
+        made = AsyncEngine(EngineConfig({"load_format": load_format, **more}, vocabulary=9))
         asyncio.run(made.start())
         return inner.done
 
@@ -151,6 +151,28 @@ def test_an_engine_that_begins_with_random_weights_is_given_the_model_s(started)
     assert started("dummy") == ["mask_vocabulary", *handed]
     with pytest.raises(RunError, match="vLLM could not load the weights: no such file"):
         started("dummy", dead=True)
+
+
+def test_an_engine_for_adapters_begins_with_one_of_zeros(started):
+    assert started("auto", enable_lora=True) == ["mask_vocabulary", "begin_unadapted"]
+
+
+def test_every_request_names_the_adapter_where_there_is_one():
+    named = {}
+
+    async def generate(prompt, params, request_id, **more):
+        named[request_id] = more.get("lora_request")
+        yield SimpleNamespace(outputs=[], prompt_logprobs=None)
+
+    async def ask(enabled):
+        made = AsyncEngine(EngineConfig({"enable_lora": enabled}, vocabulary=9))
+        made._engine = SimpleNamespace(generate=generate, errored=False)
+        (answer,) = await made.submit([Request(str(enabled), [1], {})])
+        await answer
+
+    for enabled in (True, False):
+        asyncio.run(ask(enabled))
+    assert named == {"True": vllm_weights.adapter_request(), "False": None}
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def planned(tmp_path, word, *options, device=None):
         ),
         (
             "+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_lora=True",
-            "the explorer's weights come merged",
+            "the explorer's engines take adapters where the trainer trains one",
         ),
         ("+actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size=2", "before the engine starts"),
     ],
@@ -113,6 +113,17 @@ def test_what_asks_for_nothing_or_can_be_done_runs(tmp_path, word):
     assert any("4 veRL steps" in line for line in planned(tmp_path, word))
 
 
+def test_an_adapter_that_travels_in_whole_models_is_said_with_the_reason(tmp_path):
+    rank = "actor_rollout_ref.model.lora_rank=8"
+    merged = "LoRA: each version is a whole model with the adapter merged in"
+    for more, said in (
+        ("", False),
+        ("actor_rollout_ref.model.lora.merge=True", False),
+        ("+actor_rollout_ref.model.target_parameters=[experts.w1]", True),
+    ):
+        assert any(merged in line for line in planned(tmp_path, f"{rank} {more}")) is said
+
+
 def test_what_a_set_asks_for_is_refused_too(tmp_path):
     with pytest.raises(UserError, match=r"rollout\.quantization=torchao cannot be run decoupled"):
         planned(tmp_path, "trainer.nnodes=1", "actor_rollout_ref.rollout.quantization=torchao")
@@ -167,24 +178,22 @@ def media(folder, column, rows):
     return f"data.train_files={file}"
 
 
-@pytest.mark.parametrize("column", ["videos", "audios"])
-def test_videos_and_audio_have_no_place_in_the_buffer(tmp_path, column):
-    assert planned(tmp_path, media(tmp_path, column, [[]]))
-    with pytest.raises(UserError, match=rf"has {column} .*: the buffer holds text and images only") as caught:
-        planned(tmp_path, media(tmp_path, column, [["a.mp4"]]))
-    assert caught.value.where.line == 8
-
-
-def test_images_need_what_verl_opens_them_with(tmp_path, monkeypatch):
-    words = media(tmp_path, "images", [["a.png"]])
+@pytest.mark.parametrize("column", ["images", "videos"])
+def test_what_is_seen_needs_what_verl_opens_it_with(tmp_path, monkeypatch, column):
+    words = media(tmp_path, column, [["a.png"]])
     monkeypatch.setattr(refusals, "find_spec", lambda name: None if name == "torchvision" else object())
-    with pytest.raises(UserError, match="veRL opens images with torchvision, not installed here") as caught:
+    with pytest.raises(UserError, match="veRL opens them with torchvision, not installed here") as caught:
         planned(tmp_path, words)
-    assert caught.value.hint == "pip install torchvision"
+    assert caught.value.hint == "pip install torchvision" and caught.value.where.line == 8
     monkeypatch.setattr(refusals, "find_spec", lambda name: object())
     assert planned(tmp_path, words)
     monkeypatch.setattr(refusals, "find_spec", lambda name: None)
-    assert planned(tmp_path, media(tmp_path, "images", [[]]))
+    assert planned(tmp_path, media(tmp_path, column, [[]]))
+
+
+def test_what_is_heard_needs_neither(tmp_path, monkeypatch):
+    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
+    assert planned(tmp_path, media(tmp_path, "audios", [["a.wav"]]))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from trinity_compat.launch import read_argv
+from trinity_compat.runtime.checks import explorer_side
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
@@ -154,6 +155,17 @@ def test_what_is_refused_and_by_which_key(reports, case, device):
         return
     assert [found.key for found in report.refused] == [key]
     assert words in report.refused[0].why
+
+
+def test_a_model_without_lora_in_vllm_is_named_before_the_engine_starts(monkeypatch):
+    from vllm.model_executor import models
+    from vllm.model_executor.model_loader import utils
+
+    monkeypatch.setattr(utils, "get_model_cls", lambda _: dict)
+    with pytest.raises(ValueError, match=r"vLLM.s dict takes no LoRA adapters; write .*lora\.merge=True"):
+        explorer_side._check_adapters(None)
+    monkeypatch.setattr(models, "supports_lora", lambda _: True)
+    explorer_side._check_adapters(None)
 
 
 def test_stand_ins_and_the_engine_s_arguments_are_told(reports):

@@ -53,9 +53,13 @@ def test_one_that_is_started_again_goes_on_from_its_own_run_s_checkpoint(plain, 
     assert config(plain, resume=False).trainer.resume_mode == "auto"
 
 
-def test_lora_is_merged_because_a_version_is_a_whole_model(plain):
-    assert config(plain, actor_rollout_ref__model__lora_rank=8).actor_rollout_ref.model.lora.merge is True
-    assert not config(plain).actor_rollout_ref.model.lora.get("merge")
+def test_lora_is_merged_where_versions_are_whole_models_and_only_there(plain):
+    def merges(**more):
+        return bool(config(plain, **more).actor_rollout_ref.model.lora.get("merge"))
+
+    rank = {"actor_rollout_ref__model__lora_rank": 8}
+    assert [merges(), merges(**rank)] == [False, False]
+    assert merges(**rank, actor_rollout_ref__rollout__quantization="fp8")
 
 
 def test_the_callers_configuration_is_left_as_it_was(plain):

@@ -1,5 +1,6 @@
 """The trainer's process, end to end: real veRL, real models, a plain explorer."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,15 +8,26 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from toy_job import CPU, HERE, TASK, PlainExplorer, job, toy
 from transformers import AutoModelForCausalLM
+from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.explorer.engine import Request
+from trinity_compat.explorer.rollout import make_engine
+from trinity_compat.explorer.workers import _CPU_ENV
 from trinity_compat.parent_watch import die_with_parent
+from trinity_compat.synchronizer import probe
+from trinity_compat.synchronizer.adapters import taken_apart
+from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.synchronizer.store import read_version
 
 PARITY = HERE.parents[1] / "benchmarks" / "parity"
@@ -155,8 +167,63 @@ def test_sigterm_ends_it_and_gives_the_claim_back(toy_dir, tmp_path):
 
 
 @pytest.mark.whole
-def test_a_merged_lora_version_is_a_whole_model(toy_dir, tmp_path):
-    lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
+def test_a_lora_version_is_the_adapter_and_vllm_answers_with_it_as_the_trainer_does(toy_dir, tmp_path):
+    begun = adapter_of(toy_dir, tmp_path / "adapter")
+    lora = ["actor_rollout_ref.model.lora_rank=4", f"actor_rollout_ref.model.lora_adapter_path={begun}"]
+    spec = job(toy_dir, tmp_path, *lora, "trainer.total_training_steps=1")
+    explorer = PlainExplorer(spec)
+    explorer.start()
+    metrics = train(tmp_path)
+    explorer.stop.set()
+    version = explorer.buffer.get_version(1)
+    tensors, _ = taken_apart(read_version(version))
+    before = load_file(begun / "adapter_model.safetensors")
+    assert tensors.keys() == {name for name in before if not torch.equal(before[name], tensors.get(name))}
+    nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    assert (
+        nbytes < version.nbytes < min(nbytes * 1.2, sum(each.nbytes for each in explorer.base.values()) / 4)
+    )
+    assert metrics[1]["training/rollout_probs_diff_max"] < 1e-4  # of a merged version, bfloat16, up to 1e-3
+
+    left = probe.find(explorer.buffer, 1)
+    without, answered = asyncio.run(thoughts_of_vllm(spec, left, version))
+    assert left.difference(answered) < 1e-3
+    assert left.difference(without) > 0.1, "the adapter must be visible"
+
+
+def adapter_of(toy_dir, folder):
+    """A folder of PEFT's with an adapter that changes what the model says."""
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_pretrained(toy_dir / "model", dtype=torch.float32)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(folder)
+    return folder
+
+
+async def thoughts_of_vllm(spec, left, version):
+    """Log-probabilities of the self-test's answer, before the version is loaded and with it."""
+    config = OmegaConf.create(dict(spec.verl))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _CPU_ENV.items():
+            patch.setenv(name, value)
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        engine = make_engine(config, model, "cpu", 0)
+        # The trainer counts the embedding's unused rows too, which an engine masks.
+        engine._config = replace(engine._config, vocabulary=model.hf_config.vocab_size)
+        await engine.start()
+    found = []
+    for number in range(2):
+        ids = [*left.prompt_ids, *left.response_ids]
+        asked = Request(str(number), ids, {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0})
+        answer = (await (await engine.submit([asked]))[0])[0]
+        found.append(answer.prompt_logprobs[-len(left.response_ids) :])
+        await engine.load(WeightFile(version.path, version.digest, version.nbytes))
+    return found
+
+
+@pytest.mark.whole
+def test_with_lora_merge_a_version_is_a_whole_model(toy_dir, tmp_path):
+    lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora.merge=True"]
     spec = job(toy_dir, tmp_path, *lora, "trainer.total_training_steps=2")
     explorer = PlainExplorer(spec)
     explorer.start()

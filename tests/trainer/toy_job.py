@@ -21,6 +21,7 @@ from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.runtime.toy import ToySpec, make_toy
 from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer import adapters
 from trinity_compat.synchronizer.store import read_version
 from trinity_compat.synchronizer.waiting import find_version
 
@@ -80,6 +81,7 @@ class PlainExplorer(threading.Thread):
         path = spec.verl["actor_rollout_ref"]["model"]["path"]
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        self.base = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.train, self.val = (_rows(data[f"{split}_files"]) for split in ("train", "val"))
         self.version = -1
 
@@ -140,7 +142,10 @@ class PlainExplorer(threading.Thread):
 
     def _load(self, version) -> None:
         if version.version != self.version:
-            self.model.load_state_dict(dict(read_version(version)), strict=False)
+            tensors = dict(read_version(version))
+            if adapters.CONFIG in tensors:
+                tensors = with_adapter(self.base, *adapters.taken_apart(tensors.items()))
+            self.model.load_state_dict(tensors, strict=False)
             self.version = version.version
 
     def _group(self, number, row, step, rng, *, key, kind="train", n=None) -> Group:
@@ -190,6 +195,19 @@ class PlainExplorer(threading.Thread):
             if token == self.tokenizer.eos_token_id:
                 break
         return ids[len(prompt) :], logprobs
+
+
+def with_adapter(base, tensors, peft) -> dict[str, torch.Tensor]:
+    """The base's weights with B A · α / r added where PEFT's names say."""
+    merged = dict(base)
+    for name, low in tensors.items():
+        module, _, part = name.removeprefix("base_model.model.").partition(".lora_")
+        if part == "A.weight":
+            high = tensors[name.replace("lora_A", "lora_B")]
+            merged[f"{module}.weight"] = (
+                base[f"{module}.weight"] + high @ low * peft["lora_alpha"] / peft["r"]
+            )
+    return merged
 
 
 def _rows(files) -> list[dict]:

@@ -1,37 +1,65 @@
-"""Images of a task: out of veRL's dataset row into ``Media``, and back for agent loops, rewards and trainer.
+"""Images, videos and sounds of a task: out of veRL's dataset row into ``Media``, and back for agent loops,
+rewards and trainer.
 
-veRL 0.9.1's ``RLHFDataset._build_messages`` puts them into ``raw_prompt``: a PIL image, a dictionary with the
-file's bytes and the image opened from them, or a path. A path stays a path, so that both sides open it.
+veRL 0.9.1's ``RLHFDataset._build_messages`` puts them into ``raw_prompt``. An image is a PIL image, a
+dictionary with the file's bytes and the image opened from them, a data URL or a path; a video a list of such
+frames, an array of pixels or a path; a sound an array of samples, a list of them or a path. A path stays a
+path, so that both sides open it.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from PIL import Image
 
 from trinity_compat.buffer.media import Media, replaced
 
+_URLS = ("data:image", "data:video", "data:audio")  # with the file itself behind them
 _PNG = {"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"}  # the modes that a PNG keeps
 
 
 def kept(value: Any) -> Any:
-    """A dataset's value with ``Media`` for images and bytes. An image that is its file's bytes beside it is
-    kept as that file, any other one as a PNG, which loses nothing."""
+    """A dataset's value with ``Media`` for images, bytes, data URLs, arrays in a chat's parts, and a sound's
+    list of samples. An image that is its file's bytes beside it is kept as that file, any other one as a PNG,
+    which loses nothing."""
     if isinstance(value, Image.Image):
         return Media(_png(value), "image")
+    if isinstance(value, str) and value.startswith(_URLS) and "base64," in value:
+        return Media(value.encode(), "text")
     if isinstance(value, bytes | bytearray | memoryview):
         return Media(bytes(value))
     if isinstance(value, Mapping) and _is_file(value):
         return {**replaced({**value, "image": None}, kept), "image": Media(bytes(value["bytes"]), "image")}
+    if isinstance(value, Mapping) and value.get("type") in ("video", "audio"):
+        return {name: _kept_array(part, value["type"]) for name, part in value.items()}
     return replaced(value, kept)
 
 
+def _kept_array(value: Any, kind: str) -> Any:
+    """``value`` of a chat's part of ``kind``: an array, or the samples of a sound as a Parquet file has them,
+    is kept as one."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return Media(_npy(value), "array")
+    if isinstance(value, torch.Tensor):
+        return Media(_npy(value.numpy(force=True)), "tensor")
+    if kind == "audio" and isinstance(value, Mapping):
+        return {name: _kept_array(part, kind) for name, part in value.items()}
+    if kind == "audio" and isinstance(value, list) and value and all(type(part) is float for part in value):
+        return Media(_npy(np.array(value)), "numbers")
+    if isinstance(value, list | tuple):
+        return [_kept_array(part, kind) for part in value]
+    return kept(value)
+
+
 def opened(value: Any) -> Any:
-    """A copy of a task with images and bytes where ``kept`` found them. Each image is opened once; one that
-    is open is shared with the copy."""
+    """A copy of a task with what ``kept`` found where it found it. Each image is opened once; one that is
+    open is shared with the copy."""
     return _opened(value, {})
 
 
@@ -39,10 +67,30 @@ def _opened(value: Any, known: dict[bytes, Image.Image]) -> Any:
     if not isinstance(value, Media):
         return replaced(value, lambda part: _opened(part, known))
     if value.kind != "image":
-        return value.data
+        return _READ.get(value.kind, bytes)(value.data)
     if value.data not in known:
         known[value.data] = _open(value.data)
     return known[value.data]
+
+
+def _npy(array: npt.NDArray[Any]) -> bytes:
+    """As numpy writes it to a file: dtype and shape lie in its header."""
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()
+
+
+def _array(data: bytes) -> npt.NDArray[Any]:
+    read: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return read
+
+
+_READ: dict[str, Callable[[bytes], Any]] = {
+    "text": bytes.decode,
+    "array": _array,
+    "tensor": lambda data: torch.from_numpy(_array(data)),
+    "numbers": lambda data: _array(data).tolist(),
+}
 
 
 def _open(data: bytes) -> Image.Image:

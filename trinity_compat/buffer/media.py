@@ -16,7 +16,8 @@ NAME = "__media__"
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """``data``: an image file as it is (``kind`` image), or what the row holds (``kind`` bytes)."""
+    """``data``: an image file as it is (``kind`` image), what the row holds (bytes, text), or an array in
+    numpy's own format (array, tensor, numbers: what it was in the row)."""
 
     data: bytes = field(repr=False)
     kind: str = "bytes"
@@ -78,13 +79,27 @@ def _parts(value: object) -> Iterator[object]:
 
 
 def image_count(messages: object) -> int:
-    """How many images a chat names, wherever they lie (qwen_vl_utils' ``extract_vision_info``, 0.0.14)."""
-    if not isinstance(messages, list | tuple):
-        return 0
-    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    """How many images a chat names, wherever they lie."""
+    return media_counts(messages)["images"]
+
+
+def media_counts(messages: object) -> dict[str, int]:
+    """How many ``images``, ``videos`` and ``audios`` a chat names: of vision as qwen_vl_utils'
+    ``extract_vision_info`` counts (0.0.14), of sounds as veRL's ``_extract_audio_info`` (0.9.1)."""
+    whole = messages if isinstance(messages, list | tuple) else ()
+    contents = [message.get("content") for message in whole if isinstance(message, Mapping)]
     parts = [part for content in contents if isinstance(content, list | tuple) for part in content]
-    return sum(_shows_image(part) for part in parts)
+    counts = {"images": 0, "videos": 0, "audios": 0}
+    for part in parts:
+        if kind := _shows(part):
+            counts[kind] += 1
+    return counts
 
 
-def _shows_image(part: Mapping[str, object]) -> bool:
-    return part.get("type") in ("image", "image_url") or "image" in part or "image_url" in part
+def _shows(part: Mapping[str, object]) -> str | None:
+    named = {part.get("type"), *part}
+    if named & {"image", "image_url"}:
+        return "images"
+    if "video" in named:
+        return "videos"
+    return "audios" if part.get("type") == "audio" else None

@@ -17,13 +17,16 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
 from trinity_compat.buffer.images import opened
-from trinity_compat.buffer.media import image_count
+from trinity_compat.buffer.media import media_counts
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asks
 from trinity_compat.explorer.mcp_tools import native_tools
 from trinity_compat.explorer.own_time import limited, waiting_for_engine
 from trinity_compat.explorer.tasks import sampling_seed, to_json
 from trinity_compat.explorer.trajectory import Job, Trajectory
+
+_KINDS = ("image", "video", "audio")  # vLLM's names; veRL's loops have them with _data behind
+_NO_MEDIA = media_counts(None)
 
 
 class EngineClient:
@@ -37,16 +40,14 @@ class EngineClient:
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
     ) -> TokenOutput:
-        """One turn. Raises ValueError for video or audio, and for a prompt that leaves no room."""
-        if any(media.get(kind) for kind in ("video_data", "audio_data")):
-            raise ValueError("video and audio are not supported by the explorer")
+        """One turn. Raises ValueError for a prompt that leaves no room."""
         self._count += 1
         sampling = self._turn(sampling_params, len(prompt_ids))
         request = Request(
             f"turn-{self._count}",
             qwen2_5_vl_dedup_image_tokens(prompt_ids, self._processor),  # vLLM writes them out itself
             sampling,
-            {"image": media["image_data"]} if media.get("image_data") else {},
+            {kind: media[f"{kind}_data"] for kind in _KINDS if media.get(f"{kind}_data")},
             media.get("mm_processor_kwargs") or {},
         )
         with waiting_for_engine():
@@ -109,7 +110,7 @@ class AgentLoops:
             try:
                 going = self._worker._run_agent_loop(sampling, about, trace=False, **fields)
                 made = await limited(going, self._limit_s)
-                return trajectory(made, image_count(task.get("raw_prompt")))
+                return trajectory(made, media_counts(task.get("raw_prompt")))
             except asyncio.CancelledError:  # one of its turns was, by a change of weights
                 await self._asked.again()
 
@@ -120,12 +121,13 @@ def untraced(config: DictConfig) -> DictConfig:
     return cast(DictConfig, OmegaConf.merge(config, off))
 
 
-def trajectory(output: AgentLoopOutput, images: int = 0) -> Trajectory:
-    """veRL's agent loop output, as the explorer keeps it. Raises ValueError when it has other than the
-    prompt's ``images``: the trainer would not find those of a tool."""
-    seen = len((output.multi_modal_data or {}).get("images") or ())
-    if seen != images:
-        raise ValueError(f"{seen} images, {images} of them the prompt's: those of tools cannot be trained")
+def trajectory(output: AgentLoopOutput, counts: Mapping[str, int] = _NO_MEDIA) -> Trajectory:
+    """veRL's agent loop output, as the explorer keeps it. Raises ValueError when it has other images, videos
+    or sounds than the prompt's (``counts``): the trainer would not find those of a tool."""
+    for kind, count in counts.items():
+        seen = len((output.multi_modal_data or {}).get(kind) or ())
+        if seen != count:
+            raise ValueError(f"{seen} {kind}, {count} of them the prompt's: those of tools cannot be trained")
     extra = {name: value for name, value in output.extra_fields.items() if name != "raw_prompt"}
     return Trajectory(
         prompt_ids=list(output.prompt_ids),

@@ -76,6 +76,20 @@ class EngineConfig:
         """Whether vLLM starts with random weights, and the model's own are handed to it then."""
         return self.arguments.get("load_format") == "dummy"
 
+    @property
+    def adapts(self) -> bool:
+        """Whether versions are LoRA adapters of the model that vLLM starts with."""
+        return bool(self.arguments.get("enable_lora"))
+
+    @property
+    def adapter(self) -> dict[str, Any]:
+        """vLLM's argument that has a request answered with the adapter in place; none without adapters."""
+        if not self.adapts:
+            return {}
+        from trinity_compat.plugins.vllm_weights import adapter_request
+
+        return {"lora_request": adapter_request()}
+
 
 class Engine(Protocol):
     """All methods run on one asyncio loop."""
@@ -133,6 +147,8 @@ class InProcessEngine:
         engine.collective_rpc("mask_vocabulary", args=(self._config.vocabulary, self._config.banned))
         if self._config.begins_empty:
             check_loaded(engine.collective_rpc("receive_model"))
+        if self._config.adapts:
+            engine.collective_rpc("begin_unadapted")
         return engine
 
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
@@ -154,7 +170,7 @@ class InProcessEngine:
     def _admit(self, requests: Sequence[Request]) -> None:
         for request in requests:
             params = sampling_params(request.sampling)
-            self._engine.add_request(request.request_id, request.prompt, params)
+            self._engine.add_request(request.request_id, request.prompt, params, **self._config.adapter)
 
     async def _drive(self) -> None:
         try:
@@ -221,6 +237,8 @@ class AsyncEngine:
         )
         if self._config.begins_empty:
             check_loaded(await self._exchange("receive_model"))
+        if self._config.adapts:
+            await self._engine.collective_rpc("begin_unadapted")
 
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
         return [asyncio.ensure_future(self._answer(request)) for request in requests]
@@ -229,7 +247,10 @@ class AsyncEngine:
         final: Any = None
         try:
             params = sampling_params(request.sampling)
-            async for output in self._engine.generate(request.prompt, params, request.request_id):
+            answering = self._engine.generate(
+                request.prompt, params, request.request_id, **self._config.adapter
+            )
+            async for output in answering:
                 final = output
         except Exception as error:
             if self._engine.errored:

@@ -10,7 +10,7 @@ Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py (``__init_
   asks for no more tokens than those.
 - ``hf_overrides`` has the ``max_position_embeddings`` of ``model.override_config``: stock's vLLM would read
   the model's own, and refuse the longer ``max_model_len`` that the launch makes possible.
-- no LoRA arguments: the engine's weights come merged.
+- no LoRA arguments where versions are whole models (``lora.py``).
 - with ``rollout.quantization=fp8`` ``load_format`` is stock's "dummy": what lies in the model's files is not
   what such an engine holds. ``WeightReceiver.receive_model`` puts version 0 in place as it does every other.
 - no ``data_parallel_size``: such ranks are engines of their own, or a wider one (runtime/plan/engine.py).
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trinity_compat.lora import engine_settings
 from trinity_compat.vllm_arguments import carried, given_in, release_for, section_of
 
 # As they are, under the same name; a key that is not there or null is vLLM's default, as on its command line.
@@ -75,6 +76,7 @@ def engine_arguments(
         **({"enable_expert_parallel": True} if _spreads_experts(rollout) and device != "cpu" else {}),
         **({"quantization": rollout["quantization"]} if quantized(rollout) else {}),
         **_overrides(verl, layers),
+        **engine_settings(verl),
     }
     own = carried(_own(verl), release_for(device))
     arguments["compilation_config"] = _compilation(rollout, own)

@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,6 +43,7 @@ from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
+from trinity_compat.lora import lora_rank, merged
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.served_models import served_models
 from trinity_compat.settings_mark import sign
@@ -78,8 +80,9 @@ def run(spec: RunSpec, index: int = 0) -> int:
     role = spec.mode if alone else "explorer"
     name = role if spec.explorers == 1 or alone else f"explorer_{index}"
     heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=role)
-    if alone:
-        return _ended(spec, heart, lambda: alone(spec, heart))
+    if alone:  # what it loads are checkpoints, which are read as whole models
+        whole = replace(spec, verl=merged(spec.verl)) if lora_rank(spec.verl) else spec
+        return _ended(spec, heart, lambda: alone(whole, heart))
     return _ended(spec, heart, lambda: _async_run(spec, index, name, heart))
 
 

@@ -408,7 +408,7 @@ class Plan:
 
     def _initial(self, work: Work) -> WeightVersion | None:
         """Version 0 of a run that has just begun is the model path itself: the engine holds it already.
-        Not so with an adapter to start from, which only the trainer merges."""
+        Not so with an adapter to start from, which only the trainer has."""
         if self._spec.verl["actor_rollout_ref"]["model"].get("lora_adapter_path"):
             return None
         fresh = self.seen.history == 1 and self.seen.latest is None

@@ -28,6 +28,7 @@ from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.own_time import limited
 from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory
+from trinity_compat.lora import for_model
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
 from trinity_compat.workflows.tasksets import PLUGIN
@@ -403,8 +404,9 @@ def arguments_for(
     from omegaconf import OmegaConf
     from verl.workers.rollout.utils import get_max_position_embeddings
 
+    verl: Any = OmegaConf.to_container(config, resolve=True)
     return engine_arguments(
-        OmegaConf.to_container(config, resolve=True),
+        for_model(verl, sees=model.processor is not None),
         model_path=model.local_path,
         device=device,
         index=index,

@@ -73,7 +73,7 @@ class Order(Protocol):
 
 
 class TaskStream:
-    """Tasks by number: rows of ``dataset``, as JSON with ``Media`` for images and bytes."""
+    """Tasks by number: rows of ``dataset``, as JSON with ``Media`` for images, videos, sounds and bytes."""
 
     def __init__(self, dataset: Any, order: Order) -> None:
         self._dataset = dataset
@@ -84,14 +84,14 @@ class TaskStream:
         return self.row(self.order.row(task_no))
 
     def row(self, index: int) -> dict[str, Any]:
-        """A row by its place in the dataset. Raises UserError for images without a processor."""
+        """A row by its place in the dataset. Raises UserError for media without a processor."""
         try:
             found = self._dataset[index]
         except AssertionError as error:  # veRL's own words (RLHFDataset._build_messages, 0.9.1)
             if "processor is needed" not in str(error):
                 raise
             raise UserError(
-                f"row {index} of the data has images, and veRL knows no processor of the model",
+                f"row {index} of the data has images, videos or audio; veRL knows no processor of the model",
                 hint="its log has the reason (hf_processor); train a model of Qwen2-VL's or GLM-4V's kind",
             ) from error
         row = {k: v for k, v in found.items() if not isinstance(v, torch.Tensor)}
@@ -186,7 +186,7 @@ def to_json(value: Any, name: str) -> Any:
         return [to_json(part, name) for part in value]
     raise UserError(
         f"the dataset's field {name!r} holds a {type(value).__name__}, which the buffer can't store",
-        hint="use strings, numbers, lists; images where veRL's dataset has them",
+        hint="use strings, numbers, lists; images, videos and audio where veRL's dataset has them",
     )
 
 

@@ -2,8 +2,9 @@
 
 Weights go in the way veRL 0.9.1 puts them into its own rollout: ``update_weights_from_ipc`` of its worker
 extension, which prepares the layers, loads bucket by bucket and processes the layers once at the end, with a
-branch each for plain, quantised and QAT models. Ours is the source of the buckets alone. LoRA adapters come
-merged into what they adapt (trainer/config.py), so veRL's adapter branch has nothing to do here.
+branch each for plain, quantised and QAT models. Ours is the source of the buckets alone. An engine that was
+started for LoRA (``lora.py``) takes adapters instead, and no whole models: the one in place is removed, the
+next one added under the same name, with veRL's ``_update_weights``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from unittest.mock import patch
 import torch
 from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
 from verl.workers.rollout.vllm_rollout import utils as verl_rollout
+from vllm.lora.request import LoRARequest
 
+from trinity_compat.synchronizer import adapters
 from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
 from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
 from trinity_compat.synchronizer.parts import PART_BYTES, Named
@@ -29,8 +32,19 @@ class Runner(Protocol):
     """What a worker of vLLM's has of the model. ``vllm_config`` is vLLM's VllmConfig."""
 
     vllm_config: Any
+    lora_manager: Any  # where vllm_config has a lora_config
 
     def get_model(self) -> torch.nn.Module: ...
+
+
+def adapter_request() -> LoRARequest:
+    """What a request names to be answered with the adapter in place. The name stays from version to version,
+    as veRL's does: what is in flight goes on with the newer one, as it does with newer weights."""
+    return LoRARequest(
+        lora_name=verl_rollout.VLLM_LORA_NAME,
+        lora_int_id=verl_rollout.VLLM_LORA_INT_ID,
+        lora_path=verl_rollout.VLLM_LORA_PATH,
+    )
 
 
 class Scores(Protocol):
@@ -139,10 +153,36 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             self._weight_group.close()
         self._weight_group = None
 
+    def begin_unadapted(self) -> None:
+        """Put an adapter of zeros where the run's own will be: every request names it from the first on, so
+        that what is in flight when a version comes goes on with that."""
+        manager = self.model_runner.lora_manager
+        with manager.dummy_lora_cache():
+            manager.add_dummy_lora(adapter_request(), 1)
+
     def _update(self, feed: Callable[[Load], object]) -> None:
-        """veRL's update with the buckets that ``feed`` hands to the function it is given. Raises what
-        ``feed`` raises. Where that is a broken handover the layers are processed all the same: a quantised
-        model, taken apart for loading, is whole again for the next one."""
+        """Put what ``feed`` hands to the function it is given in place, by veRL's own steps. Raises what
+        ``feed`` raises."""
+        if self.model_runner.vllm_config.lora_config:
+            self._update_adapter(feed)
+        else:
+            self._update_model(feed)
+
+    def _update_adapter(self, feed: Callable[[Load], object]) -> None:
+        """As veRL's update of an adapter, which has to be told its configuration before the first bucket.
+        Raises ValueError for a whole model, or where some of the adapter would be left out."""
+        named = list[Named]()
+        feed(lambda part: named.extend((name, tensor.clone()) for name, tensor in part))
+        tensors, peft = adapters.taken_apart(named)
+        self.remove_lora(verl_rollout.VLLM_LORA_INT_ID)
+        self._update_weights(list(tensors.items()), peft_config=peft, base_sync_done=True)
+        manager = self.model_runner.lora_manager._adapter_manager
+        taken = manager.get_adapter(verl_rollout.VLLM_LORA_INT_ID).loras
+        adapters.refuse_left_out(taken, manager.modules)
+
+    def _update_model(self, feed: Callable[[Load], object]) -> None:
+        """As veRL's update of a whole model. Where the handover is broken, the layers are processed all the
+        same: a quantised model, taken apart for loading, is whole again for the next one."""
         broken: list[Exception] = []
         device = self._quantises_on
 

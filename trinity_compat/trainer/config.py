@@ -5,6 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from trinity_compat.errors import UserError
+from trinity_compat.lora import is_handed_over, lora_rank
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
 from trinity_compat.restarts import from_own_checkpoint
 from trinity_compat.spec import RunSpec
@@ -53,10 +54,8 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
         config.trainer.resume_mode = "auto"
     # The explorer scores: a reward model of the trainer's would be started for nothing.
     config.reward.reward_model.enable = config.reward.reward_model.enable_resource_pool = False
-    model = config.actor_rollout_ref.model
-    if _lora_rank(model) > 0:
-        # A version is a whole model: the explorer's engine loads it like any other.
-        model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})
+    if lora_rank(spec.verl) and not is_handed_over(spec.verl):
+        hand_over_whole(config)
 
 
 def _shared(config: DictConfig, spec: RunSpec) -> bool:
@@ -89,5 +88,8 @@ def _dtype(name: object) -> str:
     }.get(str(name), str(name))
 
 
-def _lora_rank(model: DictConfig) -> int:
-    return int(OmegaConf.select(model, "lora.rank") or 0) or int(model.get("lora_rank") or 0)
+def hand_over_whole(config: DictConfig) -> None:
+    """veRL merges the adapter into what it adapts: the explorer's engine loads a version like any other."""
+    model = config.actor_rollout_ref.model
+    with open_dict(config):
+        model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})

@@ -1,6 +1,7 @@
-"""Pixels and positions of stored answers whose prompts have images: computed by veRL's own functions.
+"""Pixels, sounds and positions of stored answers whose prompts have images, videos or audio: computed by
+veRL's own functions.
 
-The buffer holds the images as the data had them. What veRL's agent loop would have handed over beside the
+The buffer holds them as the data had them. What veRL's agent loop would have handed over beside the
 tokens (``multi_modal_inputs``, and position ids in the model's own dimensions) follows from them, the tokens
 and the processor, so it is computed here and never stored. verl 0.9.1.
 """
@@ -20,9 +21,13 @@ from verl.utils.dataset.rl_dataset import get_dataset_class
 
 from trinity_compat.buffer.images import opened
 
-# What follows from the images alone: the same for all answers to a prompt. Other processors' inputs, as
+# What follows from the media alone: the same for all answers to a prompt. Other processors' inputs, as
 # Mllama's cross_attention_mask, follow from the tokens as well.
-_OF_IMAGES = {"pixel_values", "image_grid_thw", "images_seqlens", "mm_token_type_ids"}
+_OF_MEDIA = {
+    *("pixel_values", "image_grid_thw", "images_seqlens"),
+    *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
+    *("input_features", "input_features_mask", "feature_attention_mask"),
+}
 
 Inputs = dict[str, torch.Tensor]
 
@@ -34,10 +39,11 @@ class MultiModal:
         self._worker = None if processor is None else _Worker(config.data, tokenizer, processor)
 
     def add(self, batch: DataProto, tasks: Sequence[Mapping[str, Any]]) -> None:
-        """Give each row of ``batch`` what its task's images make of it: ``multi_modal_inputs`` (pixel_values
-        float32 [patches, …], image_grid_thw int64 [images, 3], images_seqlens int64 [images], as the
-        processor has it) and ``position_ids`` (int64 [N, 4, P+R] where the model counts text, time, height
-        and width, else [N, P+R])."""
+        """Give each row of ``batch`` what its task's media make of it: ``multi_modal_inputs`` as the
+        processor has them (pixel_values float32 [patches, …], image_grid_thw int64 [images, 3],
+        images_seqlens int64 [images], pixel_values_videos and video_grid_thw likewise, input_features of
+        sounds), and ``position_ids`` (int64 [N, 4, P+R] where the model counts text, time, height and width,
+        else [N, P+R])."""
         worker = self._worker
         if worker is None:
             return
@@ -59,15 +65,19 @@ class _Worker(AgentLoopWorker):
         self.tokenizer, self.processor, self.data_config = tokenizer, processor, data
         self.dataset_cls = get_dataset_class(data)
         self.mm_processor_kwargs = data.get("mm_processor_kwargs", {})
+        # ``positions`` takes it out and makes it anew of each answer's own tokens; a model that counts
+        # positions in one dimension (Gemma 4) is handed it, with a type for every token.
+        self.taken_out = {"mm_token_type_ids"} if hasattr(processor, "get_rope_index") else set[str]()
 
-    def images(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """As the agent loop took them from the prompt, resized as it did."""
+    def media(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As the agent loop took them from the prompt, resized as it did: ``images``, ``videos`` (each with
+        its metadata), ``audios``."""
         made: dict[str, Any] = asyncio.run(AgentLoopBase.process_multi_modal_info(self, list(messages)))
         return made
 
-    def inputs(self, ids: torch.Tensor, images: dict[str, Any]) -> Inputs:
+    def inputs(self, ids: torch.Tensor, media: dict[str, Any]) -> Inputs:
         """``ids`` int64 [1, P+R], padded."""
-        output = SimpleNamespace(multi_modal_data=images, mm_processor_kwargs=None)
+        output = SimpleNamespace(multi_modal_data=media, mm_processor_kwargs=None)
         made: Inputs = self._compute_multi_modal_inputs(output, ids)
         return made
 
@@ -79,20 +89,20 @@ class _Worker(AgentLoopWorker):
 
 
 class _Prompt:
-    """A task's images, opened and resized once for all its answers."""
+    """A task's media, opened and resized once for all its answers."""
 
     def __init__(self, worker: _Worker, task: Mapping[str, Any]) -> None:
         self._worker, self._task = worker, task
-        self._images: dict[str, Any] | None = None
+        self._media: dict[str, Any] | None = None
         self._shared: Inputs | None = None
 
     def inputs(self, ids: torch.Tensor) -> Inputs:
         """Of one answer: a dictionary of its own, with tensors that the others may share."""
         if self._shared is not None:
             return dict(self._shared)
-        if self._images is None:
-            self._images = self._worker.images(opened(self._task["raw_prompt"]))
-        made = self._worker.inputs(ids, self._images)
-        if made.keys() <= _OF_IMAGES:
+        if self._media is None:
+            self._media = self._worker.media(opened(self._task["raw_prompt"]))
+        made = self._worker.inputs(ids, self._media)
+        if made.keys() <= _OF_MEDIA | self._worker.taken_out:
             self._shared = dict(made)
         return made

@@ -30,6 +30,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
 from trinity_compat.faults import point
+from trinity_compat.lora import is_handed_over
 from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
@@ -45,6 +46,7 @@ from trinity_compat.trainer.checkpoints import (
     release_marker,
     write_state,
 )
+from trinity_compat.trainer.config import hand_over_whole
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
@@ -413,6 +415,9 @@ def build(
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
 ) -> TrinityRayPPOTrainer:
     """A trainer with its workers started and its models loaded."""
+    if datasets.processor is not None and is_handed_over(dict(OmegaConf.to_container(config))):
+        print("[trinity] LoRA: each version is a whole model (the model has a processor)")
+        hand_over_whole(config)
     roles, pools, group_class = _Roles().build(config, device)
     trainer = kind(
         config=config,

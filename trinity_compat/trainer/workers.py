@@ -13,6 +13,8 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
 
+from trinity_compat.lora import is_handed_over
+from trinity_compat.synchronizer.adapters import as_version
 from trinity_compat.trainer.algorithms import loss_function
 
 
@@ -39,6 +41,17 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         super().init_model()
         if self.actor is not None:
             self.set_loss_fn(loss_function(self.loss_fn, self.loss_fn.keywords["config"]))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def update_weights(self, global_steps: int = 0, mode: str = "auto") -> object:
+        """veRL's own, which hands a transport whole models; an adapter only to a rollout in its process."""
+        if not is_handed_over({"actor_rollout_ref": OmegaConf.to_container(self.config)}):
+            return await super().update_weights(global_steps=global_steps, mode=mode)
+        adapter, peft = self.actor.engine.get_per_tensor_param(
+            layered_summon=self.config.rollout.get("layered_summon", False), base_sync_done=True
+        )
+        version = as_version(adapter, peft)
+        return await self.checkpoint_engine.send_weights(version, global_steps=global_steps)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave_device(self) -> None:

@@ -75,10 +75,11 @@ _ENGINE_OWN = (
         STOCK,
     ),
     (
-        ("enable_lora", "quantization"),
-        "the explorer's weights come merged, in the trainer's precision",
-        STOCK,
+        ("enable_lora",),
+        "the explorer's engines take adapters where the trainer trains one",
+        "write actor_rollout_ref.model.lora_rank",
     ),
+    (("quantization",), "the explorer's weights come in the trainer's precision", STOCK),
 )
 _ALWAYS = (
     Refusal(

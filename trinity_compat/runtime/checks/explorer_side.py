@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 from verl.workers.config import HFModelConfig
@@ -15,7 +16,11 @@ from trinity_compat.containers import Tree
 from trinity_compat.explorer.engine import engine_args
 from trinity_compat.explorer.reward_model.arguments import reward_arguments
 from trinity_compat.explorer.reward_model.models import served_model
+from trinity_compat.lora import MERGE
 from trinity_compat.runtime.checks.trainer_side import Stage
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _DEVICE_S = ("enable_sleep_mode",)  # vLLM refuses it off CUDA, whatever else is asked
@@ -25,7 +30,19 @@ def engine_config(given: Tree, device: str, *, native: bool) -> None:
     """Raises what vLLM raises for arguments that it does not know or take. Where this machine lacks the
     device (not ``native``), what vLLM refuses for that reason is left out."""
     taken = given if native else {name: value for name, value in given.items() if name not in _DEVICE_S}
-    engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
+    made = engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
+    if made.lora_config and native:
+        _check_adapters(made.model_config)
+
+
+def _check_adapters(model: ModelConfig) -> None:
+    """vLLM says it when its engine loads the model. Raises ValueError."""
+    from vllm.model_executor.model_loader.utils import get_model_cls
+    from vllm.model_executor.models import supports_lora
+
+    kind = get_model_cls(model)
+    if not supports_lora(kind):
+        raise ValueError(f"vLLM's {kind.__name__} takes no LoRA adapters; write {MERGE}=True")
 
 
 def reward_engine(verl: Tree, device: str, folder: Path) -> Tree:

@@ -19,6 +19,7 @@ from trinity_compat.addresses import outward_address
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import copied, value_at
 from trinity_compat.errors import UserError
+from trinity_compat.lora import MERGE, lora_rank, why_whole
 from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import (
@@ -443,8 +444,16 @@ def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
     replayed = [note_of(spec.replay)] if spec.replay else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
     of_training = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
-    notes = [] if spec.serve else [*of_training, *_sampling_note(verl)]
+    notes = [] if spec.serve else [*of_training, *_lora_note(verl), *_sampling_note(verl)]
     return [*notes, *replayed, *database]
+
+
+def _lora_note(verl: VerlView) -> list[str]:
+    """An adapter that travels in whole models though the launch does not ask for that."""
+    why = why_whole(verl.tree) if lora_rank(verl.tree) else None
+    if why is None or value_at(verl.tree, MERGE):
+        return []
+    return [f"LoRA: each version is a whole model with the adapter merged in ({why})"]
 
 
 def _sampling_note(verl: VerlView) -> list[str]:

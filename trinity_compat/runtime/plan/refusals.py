@@ -25,8 +25,8 @@ from trinity_compat.translate.run_refusals import (
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
 _ACTOR = "actor_rollout_ref.actor"
-_MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
-_FOR_IMAGES = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  # module → package
+_SEEN = {"image_key": "images", "video_key": "videos"}
+_FOR_SEEING = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  # module → package
 
 
 def check(verl: Tree, record: LaunchRecord, *, cwd: Path) -> None:
@@ -105,27 +105,21 @@ def _check_engine(verl: Tree, record: LaunchRecord) -> None:
 
 
 def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
-    """Videos and audio have no place in the buffer; images need packages that veRL opens them with."""
+    """What is seen needs packages that veRL opens it with; what is heard needs the processor alone."""
     data = section_at(verl, "data")
     files = data.get("train_files")
     for text in files if isinstance(files, list | tuple) else [files]:
         path = cwd / Path(str(text)).expanduser()
-        for key, default in _MEDIA.items():
+        for key, default in _SEEN.items():
             column = str(data.get(key) or default)
             if path.suffix == ".parquet" and path.is_file() and _holds(path, column):
-                _check_medium(key, f"{path} has {column} (data.{key})", place(record, ("data.train_files",)))
+                _check_medium(f"{path} has {column} (data.{key})", place(record, ("data.train_files",)))
 
 
-def _check_medium(key: str, what: str, where: Where | None) -> None:
-    if key != "image_key":
+def _check_medium(what: str, where: Where | None) -> None:
+    if missing := [package for module, package in _FOR_SEEING.items() if not find_spec(module)]:
         raise UserError(
-            f"data.train_files: {what}: the buffer holds text and images only",
-            where=where,
-            hint="train on a file without that column, or run on stock veRL",
-        )
-    if missing := [package for module, package in _FOR_IMAGES.items() if not find_spec(module)]:
-        raise UserError(
-            f"data.train_files: {what}; veRL opens images with {' and '.join(missing)}, not installed here",
+            f"data.train_files: {what}; veRL opens them with {' and '.join(missing)}, not installed here",
             where=where,
             hint=f"pip install {' '.join(missing)}",
         )

@@ -1,0 +1,70 @@
+"""LoRA: whether a version of the policy is the adapter alone, or a whole model with the adapter merged in.
+
+Explorer and trainer ask here, with the same configuration, so that one loads what the other writes. As an
+adapter wherever veRL 0.9.1 hands one to vLLM (``model.lora.merge`` is false, vllm_async_server.py:
+``lora_as_adapter``), less what ``why_whole`` names.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.dotted import put, value_at
+
+MODEL = "actor_rollout_ref.model"
+MERGE = f"{MODEL}.lora.merge"
+# vLLM 0.28, config/lora.py: MaxLoRARanks. An adapter of another rank takes the next one's room.
+_ROOMS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_STRATEGIES = ("fsdp", "fsdp2")
+
+
+def lora_rank(verl: Mapping[str, Any]) -> int:
+    """Of the adapter that is trained; 0 where the whole model is."""
+    named = (value_at(verl, f"{MODEL}.{key}") for key in ("lora.rank", "lora_rank"))
+    return next((int(rank) for rank in named if rank), 0)
+
+
+def is_handed_over(verl: Mapping[str, Any]) -> bool:
+    """Whether versions hold the adapter alone."""
+    return lora_rank(verl) > 0 and why_whole(verl) is None
+
+
+def why_whole(verl: Mapping[str, Any]) -> str | None:
+    """Why an adapter is merged into what it adapts before the explorer gets it; None where it isn't."""
+    strategy = value_at(verl, "actor_rollout_ref.actor.strategy", "fsdp")
+    rank = lora_rank(verl)
+    reasons = {
+        f"{MERGE}=True": value_at(verl, MERGE),
+        f"actor.strategy={strategy} hands out no adapter": strategy not in _STRATEGIES,
+        f"vLLM takes adapters of rank {_ROOMS[-1]} at most": rank > _ROOMS[-1],
+        "vLLM adapts layers, and model.target_parameters names parameters": value_at(
+            verl, f"{MODEL}.target_parameters"
+        ),
+        "the engine quantizes what it is given": value_at(verl, "actor_rollout_ref.rollout.quantization"),
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def merged(verl: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the configuration in which versions are whole models."""
+    tree = copy.deepcopy(dict(verl))
+    put(tree, MERGE, True)
+    return tree
+
+
+def for_model(verl: Mapping[str, Any], *, sees: bool) -> Mapping[str, Any]:
+    """The configuration for the model that it names. One that ``sees`` may have adapters in its vision tower
+    too, which vLLM leaves out in silence: its versions are whole."""
+    return merged(verl) if sees and is_handed_over(verl) else verl
+
+
+def engine_settings(verl: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's arguments for adapters, as veRL's server gives them (vllm_async_server.py, 0.9.1); none where
+    versions are whole models."""
+    if not is_handed_over(verl):
+        return {}
+    sharded = {"fully_sharded_loras": True} if value_at(verl, f"{MODEL}.lora.fully_sharded_loras") else {}
+    room = next(room for room in _ROOMS if lora_rank(verl) <= room)
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room, **sharded}

@@ -1,0 +1,51 @@
+"""A LoRA adapter as a version: its tensors under PEFT's names, and its configuration beside them, as bytes.
+
+The configuration travels as one more tensor, so that files and broadcast carry, count and check an adapter as
+they do a whole model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from trinity_compat.errors import UserError
+from trinity_compat.lora import MERGE
+from trinity_compat.synchronizer.parts import Named
+
+CONFIG = "adapter_config.json"  # the file's name in a folder of PEFT's
+# What vLLM reads of PEFT's configuration (0.28, lora/peft_helper.py: PEFTHelper).
+_READ = ("r", "lora_alpha", "target_modules", "bias", "use_rslora")
+# What changes an adapter's meaning and vLLM either refuses or, worse, does not read.
+_UNREAD = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication")
+_HINT = f"write {MERGE}=True: whole models are handed over then, with the adapter merged in"
+
+
+def as_version(adapter: Iterable[Named], peft: Mapping[str, Any]) -> Iterator[Named]:
+    """``adapter`` with its configuration before it, as uint8 [bytes of JSON]. Raises UserError for what vLLM
+    would take for another adapter than it is."""
+    if unread := next((name for name in _UNREAD if peft.get(name)), None):
+        raise UserError(f"the adapter has {unread}={peft[unread]}, which vLLM does not read", hint=_HINT)
+    read = {name: peft[name] for name in _READ if name in peft}
+    text = json.dumps(read, default=sorted, sort_keys=True)  # PEFT's target_modules may be a set
+    yield CONFIG, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    yield from adapter
+
+
+def taken_apart(version: Iterable[Named]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors and the configuration of what ``as_version`` made. Raises ValueError for a whole model."""
+    tensors = dict(version)
+    if CONFIG not in tensors:
+        raise ValueError("the version is a whole model, and this engine was started for LoRA adapters")
+    config: dict[str, Any] = json.loads(bytes(tensors.pop(CONFIG).cpu().tolist()))
+    return tensors, config
+
+
+def refuse_left_out(adapted: Iterable[str], layers: Iterable[str]) -> None:
+    """Raises ValueError where an engine with these ``layers`` leaves out some of what an adapter adapts, as
+    vLLM does in silence. Both are names of vLLM's; experts' may end with ``.base_layer`` in an adapter."""
+    if missing := sorted({name.removesuffix(".base_layer") for name in adapted} - set(layers)):
+        raise ValueError(f"vLLM has no place for the adapter's {missing[0]} ({len(missing)} in all); {_HINT}")
