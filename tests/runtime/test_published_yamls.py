@@ -171,6 +171,13 @@ def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_pa
 
 @pytest.mark.runtime
 @pytest.mark.nightly
+def test_the_guide_s_grpo_file_trains(home, tmp_path):
+    job, _ = run(home, tmp_path, published("grpo.yaml"), "--set", "buffer.total_steps=1")
+    assert rows(job, "select trainer_step, count(*) from ledger group by 1") == [(1, 2048)]
+
+
+@pytest.mark.runtime
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_the_guide_s_stages_train_and_the_second_begins_where_the_first_ended(home, tmp_path):
     text = f"{published('grpo.yaml')}\n{published('stages.yaml')}"
