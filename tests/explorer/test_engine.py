@@ -132,7 +132,7 @@ def test_responses_of_a_group_differ(loop, engine, tokenizer):
 
 def test_a_tool_that_has_to_be_called_is_called_with_its_own_arguments(loop, engine, tokenizer):
     """What ``tool_choice`` asks for (workflows/tool_choice.py) binds what a model without a clue writes."""
-    digits = {"type": "string", "maxLength": 4, "pattern": "^[0-9]{1,4}$"}
+    digits = {"type": "string", "pattern": "^[0-9]{1,4}$"}
     parameters = {"type": "object", "properties": {"digits": digits}, "required": ["digits"]}
     tools = [{"type": "function", "function": {"name": "check", "parameters": parameters}}]
     body = {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "check"}}}

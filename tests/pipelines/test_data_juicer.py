@@ -5,6 +5,8 @@ import asyncio
 import json
 import os
 import subprocess
+import urllib.error
+import urllib.request
 import venv
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +64,7 @@ def answers(*texts):
             prompt_length=1,
             truncate_status=None,
             metrics={},
-            info={"own": run} if run else {},
+            info={"own": run, "mixed": run if run == 1 else "text"} if run else {},
         )
         for run, text in enumerate(texts)
     ]
@@ -93,7 +95,8 @@ def test_answers_that_it_drops_are_counted_and_the_others_say_what_it_measured(s
         operator.close()
     assert [each.eid.run for each in kept] == [1, 2]
     assert [each.reward for each in kept] == [1.0, 2.0]
-    assert kept[1].info == {"own": 2, "alnum_ratio": 0.5}
+    assert kept[0].info == {"own": 1, "mixed": 1, "alnum_ratio": 0.8}
+    assert kept[1].info == {"own": 2, "mixed": "text", "alnum_ratio": 0.5}
     assert metrics == {"filtered_count": 2}
 
 
@@ -154,9 +157,18 @@ def test_a_service_that_was_started_takes_its_own_run_s_requests_alone_and_ends_
     process, url = client._process, client._url
     with pytest.raises(RunError, match="does not answer: 401"):
         Client({"server_url": url}, {"operators": LONG}, connect_s=0.0)
+    with urllib.request.urlopen(asking(f"{url}/health", client)) as answer:
+        assert answer.status == 200
+    for header in ({"Origin": "http://a.page"}, {"Host": "a.page:80"}):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(asking(f"{url}/health", client, **header))
     process.stdin.close()  # as when the run's process is killed
     assert process.wait(60) < 0
     client.close()
+
+
+def asking(url, client, **headers):
+    return urllib.request.Request(url, headers={**client._http.headers, **headers})
 
 
 def test_tasks_are_processed_once_and_what_is_dropped_lies_beside_them(standin, inputs):

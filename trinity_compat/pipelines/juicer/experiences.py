@@ -34,7 +34,10 @@ class DataJuicer:
             return [], {"filtered_count": 0}
         import pyarrow as pa
 
-        given = pa.Table.from_pylist([_row(place, each) for place, each in enumerate(exps)])
+        rows = [_row(place, each) for place, each in enumerate(exps)]
+        for name in ("metrics", "info"):
+            _unmix([row[name] for row in rows if row[name]])
+        given = pa.Table.from_pylist(rows)
         kept = [_with(exps[row[_ROW]], row) for row in self._client.experiences(given).to_pylist()]
         return kept, {"filtered_count": len(exps) - len(kept)}
 
@@ -66,6 +69,13 @@ def _plain(values: Mapping[str, Any] | None) -> dict[str, float | str] | None:
         if isinstance(value, str | int | float)
     }
     return found or None
+
+
+def _unmix(sections: Sequence[dict[str, float | str]]) -> None:
+    """A column has one type: what is a text in some rows becomes one in all."""
+    texts = {name for each in sections for name, value in each.items() if isinstance(value, str)}
+    for each in sections:
+        each.update({name: str(each[name]) for name in texts & each.keys()})
 
 
 def _with(each: Any, row: Mapping[str, Any]) -> Any:

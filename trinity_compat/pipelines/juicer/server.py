@@ -102,6 +102,7 @@ class Service:
 
 class _Handler(BaseHTTPRequestHandler):
     service: Service
+    timeout = 60  # for a request to arrive: nobody else is answered meanwhile
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -132,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, work: Callable[[], object]) -> None:
         try:
+            self._check_asker()
             self.service.check(self.headers.get("authorization") or "")
             self._send(200, work())
         except Refused as error:
@@ -139,6 +141,12 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:
             traceback.print_exc()
             self._send(500, {"error": f"{type(error).__name__}: {error}"})
+
+    def _check_asker(self) -> None:
+        """Raises Refused for a page in a browser: an operator may run code, and a key is not always asked."""
+        host = (self.headers.get("host") or "").rpartition(":")[0]
+        if self.headers.get("origin") or host not in (HOST, "localhost"):
+            raise Refused(403, "this service answers programs of its own machine")
 
     def _send(self, status: int, said: object) -> None:
         whole = isinstance(said, bytes)
