@@ -1,6 +1,6 @@
 """How full an engine is beside a trainer: real vLLM whose decoding steps take a device's time.
 
-    python benchmarks/paced/run.py [--steps 12] [--ways stock stock_async fixed fully_async] [--json]
+    python benchmarks/paced/run.py [--steps 12] [--ways stock stock_async …] [--json]
 
 The toy launch with answers whose lengths have a long tail (lognormal), on one engine with few places. Each
 decoding step sleeps until it has taken ``--pace`` seconds, so that engine and trainer don't compete for the
@@ -50,8 +50,13 @@ toy_runs.STOCK |= {"stock_async": ASYNC}
 toy_runs.OURS |= {
     "fixed": ("synchronizer.sync_offset=1",),
     "fully_async": ("synchronizer.sync_style=fully_async", "synchronizer.sync_offset=1"),
+    "fully_async_1": (  # no token older than a version: at most what separate_async's warm-up makes
+        "synchronizer.sync_style=fully_async",
+        "algorithm.sample_strategy=staleness_control",
+        "algorithm.sample_strategy_args.max_staleness=1",
+    ),
 }
-WAYS = ("stock", "stock_async", "fixed", "fully_async")
+WAYS = ("stock", "stock_async", "fixed", "fully_async", "fully_async_1")
 STALENESS = "training/off_policy/trajectory_staleness_worst/mean"  # veRL v1's name for it, and ours
 
 
