@@ -208,11 +208,14 @@ def test_an_explorer_that_is_never_ready_is_an_error_that_says_so(url, explorers
     explorers(0)
     trainer = Trainer(url, 2, timeout_s=20.0)
 
-    def now():
-        """Stands still until the one that comes is there."""
-        return 30.0 * bool(trainer.buffer.get_state("weights/ready/0"))
+    clock = [0.0]
 
-    monkeypatch.setattr(handover, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
+    def sleep(seconds):
+        """The clock stands still until the one that comes is there: the next look counts it."""
+        time.sleep(seconds)
+        clock[0] = 30.0 * bool(trainer.buffer.get_state("weights/ready/0"))
+
+    monkeypatch.setattr(handover, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     with pytest.raises(SyncTimeout, match=r"version 3 .* waited 20 s: 1 of 2 explorers were ready"):
         trainer.publish(3)
     assert "explorers to take version 3" in trainer.looks

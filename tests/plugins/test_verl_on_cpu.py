@@ -296,7 +296,9 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
 
     worker, model = WeightReceiver(), Model(3, 2)
     dtype = SimpleNamespace(dtype=torch.float32, quantization=None)
-    settings = SimpleNamespace(quant_config=None, speculative_config=None, model_config=dtype)
+    settings = SimpleNamespace(
+        quant_config=None, speculative_config=None, lora_config=None, model_config=dtype
+    )
     worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
     worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

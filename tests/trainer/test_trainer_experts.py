@@ -162,6 +162,7 @@ def trainer(job, monkeypatch):
     def update(self, batch):
         sizes = self.config.actor_rollout_ref
         self.updated.append((batch, sizes.actor.ppo_mini_batch_size * sizes.rollout.n))
+        return DataProto.from_single_dict(data={}, meta_info={"metrics": {}})
 
     monkeypatch.setattr(TrinityRayPPOTrainer, "_compute_ref_log_prob", score)
     monkeypatch.setattr(RayPPOTrainer, "_update_actor", update)
