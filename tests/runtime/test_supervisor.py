@@ -132,6 +132,14 @@ def test_a_reward_model_that_dies_ends_the_run_by_its_name(side):
     assert outcome.log.endswith("reward_model.log")
 
 
+def test_an_explorer_that_found_the_reward_model_gone_is_not_blamed(side):
+    """Its reward function fails at once; who serves sees a second later that the server is gone."""
+    late = "import time; time.sleep(1.5); raise SystemExit('error: the server was killed')"
+    lost = side("explorer", "raise SystemExit('error: connection refused')")
+    outcome = run(lost, side("trainer", FOREVER), serving(side, late))
+    assert outcome.failure.startswith("the reward_model ended with exit code 1: the server was killed")
+
+
 def test_a_reward_model_is_started_again_where_restarts_are_left(side, tmp_path):
     mark = tmp_path / "mark"
     once = f"""

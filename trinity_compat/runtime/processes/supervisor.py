@@ -23,6 +23,7 @@ PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
 _BLAME_S = 1.0  # a side that says "my peer died" waits this long for the peer's own exit code
+_SERVED_S = 5.0  # as long may a served model's process take to see that its server is gone
 
 
 class Watch(Protocol):
@@ -144,19 +145,22 @@ def _trainer_done_for(children: list[Child]) -> float:
 
 
 def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
-    """Restart what may be, else name the one to blame: not the one that only lost its peer."""
+    """Restart what may be, else name the one to blame: not the one that only lost its peer, nor the one whose
+    reward function found nobody at a served model's address."""
     if by.restarts and _restart(children, by):
         return None
     if not by.all_needed and _go_on_without(children, by):
         return None
-    deadline = time.monotonic() + _BLAME_S
+    serves = any(child.command.serves and child.returncode is None for child in children)
+    deadline = time.monotonic() + (_SERVED_S if serves else _BLAME_S)
     while True:
         dead = [child for child in children if child.returncode not in (None, 0)]
         culprits = [child for child in dead if child.returncode != PEER_DIED]
-        if culprits or time.monotonic() > deadline:
+        serving = [child for child in culprits if child.command.serves]
+        if serving or (culprits and not serves) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    culprit = (culprits or dead)[0]
+    culprit = (serving or culprits or dead)[0]
     code = BAD_INPUT if culprit.returncode == BAD_INPUT else 1
     return Outcome(code, _failure(culprit, by.watch), str(culprit.command.log))
 
