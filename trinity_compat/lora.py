@@ -8,9 +8,8 @@ adapter wherever veRL 0.9.1 hands one to vLLM (``model.lora.merge`` is false, vl
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any
 
+from trinity_compat.containers import Tree
 from trinity_compat.dotted import put, value_at
 
 MODEL = "actor_rollout_ref.model"
@@ -20,18 +19,18 @@ _ROOMS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _STRATEGIES = ("fsdp", "fsdp2")
 
 
-def lora_rank(verl: Mapping[str, Any]) -> int:
+def lora_rank(verl: Tree) -> int:
     """Of the adapter that is trained; 0 where the whole model is."""
     named = (value_at(verl, f"{MODEL}.{key}") for key in ("lora.rank", "lora_rank"))
     return next((int(rank) for rank in named if rank), 0)
 
 
-def is_handed_over(verl: Mapping[str, Any]) -> bool:
+def is_handed_over(verl: Tree) -> bool:
     """Whether versions hold the adapter alone."""
     return lora_rank(verl) > 0 and why_whole(verl) is None
 
 
-def why_whole(verl: Mapping[str, Any]) -> str | None:
+def why_whole(verl: Tree) -> str | None:
     """Why an adapter is merged into what it adapts before the explorer gets it; None where it isn't."""
     strategy = value_at(verl, "actor_rollout_ref.actor.strategy", "fsdp")
     rank = lora_rank(verl)
@@ -47,20 +46,20 @@ def why_whole(verl: Mapping[str, Any]) -> str | None:
     return next((why for why, holds in reasons.items() if holds), None)
 
 
-def merged(verl: Mapping[str, Any]) -> dict[str, Any]:
+def merged(verl: Tree) -> dict[str, object]:
     """A copy of the configuration in which versions are whole models."""
     tree = copy.deepcopy(dict(verl))
     put(tree, MERGE, True)
     return tree
 
 
-def for_model(verl: Mapping[str, Any], *, sees: bool) -> Mapping[str, Any]:
+def for_model(verl: Tree, *, sees: bool) -> Tree:
     """The configuration for the model that it names. One that ``sees`` may have adapters in its vision tower
     too, which vLLM leaves out in silence: its versions are whole."""
     return merged(verl) if sees and is_handed_over(verl) else verl
 
 
-def engine_settings(verl: Mapping[str, Any]) -> dict[str, Any]:
+def engine_settings(verl: Tree) -> dict[str, object]:
     """vLLM's arguments for adapters, as veRL's server gives them (vllm_async_server.py, 0.9.1); none where
     versions are whole models."""
     if not is_handed_over(verl):
