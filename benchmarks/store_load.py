@@ -146,9 +146,9 @@ def row(found: dict[str, object]) -> str:
     return f"| {found['database']} | {found['writers']} | {' | '.join(numbers)} |"
 
 
-def _server() -> PostgresServer | None:
+def _server(writers: int) -> PostgresServer | None:
     try:
-        return PostgresServer()
+        return PostgresServer(connections=2 * writers + 20)
     except Unavailable as reason:
         print(f"PostgreSQL left out: {reason}", file=sys.stderr)
         return None
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--databases", nargs="+", choices=known, default=known)
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
-    server = _server() if "postgresql" in told.databases else None
+    server = _server(told.writers) if "postgresql" in told.databases else None
     machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
     found = []
     if not told.json:

@@ -41,6 +41,10 @@ OURS: dict[str, tuple[str, ...]] = {
         "algorithm.rollout_correction.rollout_is=token",
     ),
     "fully_async": ("synchronizer.sync_style=fully_async",),
+    "fully_async_is": (
+        "synchronizer.sync_style=fully_async",
+        "algorithm.rollout_correction.rollout_is=token",
+    ),
     # The explorer may run three steps ahead of its weights.
     "fully_async3": (
         "synchronizer.sync_style=fully_async",

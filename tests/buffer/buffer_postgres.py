@@ -22,7 +22,6 @@ from trinity_compat.parent_watch import die_with_parent
 SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "256MB",
-    "max_connections": "60",
     "max_wal_size": "4GB",
     "checkpoint_timeout": "15min",
     "dynamic_shared_memory_type": "posix",
@@ -65,8 +64,9 @@ def take_away_what_killed_tests_left() -> None:
 class PostgresServer:
     """One server process and its data folder, both gone after ``close``."""
 
-    def __init__(self, *, fsync: bool = True) -> None:
-        self.settings = SETTINGS if fsync else {**SETTINGS, "fsync": "off"}
+    def __init__(self, *, fsync: bool = True, connections: int = 60) -> None:
+        self.settings = SETTINGS | {"max_connections": str(connections)}
+        self.settings |= {} if fsync else {"fsync": "off"}
         self.binaries = find_binaries()
         self.user = "postgres" if os.geteuid() == 0 else None
         take_away_what_killed_tests_left()

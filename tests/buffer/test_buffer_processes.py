@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -156,6 +157,23 @@ def test_a_server_that_stays_away_ends_in_one_message(own_server):
         buffer.put_groups(groups(1))
     assert time.monotonic() - began < 60
     buffer.close()
+
+
+@pytest.mark.postgres
+def test_a_server_with_no_connection_left_says_what_to_raise(own_server):
+    url = own_server.clean_database()
+    open_buffer(url).close()
+    engine = sa.create_engine(url, pool_size=100)
+    taken = []
+    with suppress(sa.exc.OperationalError):
+        while len(taken) < 100:
+            taken.append(engine.connect())
+    with pytest.raises(BufferError, match="clients|slots") as caught:
+        open_buffer(url, retry_s=1.0)
+    for connection in taken:
+        connection.close()
+    engine.dispose()
+    assert "raise max_connections" in caught.value.hint
 
 
 @pytest.mark.postgres

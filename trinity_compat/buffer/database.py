@@ -28,6 +28,12 @@ _REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to i
 # libpq hands a refused connection over without its code, as text only.
 _REFUSED_TEXT = ("does not exist", "authentication failed", "no pg_hba.conf entry", "translate host name")
 _FULL = ("53100",)
+_TAKEN = ("too many clients", "remaining connection slots", "too many connections")
+_POOL = 4  # connections that a process keeps; it has more only for a moment
+_MORE = (
+    f"each explorer, trainer and studio holds up to {_POOL} connections: raise max_connections "
+    "(postgresql.conf), or end what else uses the server, and run the same command again"
+)
 # libpq's own words. An idle connection that a NAT or a firewall would forget says something every 30 s; one
 # that was dropped in silence fails after 60 s at most, and the transaction is run again on a new one.
 _STAYS: dict[str, object] = {
@@ -111,7 +117,7 @@ class Database:
             sa.event.listen(engine, "begin", _begin_sqlite)
             return engine
         connect = {**_STAYS, **self.url.query, "cursor_factory": _binary_cursor()}
-        return sa.create_engine(self.url, connect_args=connect, pool_size=4)
+        return sa.create_engine(self.url, connect_args=connect, pool_size=_POOL)
 
     def _migrate(self, create: bool) -> None:
         if self.run(self._version, write=False) != LATEST:
@@ -178,7 +184,8 @@ class Database:
         if code.startswith(_REFUSED) or (not code and _refused(text)):
             return UserError(f"{self.name}: {text}", hint="check the database's name, user and password")
         if isinstance(error, sa.exc.OperationalError) or self._passing(error):
-            return BufferError(f"the buffer at {self.name} is out of reach: {text}")
+            hint = _MORE if any(part in text for part in _TAKEN) else None
+            return BufferError(f"the buffer at {self.name} is out of reach: {text}", hint=hint)
         return error
 
     def _full(self) -> BufferFull:
