@@ -171,9 +171,15 @@ def test_steps_are_told_where_the_algorithm_reads_them(algorithm, reads):
     ],
 )
 def test_the_algorithm_or_a_key_says_what_becomes_of_steps(algorithm, asked, parting):
-    spec = stepwise({"algorithm_type": algorithm, "repeat_times": 4}, asked).spec
-    assert value_at(spec.verl, "data.workflows.train/0.parting") == parting
-    assert value_at(spec.verl, "actor_rollout_ref.rollout.n") == 4
+    made = stepwise({"algorithm_type": algorithm, "repeat_times": 4}, asked)
+    assert value_at(made.spec.verl, "data.workflows.train/0.parting") == parting
+    assert value_at(made.spec.verl, "actor_rollout_ref.rollout.n") == 4
+    told = {
+        "joined": "math_reward scores",
+        "chains": "each of its conversations",
+        "each": "each of its steps",
+    }
+    assert any(note.startswith("train: ") and note.endswith(told[parting]) for note in made.notes), made.notes
 
 
 def test_steps_as_rows_can_be_set_on_the_command_line():

@@ -249,4 +249,12 @@ def _thinking(trinity: Tree) -> bool | None:
 
 def _line(taskset: Taskset) -> str:
     reward = taskset.reward or "the workflow's own reward"
-    return f"{taskset.name}: {taskset.workflow} asks {taskset.path}, {reward} scores"
+    rows = _ROWS[taskset.parting] if taskset.plugin else ""
+    return f"{taskset.name}: {taskset.workflow} asks {taskset.path}, {reward} scores{rows}"
+
+
+_ROWS: Mapping[Parting, str] = {
+    "joined": "",
+    "chains": "; a run is a row for each of its conversations",
+    "each": "; a run is a row for each of its steps",
+}
