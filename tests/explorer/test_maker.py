@@ -1,13 +1,16 @@
 """Groups out of rollouts and scores, without an engine."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.filtering import GroupFilter
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Work
+from trinity_compat.explorer.report import StepTimes, step_metrics
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 
@@ -103,3 +106,60 @@ def test_an_agent_loop_that_keeps_failing_is_counted_where_that_was_asked_for():
     assert [part.metrics for part in made[8].experiences] == [{}, {}]
     with pytest.raises(RunError, match="failed 3 times: ValueError: no tool"):
         groups()
+
+
+class InSteps(Workers):
+    """The first run of a task has two rows, its second one."""
+
+    async def run(self, jobs):
+        async for rollout in super().run(jobs):
+            first, second = rollout.trajectories
+            yield Rollout(rollout.task_no, (first, first, second)[: self.rows])
+
+
+class TellingRuns(Scorer):
+    async def group(self, task, trajectories):
+        places = [(0, 0), (0, 1), (1, 0)]
+        told = [{"of_run": {"run": run, "row": row}} for run, row in places]
+        return [
+            Score(float(place), info) for place, (_, info) in enumerate(zip(trajectories, told, strict=False))
+        ]
+
+
+def in_steps(rows):
+    workers = InSteps(4)
+    workers.rows = rows
+    maker = GroupMaker(workers, TellingRuns(), TOKENIZER)
+
+    async def collect():
+        return [group async for group in maker.groups(Work(5, "train", [Job(8, {}, 2, {})]), 4, 1)]
+
+    return asyncio.run(collect())
+
+
+def test_a_run_of_several_steps_is_as_many_experiences():
+    (group,) = in_steps(3)
+    assert (len(group.experiences), group.runs) == (3, 2)
+    with pytest.raises(RunError, match="1 responses instead of 2"):
+        in_steps(2)
+
+
+def test_a_step_says_how_many_runs_its_experiences_are_and_what_their_last_one_s_reward_is():
+    figures = step_metrics(5, 4, in_steps(3), StepTimes(0.0))
+    assert (figures["experience_count"], figures["rollout/runs"], figures["rollout/rows_per_run"]) == (
+        3,
+        2,
+        1.5,
+    )
+    assert (figures["critic/score/mean"], figures["rollout/run_reward/mean"]) == (1.0, 1.5)
+    assert "rollout/runs" not in step_metrics(5, 4, made(4), StepTimes(0.0))
+
+
+def test_a_filter_by_runs_looks_at_their_last_steps():
+    (group,) = in_steps(3)
+    alike = replace(
+        group, experiences=tuple(replace(part, reward=1.0 * (part.run > 0)) for part in group.experiences)
+    )
+    each = GroupFilter("reward", 2, 2, threshold=0.1)
+    assert each.differs(alike)
+    assert not replace(each, by_run=True).differs(alike)

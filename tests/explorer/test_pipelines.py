@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from explorer_job import BATCH, FakeMaker, job, publish
 from test_loop import Run, ready
 
@@ -15,8 +16,9 @@ from trinity_compat.explorer.filtering import GroupFilter
 from trinity_compat.explorer.operators import pipeline_of
 from trinity_compat.pipelines import running
 from trinity_compat.pipelines.running import TRUNCATED, Pipeline
-from trinity_compat.trainer.batch import Shape, to_dataproto, with_dropped_apart
-from trinity_compat.workflows import standin
+from trinity_compat.trainer.batch import Shape, to_dataproto
+from trinity_compat.trainer.uneven import with_dropped_apart
+from trinity_compat.workflows import plugins, standin
 
 standin.install()
 PLUGIN = """
@@ -221,7 +223,39 @@ def test_the_trainer_leaves_a_dropped_answer_out_of_loss_and_baseline(make):
     rows = to_dataproto([left, group.experiences[1]], Shape(4, 4, 0))
     assert rows.batch["response_mask"].sum(-1).tolist() == [0, 3]
     rows.non_tensor_batch["uid"] = np.array(["u", "u"], dtype=object)
-    seen = with_dropped_apart(lambda data: data)(rows)
-    assert list(seen.non_tensor_batch["uid"]) == ["u/0", "u"]
+
+    def counted(data):
+        data.batch["advantages"] = data.batch["returns"] = torch.full((len(data), 4), float(len(data)))
+        return data
+
+    computed = with_dropped_apart(counted)(rows)
+    assert computed.batch["advantages"][:, 0].tolist() == [0.0, 1.0]
     whole = to_dataproto(list(group.experiences), Shape(4, 4, 0))
     assert DROPPED not in whole.non_tensor_batch
+
+
+STEPS = """
+from trinity.buffer.operators import EXPERIENCE_OPERATORS, ExperienceOperator
+
+@EXPERIENCE_OPERATORS.register_module("last_steps_only", force=True)
+class LastStepsOnly(ExperienceOperator):
+    def process(self, exps):
+        last = {exp.eid.rid: exp.eid.step for exp in exps}
+        return [exp for exp in exps if exp.eid.step == last[exp.eid.rid]], {"runs": len(last)}
+"""
+
+
+def test_operators_see_the_steps_of_a_run_as_its_experiences(make, tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    plugins.load([tmp_path])
+    group = asyncio.run(some(make(("reward_filter", {}))))[0]
+    told = [(0, 0), (0, 1), (1, 0)]
+    parts = tuple(
+        replace(group.experiences[0], run=place, info={"of_run": {"run": run, "row": row}})
+        for place, (run, row) in enumerate(told)
+    )
+    outcome = asyncio.run(Pipeline([("last_steps_only", {})]).process([replace(group, experiences=parts)], 1))
+    (kept,) = outcome.kept
+    assert [bool(part.metrics.get(DROPPED)) for part in kept.experiences] == [True, False, False]
+    assert [part.info["of_run"] for part in kept.experiences] == [part.info["of_run"] for part in parts]
+    assert outcome.metrics["experience_pipeline/runs"] == 2

@@ -144,7 +144,7 @@ def test_a_step_waits_for_its_groups_and_enters_them_once(buffer, make):
 
 def test_a_group_of_another_size_is_refused(buffer, make):
     put(buffer, 0, 1, runs=2)
-    with pytest.raises(RunError, match="holds 2 experiences, not 3"):
+    with pytest.raises(RunError, match="holds 2 answers, not 3"):
         make().claim(1)
 
 

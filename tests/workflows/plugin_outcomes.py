@@ -25,7 +25,8 @@ if importlib.util.find_spec("vllm") is None:  # trinity's ModelWrapper, which no
 
 from recorded_model import Recorded, make_tokenizer  # noqa: E402
 
-from trinity_compat.workflows.running import Limits, Workflows, by_step  # noqa: E402
+from trinity_compat.workflows.running import Workflows  # noqa: E402
+from trinity_compat.workflows.runs import Limits, by_step  # noqa: E402
 from trinity_compat.workflows.tasksets import Taskset  # noqa: E402
 
 CASES = [
@@ -37,8 +38,21 @@ CASES = [
     ("math_workflow", "sorted_reward", {}),
     ("graded_workflow", None, {}),
     ("async_graded_workflow", None, {}),
+    ("window_workflow", None, {}),
+    ("all_windows_workflow", None, {}),
 ]
 BY_STEP = ("graded_workflow", "async_graded_workflow")
+APART = ("window_workflow", "all_windows_workflow")
+
+
+def taskset_of(workflow, reward, arguments):
+    parting = "each" if workflow in APART else "joined"
+    return Taskset(
+        *("t", "t", "", workflow, reward),
+        reward_fn_args=arguments,
+        by_step=workflow in BY_STEP,
+        parting=parting,
+    )
 
 
 async def outcomes():
@@ -46,9 +60,7 @@ async def outcomes():
     for workflow, reward, arguments in CASES:
         writer = Recorded()
         running = Workflows(writer, make_tokenizer(), "toy", Limits(512, 64), str(HERE / "plugins"))
-        taskset = Taskset(
-            "t", "t", "", workflow, reward, reward_fn_args=arguments, by_step=workflow in BY_STEP
-        )
+        taskset = taskset_of(workflow, reward, arguments)
         row = {"prompt": "sort 21", "response": "12"}
         samplings = [{"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 7 + i} for i in range(3)]
         runs = await running.run(taskset, row, samplings)

@@ -12,7 +12,8 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer import own_time
 from trinity_compat.runtime.plan.agent_program import program_arguments
 from trinity_compat.workflows.agents import AgentFailed, Agents, given_by
-from trinity_compat.workflows.running import Limits, Workflows
+from trinity_compat.workflows.running import Workflows
+from trinity_compat.workflows.runs import Limits
 from trinity_compat.workflows.table import PROGRAM
 from trinity_compat.workflows.tasksets import Taskset
 

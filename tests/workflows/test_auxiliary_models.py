@@ -14,7 +14,8 @@ from trinity_compat.workflows import standin
 from trinity_compat.workflows.auxiliary import Auxiliary, clients_of
 from trinity_compat.workflows.model import Model, Surroundings
 from trinity_compat.workflows.openai_app import make_app, served
-from trinity_compat.workflows.running import Limits, Workflows
+from trinity_compat.workflows.running import Workflows
+from trinity_compat.workflows.runs import Limits
 from trinity_compat.workflows.standin.experience import Experience
 from trinity_compat.workflows.standin.operators import EXPERIENCE_OPERATORS, ExperienceOperatorV1
 from trinity_compat.workflows.tasksets import Taskset

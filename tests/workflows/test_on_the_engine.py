@@ -19,7 +19,7 @@ from trinity_compat.explorer.scoring import checked
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.explorer.user_workflows import EngineWriter, UserWorkflows
 from trinity_compat.explorer.workers import worker_env
-from trinity_compat.workflows.running import Limits
+from trinity_compat.workflows.runs import Limits
 from trinity_compat.workflows.tasksets import Taskset
 
 ANSWER = make_tokenizer()("12<|im_end|>").input_ids
@@ -73,10 +73,11 @@ def test_what_a_change_of_weights_ends_is_asked_again():
     assert len({request.request_id for request in engine.requests}) == 3
 
 
-def ran(monkeypatch, workflow, **job):
+def ran(monkeypatch, workflow, parting="joined", **job):
     """Trajectories of a job, and what the engine was asked for them."""
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(Path(__file__).parent / "plugins"))
-    taskset = asdict(Taskset("t", "t", "", workflow, plugin=True, by_step="graded" in workflow))
+    by_step = "graded" in workflow
+    taskset = asdict(Taskset("t", "t", "", workflow, plugin=True, by_step=by_step, parting=parting))
     rollout = {"prompt_length": 64, "response_length": 64, "multi_turn": {"format": "hermes"}}
     config = OmegaConf.create(
         {
@@ -123,8 +124,19 @@ def test_the_store_is_told_of_each_step_where_the_algorithm_reads_it(monkeypatch
     gigpo(Answers(answers.rewards, [[0, 1]], mask=mask, info=[stored[0].info, stored[1].info]))
 
 
-def test_an_evaluation_says_nothing_of_steps(monkeypatch):
-    parts, _ = ran(monkeypatch, "graded_workflow", validate=True)
+def test_rows_of_a_run_tell_the_store_which_they_are(monkeypatch):
+    parts, requests = ran(monkeypatch, "all_windows_workflow", parting="each")
+    told = [part.extra["reward_extra_info"] for part in parts]
+    assert told == [{"of_run": {"run": run, "row": row}} for run in range(2) for row in range(2)]
+    assert [part.reward for part in parts] == [0.0, 1.0, 0.0, 1.0]
+    assert [request.sampling["n"] for request in requests] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "parting"), [("graded_workflow", "joined"), ("all_windows_workflow", "each")]
+)
+def test_an_evaluation_says_nothing_of_steps(monkeypatch, workflow, parting):
+    parts, _ = ran(monkeypatch, workflow, parting, validate=True)
     assert [part.extra for part in parts] == [{}, {}]
 
 

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_outcomes import BY_STEP, CASES, outcomes
+from plugin_outcomes import CASES, outcomes, taskset_of
 from recorded_model import ANSWERS, Recorded, make_tokenizer
 
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer import own_time
 from trinity_compat.workflows import plugins
-from trinity_compat.workflows.running import Limits, Workflows, by_step
+from trinity_compat.workflows.running import Workflows
+from trinity_compat.workflows.runs import Limits, by_step
 from trinity_compat.workflows.tasksets import Taskset
 
 FOLDER = Path(__file__).parent / "plugins"
@@ -94,9 +95,58 @@ def test_steps_with_rewards_of_their_own_are_one_sequence_that_says_so(made, wor
         }
 
 
-def test_a_run_s_evaluation_is_its_last_step_s():
-    runs = run("stepwise_workflow", workflow_args={"apart": False}, evaluates=True)
-    assert {each.reward for each in runs} == {1.0}
+@pytest.mark.parametrize("fields", [{"parting": "each"}, {"parting": "chains", "by_step": True}])
+def test_steps_that_are_no_conversation_are_rows_of_their_run(fields):
+    rows = run("window_workflow", **fields)
+    assert [(row.run, row.place) for row in rows] == [(r, step) for r in range(3) for step in range(3)]
+    assert [text(row.response_ids) for row in rows] == [f"{answer}<|im_end|>" for answer in ANSWERS] * 3
+    asked = ["sort 21", "12", "21"]
+    assert all(
+        f"user\n{seen}<|im_end|>" in text(row.prompt_ids) for row, seen in zip(rows, asked * 3, strict=True)
+    )
+    assert [row.reward for row in rows] == [12.0, 21.0, 1.0] * 3
+    assert [by_step(row)["env_state_hash"] for row in rows[:3]] == [["12"], ["21"], ["1"]]
+    assert [by_step(row)["steps"] for row in rows[:2]] == [
+        [{"step": s, "reward": r}] for s, r in ((0, 12.0), (1, 21.0))
+    ]
+
+
+@pytest.mark.parametrize(("parting", "rows"), [("chains", 1), ("each", 2)])
+def test_steps_of_one_conversation_are_apart_only_where_each_is_to_count(parting, rows):
+    made = run(
+        "stepwise_workflow", workflow_args={"apart": False}, parting=parting, by_step=parting == "chains"
+    )
+    assert len(made) == 3 * rows
+    assert made[rows - 1].reward == 1.0
+    whole = [*made[0].prompt_ids, *made[0].response_ids]
+    if parting == "each":
+        assert made[1].prompt_ids[: len(whole)] == whole
+
+
+def test_a_class_that_makes_all_runs_says_whose_each_is():
+    rows = run("all_windows_workflow", parting="each")
+    assert [(row.run, row.place, row.reward) for row in rows] == [
+        (r, step, float(step)) for r in range(3) for step in range(2)
+    ]
+
+
+@pytest.mark.parametrize("parting", ["joined", "chains", "each"])
+def test_a_run_s_evaluation_is_its_last_step_s(parting):
+    runs = run("stepwise_workflow", workflow_args={"apart": False}, evaluates=True, parting=parting)
+    assert [each.reward for each in runs] == [1.0] * 3
+    windows = run("window_workflow", evaluates=True, parting=parting)
+    assert [(text(each.response_ids), each.reward) for each in windows] == [("1<|im_end|>", 1.0)] * 3
+    assert [each.metrics for each in windows] == [{"steps": 3.0}] * 3
+
+
+def test_a_step_s_prompt_is_held_to_the_limit_by_itself():
+    rows = run("window_workflow", parting="each")
+    lengths = sorted({len(row.prompt_ids) for row in rows})
+    assert len(run("window_workflow", Limits(lengths[-1], 8), parting="each")) == 9
+    with pytest.raises(
+        ValueError, match=f"a prompt of {lengths[-1]} tokens exceeds max_prompt_tokens={lengths[0]}"
+    ):
+        run("window_workflow", Limits(lengths[0], 8), parting="each")
 
 
 def test_an_evaluation_without_a_reward_counts_the_accuracy():
@@ -118,7 +168,13 @@ def test_of_a_run_that_is_cut_only_the_turns_that_are_left_are_told():
     [
         ("failing_workflow", {}, ZeroDivisionError, "the user's own fault"),
         ("unrewarded_workflow", {}, ValueError, "has no reward"),
-        ("stepwise_workflow", {"workflow_args": {"apart": True}}, ValueError, "no one conversation"),
+        (
+            "stepwise_workflow",
+            {"workflow_args": {"apart": True}},
+            ValueError,
+            "no one conversation.*trinity_compat.steps_as_rows: true",
+        ),
+        ("all_windows_workflow", {}, ValueError, "returned 6 experiences, 3 were asked for"),
         (
             "stepwise_workflow",
             {"workflow_args": {"apart": False}},
@@ -183,11 +239,7 @@ def test_the_time_that_a_workflow_waits_for_the_model_can_be_left_out(case):
 
     async def all_of_it():
         running = Workflows(Noting(), make_tokenizer(), "toy", Limits(512, 64), str(FOLDER))
-        workflow, reward, arguments = case
-        taskset = Taskset(
-            "t", "t", "", workflow, reward, reward_fn_args=arguments, by_step=workflow in BY_STEP
-        )
-        await own_time.limited(running.run(taskset, ROW, SAMPLINGS), 60.0)
+        await own_time.limited(running.run(taskset_of(*case), ROW, SAMPLINGS), 60.0)
 
     asyncio.run(all_of_it())
     assert clocks and None not in clocks

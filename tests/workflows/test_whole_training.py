@@ -67,6 +67,24 @@ def test_a_class_of_one_s_own(tmp_path, toy):
     assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins")) > 0.1
 
 
+def every_step(config):
+    config["algorithm"]["algorithm_type"] = "grpo"
+    config["trainer"]["trainer_config"]["trinity_compat"] = {"steps_as_rows": True}
+
+
+@pytest.mark.parametrize(
+    "change", [lambda config: None, every_step], ids=["multi_step_grpo", "steps_as_rows"]
+)
+def test_a_class_whose_steps_are_no_conversation(tmp_path, toy, change):
+    buffer = trained(tmp_path, toy, "steps", plugins=EXAMPLES / "plugins", change=change)
+    assert gain(buffer) > 0.1
+    explored = dict(buffer.read_metrics("explorer"))
+    assert explored[1]["rollout/rows_per_run"] > 1.2
+    assert {metrics["rollout/runs"] for metrics in explored.values()} == {16 * 8}
+    for step, metrics in buffer.read_metrics("trainer"):  # the same rows on both sides, no filler among them
+        assert metrics["critic/score/mean"] == pytest.approx(explored[step]["critic/score/mean"], abs=1e-5)
+
+
 @pytest.mark.upstream
 def test_a_class_of_trinity_rft_s(tmp_path, toy):
     """Its package beside us, as requirements/workflows.txt installs it; the reward is a plugin's."""

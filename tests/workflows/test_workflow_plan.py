@@ -159,6 +159,73 @@ def test_steps_are_told_where_the_algorithm_reads_them(algorithm, reads):
     assert value_at(spec.verl, "data.workflows.train/0.by_step") is reads
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "asked", "parting"),
+    [
+        ("grpo", None, "joined"),
+        ("multi_step_grpo", None, "chains"),
+        ("gigpo", None, "chains"),
+        ("grpo", True, "each"),
+        ("gigpo", True, "each"),
+        ("gigpo", False, "joined"),
+    ],
+)
+def test_the_algorithm_or_a_key_says_what_becomes_of_steps(algorithm, asked, parting):
+    made = stepwise({"algorithm_type": algorithm, "repeat_times": 4}, asked)
+    assert value_at(made.spec.verl, "data.workflows.train/0.parting") == parting
+    assert value_at(made.spec.verl, "actor_rollout_ref.rollout.n") == 4
+    told = {
+        "joined": "math_reward scores",
+        "chains": "each of its conversations",
+        "each": "each of its steps",
+    }
+    assert any(note.startswith("train: ") and note.endswith(told[parting]) for note in made.notes), made.notes
+
+
+def test_steps_as_rows_can_be_set_on_the_command_line():
+    algorithm = {"algorithm_type": "grpo", "repeat_times": 4}
+    spec = stepwise(algorithm, None, sets=("trinity_compat.steps_as_rows=true",)).spec
+    assert value_at(spec.verl, "data.workflows.train/0.parting") == "each"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "asked", "message"),
+    [
+        ({"algorithm_type": "grpo"}, "each", "steps_as_rows is 'each': write true or false"),
+        ({"algorithm_type": "mix"}, True, "steps_as_rows: beside an expert's rows"),
+    ],
+)
+def test_steps_as_rows_where_it_cannot_be_is_refused(algorithm, asked, message):
+    with pytest.raises(UserError, match=message):
+        stepwise({"repeat_times": 4, **algorithm}, asked)
+
+
+def test_beside_an_expert_s_rows_a_run_is_one_row():
+    algorithm = {
+        "algorithm_type": "mix",
+        "advantage_fn": "step_wise_grpo",
+        "repeat_times": 4,
+        "sample_strategy_args": {"expert_data_ratio": 0.5, "sft_dataset_name": "experts"},
+    }
+    spec = stepwise(algorithm, None).spec
+    assert value_at(spec.verl, "data.workflows.train/0.parting") == "joined"
+
+
+def stepwise(algorithm, asked, sets=()):
+    """A plan with a plugin's workflow, and ``trinity_compat.steps_as_rows`` as ``asked``."""
+    config = yaml.safe_load(YAML.read_text())
+    config["algorithm"] = algorithm
+    put(config, f"{INPUT}.default_workflow_type", "graded_workflow")
+    if asked is not None:
+        put(config, "trainer.trainer_config.trinity_compat.steps_as_rows", asked)
+    if algorithm["algorithm_type"] == "mix":
+        put(config, "buffer.train_batch_size", 128)
+        experts = {"path": "/rows.jsonl", "storage_type": "file"}
+        put(config, "buffer.trainer_input.auxiliary_buffers", {"experts": experts})
+    options = RunOptions(plugin_dirs=(PLUGINS,), sets=sets)
+    return make_plan(config, options, cwd=Path("/work"), device="cpu")
+
+
 def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
     spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
     assert value_at(spec.verl, "data.workflows.train/0.plugin") is True

@@ -1,44 +1,38 @@
-"""Runs inside the real trinity-rft 0.6.0: multi_step_grpo's advantage of each run of ``RUNS``, as JSON.
+"""Runs inside the real trinity-rft 0.6.0: the advantage of each step of step_cases.RUNS, case by case.
 
-<venv of trinity-rft>/bin/python tests/workflows/upstream_steps.py
+<venv of trinity-rft>/bin/python tests/workflows/upstream_steps.py > tests/workflows/steps.json
 """
 
 import json
 import os
 
-# Of each task its runs, of each run the rewards of its steps.
-RUNS = [[[0.2, 1.0], [0.5], [0.1, 0.2, 0.0]], [[1.0, 1.0], [0.0, 0.3]], [[0.7]]]
-ARGUMENTS = [
-    {"enable_step_norm": norm, "std_cal_level": level}
-    for norm in (False, True)
-    for level in ("group", "batch")
-]
+from step_cases import CASES, steps
 
 
 def advantages():
     import torch
-    from trinity.algorithm.advantage_fn.multi_step_grpo_advantage import StepWiseGRPOAdvantageFn
+    from trinity.algorithm import ADVANTAGE_FN
     from trinity.common.experience import EID, Experience
 
     found = []
-    for arguments in ARGUMENTS:
+    for name, arguments in CASES:
         experiences = [
             Experience(
-                tokens=torch.tensor([1, 2, 3]),
+                tokens=torch.tensor([1, 2]),
                 prompt_length=1,
                 reward=reward,
+                logprobs=torch.zeros(1),
                 eid=EID(batch=0, task=task, run=run, step=step),
+                info=info,
             )
-            for task, runs in enumerate(RUNS)
-            for run, rewards in enumerate(runs)
-            for step, reward in enumerate(rewards)
+            for task, run, step, reward, info in steps()
         ]
-        made, _ = StepWiseGRPOAdvantageFn(**arguments).process(experiences)
-        of_runs = {}
-        for each in made:
-            of_runs.setdefault(each.eid.rid, []).extend(each.advantages.tolist())
-        assert all(len(set(values)) == 1 for values in of_runs.values())  # each token of a run has the same
-        found.append([values[0] for values in of_runs.values()])
+        function = ADVANTAGE_FN.get(name)
+        made, _ = function(**{**function.default_args(), **arguments}).process(experiences)
+        by_step = {
+            (int(each.eid.task), each.eid.run, each.eid.step): each.advantages.tolist() for each in made
+        }
+        found.append([value for _, (value,) in sorted(by_step.items())])
     return found
 
 

@@ -8,16 +8,18 @@ began in the same state of the environment.
 arXiv 2505.10978. Columns: what is known of an answer beside its reward (the reward function's further
 values): ``env_state_hash_key`` and ``step_reward_key`` name a value for a run of one turn, or a list with one
 for each turn. Without step rewards a run's reward is its last turn's; without states A_S is 0, as in Trinity.
-A run is one sequence here; Trinity has one experience a turn.
+Trinity has one experience a turn; a run is one row here, or several, each of one turn or more: ``info`` says
+which.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
+from trinity_compat.algorithms.grouped import consecutive, runs_of
 from trinity_compat.algorithms.model import Answers, Tensor, advantage, algorithm
 from trinity_compat.errors import RunError
 
@@ -39,15 +41,26 @@ def gigpo(
 ) -> Tensor:
     turn_of = _turns(answers.mask)
     counts = [int(turns.max()) + 1 for turns in turn_of]
-    for key in (step_reward_key, env_state_hash_key):
+    keys = (step_reward_key, env_state_hash_key)
+    for key in keys:
         _check_counts(key, answers, counts)
-    rewards = [
-        _step_rewards(info.get(step_reward_key), float(reward), count)
-        for info, reward, count in zip(answers.info, answers.rewards, counts, strict=True)
-    ]
-    episodes = answers.rewards.new_tensor([sum(steps) for steps in rewards])
-    values = _beside(answers.groups, episodes, fnorm, epsilon).unsqueeze(-1) * answers.mask
-    for (answer, turn), score in _of_states(answers, rewards, env_state_hash_key, gamma, fnorm, epsilon):
+    # Of an answer that trains no token (an operator's mask) the turns are those that were told.
+    told = [[len(_listed(info[key])) for key in keys if info.get(key) is not None] for info in answers.info]
+    counts = [count or max(lengths, default=0) for count, lengths in zip(counts, told, strict=True)]
+    groups = runs_of(answers)
+    runs = [run for group in groups for run in group]
+    rewards = [_step_rewards(answers, run, counts, step_reward_key) for run in runs]
+    episodes = answers.rewards.new_tensor([sum(map(sum, rows)) for rows in rewards])
+    of_rows = answers.rewards.clone()
+    for run, score in zip(runs, _beside(consecutive(groups), episodes, fnorm, epsilon), strict=True):
+        of_rows[run] = score
+    values = of_rows.unsqueeze(-1) * answers.mask
+    returns = {
+        row: returned
+        for run, rows in zip(runs, rewards, strict=True)
+        for row, returned in zip(run, _returns(rows, gamma), strict=True)
+    }
+    for (answer, turn), score in _of_states(answers, returns, env_state_hash_key, fnorm, epsilon):
         values[answer] += omega * score * (turn_of[answer] == turn)
     return values
 
@@ -63,17 +76,24 @@ def _turns(mask: Tensor) -> Tensor:
 
 def _check_counts(key: str, answers: Answers, counts: Sequence[int]) -> None:
     for info, count in zip(answers.info, counts, strict=True):
-        if info.get(key) is not None and len(told := _listed(info[key])) != count:
+        if count and info.get(key) is not None and len(told := _listed(info[key])) != count:
             raise RunError(
                 f"gigpo: {key} has {len(told)} values for an answer of {count} turns",
                 hint="the scoring has to tell one for each turn of the policy's",
             )
 
 
-def _step_rewards(told: Any, reward: float, turns: int) -> list[float]:
-    if told is None:
-        return [0.0] * (turns - 1) + [reward]
-    return [float(step or 0.0) for step in _listed(told)]  # a turn that was not told one has none
+def _step_rewards(answers: Answers, run: Sequence[int], counts: Sequence[int], key: str) -> list[list[float]]:
+    """Of each row of a run each turn's. A turn that was not told one has none; where none was, the run's
+    reward is its last turn's."""
+    told = [answers.info[row].get(key) for row in run]
+    rewards = [
+        [0.0] * max(1, counts[row]) if each is None else [float(step or 0.0) for step in _listed(each)]
+        for row, each in zip(run, told, strict=True)
+    ]
+    if all(each is None for each in told):
+        rewards[-1][-1] = float(answers.rewards[run[-1]])
+    return rewards
 
 
 def _listed(told: Any) -> list[Any]:
@@ -91,12 +111,7 @@ def _beside(groups: Iterable[Sequence[int]], values: Tensor, fnorm: str, epsilon
 
 
 def _of_states(
-    answers: Answers,
-    rewards: Sequence[Sequence[float]],
-    key: str,
-    gamma: float,
-    fnorm: str,
-    epsilon: float,
+    answers: Answers, returns: Mapping[int, Sequence[float]], key: str, fnorm: str, epsilon: float
 ) -> Iterable[tuple[Turn, Tensor]]:
     """(turn, its A_S) of those whose state others began in too."""
     places: dict[str, list[Turn]] = defaultdict(list)
@@ -104,13 +119,16 @@ def _of_states(
         for turn, state in enumerate(_listed(info.get(key))):
             if state is not None:
                 places[str(state)].append((answer, turn))
-    returns = [_returns(steps, gamma) for steps in rewards]
     for turns in places.values():
         if len(turns) > 1:
             values = answers.rewards.new_tensor([returns[answer][turn] for answer, turn in turns])
             yield from zip(turns, _beside([range(len(turns))], values, fnorm, epsilon), strict=True)
 
 
-def _returns(steps: Sequence[float], gamma: float) -> list[float]:
-    backwards = accumulate(reversed(steps), lambda after, step: step + gamma * after)
-    return list(backwards)[::-1]
+def _returns(rewards: Sequence[Sequence[float]], gamma: float) -> list[list[float]]:
+    """Of each row of a run each turn's: what came from there on."""
+    backwards = accumulate(
+        (step for row in rewards[::-1] for step in row[::-1]), lambda after, step: step + gamma * after
+    )
+    whole = list(backwards)[::-1]
+    return [whole[places.start : places.stop] for places in consecutive(rewards)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
-from trinity_compat.algorithms.model import Answers, Tensor
+from trinity_compat.algorithms.model import OF_RUN, Answers, Tensor, run_of
 
 
 def above_baseline(answers: Answers, baseline: Callable[[Tensor], Tensor]) -> Tensor:
@@ -40,3 +42,26 @@ def _ranks(answers: Answers, group: Sequence[int]) -> Tensor:
     mask = answers.mask[list(group)]
     likely = answers.old_log_prob[list(group)].where(mask, 0.0).sum(-1) / mask.sum(-1)
     return likely.argsort().argsort() / len(group)
+
+
+def runs_of(answers: Answers) -> list[list[list[int]]]:
+    """Of each group its runs, of each run the positions of its rows in their order. An answer without
+    ``info`` is a run."""
+    return [_runs(answers, group) for group in answers.groups]
+
+
+def _runs(answers: Answers, group: Sequence[int]) -> list[list[int]]:
+    told = answers.info or [{}] * len(answers.rewards)
+    runs: dict[int, list[int]] = defaultdict(list)
+    for place in group:
+        runs[run_of(told[place], place)].append(place)
+    return [
+        sorted(rows, key=lambda place: (told[place].get(OF_RUN) or {"row": 0})["row"])
+        for rows in runs.values()
+    ]
+
+
+def consecutive(groups: Sequence[Sequence[object]]) -> list[range]:
+    """Where the members of each group stand when all of them are put in one line."""
+    ends = accumulate((len(group) for group in groups), initial=0)
+    return [range(begin, end) for begin, end in pairwise(ends)]

@@ -25,8 +25,10 @@ PREFIX = "trinity_"  # of our functions' names in veRL's registries
 CLASSES = "trinity_compat.trainer.algorithms"  # where veRL finds our kinds of its sections
 # trinity-rft's sample_strategy that trains an expert's rows beside fresh answers.
 MIX = "mix"
-# In ``info`` of a run that was made of several experiences: what each said of itself (workflows/running.py).
+# In ``info`` of a row that was made of a run's experiences: what each said of itself (workflows/runs.py).
 STEPS = "steps"
+# … of a row where a run may have several: {"run": which of the task's, "row": which of that run's, from 0}.
+OF_RUN = "of_run"
 BY_STEP = ("step_wise_grpo", "gigpo")  # advantages that read it
 # What a trainer's rows are (trinity-rft: AlgorithmType.schema): answers of an explorer, or rows of a file.
 Schema = Literal["experience", "sft", "cpt", "dpo"]
@@ -49,6 +51,13 @@ class Answers:
     ref_log_prob: Tensor = None
     rollout_log_prob: Tensor = None
     entropy: Tensor = None
+
+
+def run_of(info: Mapping[str, Any], place: int) -> int:
+    """A number for the run that a row is of, among its task's: what its ``info`` says, else, for a row that
+    is a run, one that only its ``place`` has."""
+    told = info.get(OF_RUN)
+    return int(told["run"]) if told else ~place
 
 
 @dataclass(frozen=True, slots=True)

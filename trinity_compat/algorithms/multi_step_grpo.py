@@ -2,29 +2,23 @@
 
     A = (r_last − mean) / (std + ε), ÷ the number of steps with ``enable_step_norm``
 
-After rLLM. An answer here is one sequence, its reward that of its last step; what a workflow's steps said
-(``info``) tells how many there were, one where it is not told. Columns: that, with ``enable_step_norm``.
+After rLLM. Mean and deviation are over the runs of a task. A run is one row here, or several, each of one
+step or of several that are one conversation: ``info`` says which. Columns: that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
-from trinity_compat.algorithms.grouped import standardised
-from trinity_compat.algorithms.grpo import verl_grpo
-from trinity_compat.algorithms.model import STEPS, Answers, Arguments, Tensor, advantage, algorithm
+from trinity_compat.algorithms.grouped import consecutive, runs_of, standardised
+from trinity_compat.algorithms.model import STEPS, Answers, Tensor, advantage, algorithm
 
 algorithm(
     "multi_step_grpo", "GRPO over runs of several steps", paper="2402.03300", advantage_fn="step_wise_grpo"
 )
 
 
-def _verl(arguments: Arguments) -> Mapping[str, object] | None:
-    return None if arguments["enable_step_norm"] else verl_grpo(arguments)
-
-
-@advantage("step_wise_grpo", "advantage_fn/multi_step_grpo_advantage.py", verl=_verl, columns=("info",))
+@advantage("step_wise_grpo", "advantage_fn/multi_step_grpo_advantage.py", columns=("info",))
 def step_wise_grpo(
     answers: Answers,
     *,
@@ -33,7 +27,15 @@ def step_wise_grpo(
     std_threshold: float | None = None,
     std_cal_level: Literal["group", "batch"] = "group",
 ) -> Tensor:
-    out = standardised(answers, epsilon, by_batch=std_cal_level == "batch")
-    if not enable_step_norm or not answers.info:
-        return out
-    return out / out.new_tensor([max(1, len(info.get(STEPS) or ())) for info in answers.info])
+    groups = runs_of(answers)
+    runs = [run for group in groups for run in group]
+    last = Answers(answers.rewards[[run[-1] for run in runs]], consecutive(groups))
+    out = answers.rewards.clone()
+    for run, value in zip(runs, standardised(last, epsilon, by_batch=std_cal_level == "batch"), strict=True):
+        out[run] = value / (_steps(answers, run) if enable_step_norm else 1)
+    return out
+
+
+def _steps(answers: Answers, run: list[int]) -> int:
+    """One for a row that does not tell."""
+    return sum(max(1, len(answers.info[row].get(STEPS) or ())) for row in run) if answers.info else len(run)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trinity_compat.algorithms.model import run_of
+
 # In the metrics of an answer that a pipeline's operator dropped from a group of which others are trained: it
 # keeps its tokens and reward, and the trainer leaves it out of the loss and of its group's baseline.
 DROPPED = "experience_pipeline/dropped"
@@ -30,7 +32,7 @@ class Experience:
     Arrays that the store hands out are read-only.
     """
 
-    run: int  # 0 … n-1 inside the group
+    run: int  # its place inside the group, from 0
     prompt_ids: npt.NDArray[np.int32]
     response_ids: npt.NDArray[np.int32]
     response_mask: npt.NDArray[np.uint8]
@@ -47,7 +49,8 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All n responses to one task: written in one transaction, claimed and trained whole.
+    """All n responses to one task: written in one transaction, claimed and trained whole. A response of
+    several steps that are no one sequence is several experiences, whose ``info`` says so.
 
     ``key`` makes writing idempotent: the same key twice stores one group.
     ``task`` is the veRL dataset row: raw_prompt, data_source, reward_model, extra_info, index, …; JSON, and
@@ -64,6 +67,11 @@ class Group:
     priority: float = 0.0
     group_id: int | None = None  # set by the store
     uses: int = 0  # how often it was trained before; set by the store
+
+    @property
+    def runs(self) -> int:
+        """How many responses it has."""
+        return len({run_of(part.info, place) for place, part in enumerate(self.experiences)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.algorithms.model import OF_RUN
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine_arguments import engine_environment
@@ -99,7 +100,9 @@ class Shown:
         for run, (part, score, text) in enumerate(
             zip(self.trajectories, self.scores, self.responses, strict=True)
         ):
-            yield f"answer {run}  {text!r}"
+            of_run = score.info.get(OF_RUN)
+            place = f"{of_run['run']}.{of_run['row']}" if of_run else f"{run}"
+            yield f"answer {place}  {text!r}"
             tokens = f"{len(part.response_ids)} tokens, {sum(part.response_mask)} by the policy"
             info = f", {dict(score.info)}" if score.info else ""
             yield f"          reward {score.reward:g}, {tokens}, {part.num_turns} turns{info}"

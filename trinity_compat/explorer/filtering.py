@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trinity_compat.algorithms.model import PREFIX, run_of
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
@@ -32,13 +33,15 @@ _REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
 class GroupFilter:
     """``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info; "" where the
     operators of a pipeline alone decide. ``max_draws`` 0 knows no bound. ``threshold``: a standard deviation
-    up to this is no difference (trinity-rft: ``std_threshold`` of grpo_advantage.py)."""
+    up to this is no difference (trinity-rft: ``std_threshold`` of grpo_advantage.py). ``by_run``: of a run
+    only its last response counts (multi_step_grpo_advantage.py)."""
 
     metric: str
     draw_size: int
     batch_size: int
     max_draws: int = 0
     threshold: float = 0.0
+    by_run: bool = False
 
     @classmethod
     def of(cls, verl: Mapping[str, Any]) -> GroupFilter | None:
@@ -51,14 +54,17 @@ class GroupFilter:
             return cls("", drawn, batch) if value_at(verl, PIPELINE) else None
         bound = max(0, int(asked.get("max_num_gen_batches") or 0))
         threshold = float(verl["algorithm"].get("trinity_std_threshold") or 0.0)
-        return cls(str(asked.get("metric") or "reward"), drawn, batch, bound, threshold)
+        by_run = verl["algorithm"].get("adv_estimator") == f"{PREFIX}step_wise_grpo"
+        return cls(str(asked.get("metric") or "reward"), drawn, batch, bound, threshold, by_run)
 
     def differs(self, group: Group) -> bool:
         """Whether the responses differ in the metric, those that a pipeline dropped left out; a group of one
         always does. Raises RunError."""
         if not self.metric:
             return True
-        values = [self._value(part) for part in group.experiences if not part.metrics.get(DROPPED)]
+        left = [each for each in enumerate(group.experiences) if not each[1].metrics.get(DROPPED)]
+        last = {run_of(part.info, place) if self.by_run else place: part for place, part in left}
+        values = [self._value(part) for part in last.values()]
         if len(values) == 1 or not self.threshold:
             return len(values) == 1 or max(values) > min(values)
         return statistics.stdev(values) > self.threshold

@@ -108,11 +108,12 @@ class GroupMaker:
         scores = await self._scorer.group(job.task, rollout.trajectories)
         pairs = zip(rollout.trajectories, scores, strict=True)
         parts = tuple(self._experience(run, part, score, version) for run, (part, score) in enumerate(pairs))
-        if len(parts) != job.answers:
-            raise RunError(f"{len(parts)} responses instead of {job.answers} for {name_task(job.task)}")
         key = f"h{history}/{work.kind}/{job.task_no}"
         step = work.step_of(job.task_no)
-        return Group(key, job.task_no, job.task, step, parts, kind=work.kind)
+        group = Group(key, job.task_no, job.task, step, parts, kind=work.kind)
+        if group.runs != job.answers:
+            raise RunError(f"{group.runs} responses instead of {job.answers} for {name_task(job.task)}")
+        return group
 
     def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
         first, _ = part.versions

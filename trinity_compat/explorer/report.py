@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from trinity_compat.algorithms.model import OF_RUN, run_of
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.explorer.scoring import FAILED, RETRIES, TIMED_OUT
@@ -97,10 +98,29 @@ def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTi
         "rollout/lag": float(step - 1 - version),
         "rollout/solved_none_or_all": float((spread == 0).mean()),
         "experience_count": float(len(parts)),
+        **_of_runs(groups),
         **{name: sum(part.metrics.get(name, 0.0) for part in parts) for name in COUNTED},
         "perf/rollout_tokens_per_second": tokens / max(times.seconds.get("rollout", 0.0), 1e-9),
         **{f"time/{phase}": seconds for phase, seconds in times.seconds.items()},
         "time/step": times.total(),
+    }
+
+
+def _of_runs(groups: Sequence[Group]) -> dict[str, float]:
+    """Where a run may be several responses (the steps of a workflow): how many, and what its last one's
+    reward is; the other figures are of each."""
+    if not any(OF_RUN in part.info for group in groups for part in group.experiences):
+        return {}
+    last = {
+        (group.key, run_of(part.info, place)): part.reward
+        for group in groups
+        for place, part in enumerate(group.experiences)
+    }
+    rows = sum(len(group.experiences) for group in groups)
+    return {
+        "rollout/runs": float(len(last)),
+        "rollout/rows_per_run": rows / len(last),
+        "rollout/run_reward/mean": float(np.mean(list(last.values()))),
     }
 
 

@@ -127,7 +127,7 @@ class RolloutWorker:
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Written]:
         """Answers to a prompt, as ``workflows.model.Writer``'s. Raises ValueError for what vLLM refuses."""
         from trinity_compat.explorer.user_workflows import EngineWriter
-        from trinity_compat.workflows.running import Limits
+        from trinity_compat.workflows.runs import Limits
 
         if self._writer is None:
             self._writer = EngineWriter(self._asked, Limits.of(self._config.actor_rollout_ref.rollout))

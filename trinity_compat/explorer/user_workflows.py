@@ -9,18 +9,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from trinity_compat.algorithms.model import OF_RUN
 from trinity_compat.buffer.images import opened
 from trinity_compat.explorer.engine import Completion, Request
 from trinity_compat.explorer.interruption import Asks
 from trinity_compat.explorer.own_time import OwnTimeUp, waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
-from trinity_compat.workflows import running
 from trinity_compat.workflows.agents import Agents
 from trinity_compat.workflows.auxiliary import clients_of
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
-from trinity_compat.workflows.running import Limits, Run, Workflows
-from trinity_compat.workflows.tasksets import SECTION, referred
+from trinity_compat.workflows.running import Workflows
+from trinity_compat.workflows.runs import Limits, Row, by_step
+from trinity_compat.workflows.tasksets import SECTION, Taskset, referred
 
 LIMIT_S = 1800.0  # for a whole group: a workflow that hangs must not hold the run for ever
 
@@ -88,12 +89,13 @@ class UserWorkflows:
         await self._workflows.close()
 
     async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
-        """n trajectories by seed, with their rewards. Raises what the workflow raises, and OwnTimeUp."""
+        """Trajectories of n runs by seed, with their rewards. Raises what the workflow raises, and
+        OwnTimeUp."""
         taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
         try:
             async with asyncio.timeout(LIMIT_S) as limit:
-                runs = await self._workflows.run(
+                rows = await self._workflows.run(
                     taskset,
                     opened(job.task["raw_task"]),
                     [{**job.sampling_of(run), **length} for run in range(job.answers)],
@@ -106,21 +108,27 @@ class UserWorkflows:
             if not limit.expired():  # the workflow's own
                 raise
             raise OwnTimeUp(f"a group of {taskset.workflow} took longer than {LIMIT_S:g} s") from error
-        return [_trajectory(run, by_step=taskset.by_step, validates=job.validate) for run in runs]
+        return [_trajectory(row, _told(row, taskset, validates=job.validate)) for row in rows]
 
 
-def _trajectory(run: Run, *, by_step: bool, validates: bool) -> Trajectory:
-    info = running.by_step(run) if by_step else dict(run.info)
+def _told(row: Row, taskset: Taskset, *, validates: bool) -> dict[str, Any]:
     # veRL's validation takes the mean of every value that it is told, and all answers have to have it.
-    told = {} if validates else {"reward_extra_info": info}
+    if validates:
+        return {}
+    info = by_step(row) if taskset.by_step else dict(row.info)
+    of_run = {} if taskset.parting == "joined" else {OF_RUN: {"run": row.run, "row": row.place}}
+    return {"reward_extra_info": {**info, **of_run}}
+
+
+def _trajectory(row: Row, told: Mapping[str, Any]) -> Trajectory:
     return Trajectory(
-        prompt_ids=run.prompt_ids,
-        response_ids=run.response_ids,
-        response_mask=run.mask,
-        logprobs=run.logprobs,
-        num_turns=run.turns,
-        reward=run.reward,
-        metrics=run.metrics,
+        prompt_ids=row.prompt_ids,
+        response_ids=row.response_ids,
+        response_mask=row.mask,
+        logprobs=row.logprobs,
+        num_turns=row.turns,
+        reward=row.reward,
+        metrics=row.metrics,
         extra=told,
-        truncated=run.truncated,
+        truncated=row.truncated,
     )

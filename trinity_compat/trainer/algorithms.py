@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,8 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from trinity_compat.algorithms.model import FUNCTIONS, PREFIX, Answers, Chosen, Function, Loss, Tokens
+from trinity_compat.buffer.model import DROPPED
+from trinity_compat.trainer.uneven import spread, without
 
 # Of a batch with an expert's rows: for each row how many tokens and rows of its kind the update has, [N, 2].
 COUNTS = f"{PREFIX}counts"
@@ -86,7 +88,7 @@ _IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
     "old_log_prob": lambda batch: batch.batch["old_log_probs"],
     "ref_log_prob": lambda batch: batch.batch["ref_log_prob"],
     "rollout_log_prob": lambda batch: batch.batch["rollout_log_probs"],
-    "entropy": lambda batch: batch.batch.pop(ENTROPY),
+    "entropy": lambda batch: batch.batch[ENTROPY],
 }
 
 
@@ -108,10 +110,23 @@ def _estimator(config: Mapping[str, Any]) -> Function | None:
 
 def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> tuple[DataProto, Metrics]:
     """The batch of an update, with the advantages of an estimator that reads more than veRL hands it, and
-    its figures; as it is for every other. ``config``: veRL's ``algorithm`` section."""
+    its figures; as it is for every other. Rows that were dropped have none. ``config``: veRL's ``algorithm``
+    section."""
     function = _estimator(config)
     if function is None or not function.columns:
         return batch, {}
+    kept = without(DROPPED, batch)
+    made = _advantages(function, batch if kept is None else batch.select_idxs(kept), config)
+    batch.batch.pop(ENTROPY, None)
+    values, mask = (each if kept is None else spread(each, kept) for each in (made.advantages, made.mask))
+    batch.batch["response_mask"] = mask.to(batch.batch["response_mask"].dtype)
+    batch.batch["advantages"] = values
+    batch.batch["returns"] = values.clone()
+    return batch, {f"algorithm/{name}": figure for name, figure in made.metrics.items()}
+
+
+def _advantages(function: Function, batch: DataProto, config: Mapping[str, Any]) -> Chosen:
+    """Those of the batch's tokens [N, T]."""
     assert function.call is not None
     columns = {column: _IN_BATCH[column](batch) for column in function.columns}
     rewards = batch.batch["token_level_rewards"].sum(-1)
@@ -121,10 +136,7 @@ def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> tuple[DataPr
     if not isinstance(made, Chosen):
         made = Chosen(made, batch.batch["response_mask"].bool(), {})
     each = made.advantages.unsqueeze(-1) if made.advantages.dim() == 1 else made.advantages
-    batch.batch["response_mask"] = made.mask.to(batch.batch["response_mask"].dtype)
-    batch.batch["advantages"] = each.where(made.mask, 0.0)
-    batch.batch["returns"] = batch.batch["advantages"].clone()
-    return batch, {f"algorithm/{name}": figure for name, figure in made.metrics.items()}
+    return replace(made, advantages=each.where(made.mask, 0.0))
 
 
 def _groups(index: np.ndarray) -> list[list[int]]:

@@ -6,7 +6,7 @@ keys, same padding, same metrics under ``meta_info["timing"]``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from verl.utils.model import compute_position_id_with_mask
 
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.errors import RunError
+from trinity_compat.trainer.uneven import marks
 
 # What a train batch of veRL carries of a task besides its uid.
 _TASK_KEYS = ("data_source", "reward_model", "extra_info", "raw_prompt")
@@ -108,9 +109,7 @@ def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -
         "min_global_steps": [e.min_model_version for e in experiences],
         "max_global_steps": [e.max_model_version for e in experiences],
     }
-    if any(e.metrics.get(DROPPED) for e in experiences):
-        out[DROPPED] = np.array([bool(e.metrics.get(DROPPED)) for e in experiences])
-    return out | {key: _objects(values) for key, values in objects.items()}
+    return out | marks(experiences) | {key: _objects(values) for key, values in objects.items()}
 
 
 def _objects(values: Sequence[object]) -> np.ndarray:
@@ -124,20 +123,6 @@ def _metrics(experience: Experience) -> dict[str, object]:
     known: Mapping[str, float] = experience.metrics
     taken = {key: known[key] for key in AgentLoopMetrics.model_fields if key in known}
     return dict(AgentLoopMetrics(**taken).model_dump())
-
-
-def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataProto]:
-    """veRL's ``compute_advantage`` (ray_trainer.py, 0.9.1) with each answer that a pipeline dropped as a
-    group of its own: it is no part of the others' baseline."""
-
-    def computed(data: DataProto, *args: object, **kwargs: object) -> DataProto:
-        if DROPPED in data.non_tensor_batch:
-            columns = data.non_tensor_batch
-            pairs = enumerate(zip(columns["uid"], columns[DROPPED], strict=True))
-            columns["uid"] = _objects([f"{uid}/{row}" if left else uid for row, (uid, left) in pairs])
-        return compute(data, *args, **kwargs)
-
-    return computed
 
 
 def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:

@@ -198,9 +198,9 @@ class BufferExchange:
 
     def _check(self, claim: Claim) -> None:
         for group in claim.groups:
-            if len(group.experiences) != self._group_size:
+            if group.runs != self._group_size:
                 raise RunError(
-                    f"group {group.key} holds {len(group.experiences)} experiences, not {self._group_size}",
+                    f"group {group.key} holds {group.runs} answers, not {self._group_size}",
                     hint="actor_rollout_ref.rollout.n must be the same for explorer and trainer",
                 )
 

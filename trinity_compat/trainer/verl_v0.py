@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import ray
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torch.utils.data import Dataset
 from verl import DataProto
 from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
@@ -36,7 +36,7 @@ from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Claimed, Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
-from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto, with_dropped_apart
+from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
 from trinity_compat.trainer.checkpoints import (
     HeldMarker,
     Retention,
@@ -49,6 +49,7 @@ from trinity_compat.trainer.checkpoints import (
 from trinity_compat.trainer.config import hand_over_whole
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
+from trinity_compat.trainer.uneven import EveryRow, is_uneven, levelled, of_rows_made, with_dropped_apart
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
 TASK_NO = "trinity_task_no"
@@ -141,13 +142,20 @@ class StoredRollouts:
         if batch.meta_info.get("validate"):
             return self._validation(batch)
         groups = self.trainer.claimed(int(batch.meta_info["global_steps"])).groups
-        n = int(self.trainer.config.actor_rollout_ref.rollout.n)
+        n = self.trainer.runs
+        if is_uneven(groups):
+            experiences, n = levelled(groups, n)
+            self.trainer.takes(n)
+            return EveryRow.of(self._batch(experiences, _repeated(groups, n)))
+        self.trainer.takes(n)
         sampled = [e for group in groups for e in group.experiences[:n]]
         # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
         greedy = [e for group in groups for e in group.experiences[n:]]
-        experiences = [*sampled, *greedy]
+        return self._batch([*sampled, *greedy], [*_repeated(groups, n), *(groups if greedy else ())])
+
+    def _batch(self, experiences: Sequence[Experience], answered: Sequence[Group]) -> DataProto:
+        """``answered``: the group of each."""
         out = to_dataproto(experiences, self.trainer.widths(experiences))
-        answered = [*_repeated(groups, n), *(groups if greedy else ())]
         self.trainer.multi_modal.add(out, [group.task for group in answered])
         out.non_tensor_batch |= task_columns(answered)
         return out
@@ -248,6 +256,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self._retention = Retention.take_over(self.config.trainer)
         self._marker, self._saved = HeldMarker(self._directory), 0
         rollout = self.config.actor_rollout_ref.rollout
+        self.runs = int(rollout.n)  # of each task
         self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
         self.multi_modal = MultiModal(self.config, self.tokenizer, self.processor)
 
@@ -287,8 +296,18 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def fit(self) -> None:
         apart = with_dropped_apart(ray_trainer.compute_advantage)
-        with logged_through(self._log), patch.object(ray_trainer, "compute_advantage", apart):
+        figures = of_rows_made(ray_trainer.compute_data_metrics)
+        with (
+            logged_through(self._log),
+            patch.object(ray_trainer, "compute_advantage", apart),
+            patch.object(ray_trainer, "compute_data_metrics", figures),
+        ):
             super().fit()
+
+    def takes(self, rows: int) -> None:
+        """So many rows of each task in this step: veRL asks its configuration, whenever it counts them."""
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.rollout.n = rows
 
     def _log(self, step: int, metrics: Tree) -> dict[str, object]:
         logged = self.exchange.log(step, metrics)

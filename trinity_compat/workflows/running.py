@@ -1,7 +1,6 @@
 """Runs the workflows that plugins, or trinity-rft, register: a task's n runs, each on a model of its own.
 
-What a run returns becomes one trajectory. Several experiences of a run (an agent's turns or steps) are joined
-where each prompt begins with all that came before; others are refused, since a group here has n answers.
+What a run returns becomes rows: ``runs``.
 """
 
 from __future__ import annotations
@@ -11,62 +10,20 @@ import contextvars
 import importlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from trinity_compat.algorithms.model import STEPS
 from trinity_compat.workflows import plugins, standin
 from trinity_compat.workflows.agents import AgentFailed, Agents, Program, rewarded
 from trinity_compat.workflows.auxiliary import Auxiliary
 from trinity_compat.workflows.model import Model, Surroundings, Writer
+from trinity_compat.workflows.runs import Limits, Row, rows_of
 from trinity_compat.workflows.table import PROGRAM
 from trinity_compat.workflows.tasksets import Taskset
 
 T = TypeVar("T")
 _THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks here
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What an experience of a run said: its ``eid.step``, its reward, its ``info``; ``turns``: how often the
-    model spoke in it."""
-
-    step: int
-    reward: float
-    turns: int
-    info: Mapping[str, float | str]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One answer: token ids of prompt [P] and response [R], mask and log-probabilities [R]. ``info``: what
-    the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was cut. ``steps``:
-    the experiences that it was joined from, of which the last gives the reward."""
-
-    prompt_ids: list[int]
-    response_ids: list[int]
-    mask: list[int]
-    logprobs: list[float]
-    reward: float
-    turns: int
-    metrics: Mapping[str, float]
-    info: Mapping[str, float | str] = field(default_factory=dict)
-    truncated: bool = False
-    steps: tuple[Step, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Tokens of a prompt and of a response that a trajectory may have."""
-
-    prompt: int
-    response: int
-
-    @classmethod
-    def of(cls, rollout: Any) -> Limits:
-        """Those of veRL's rollout section."""
-        return cls(int(rollout.prompt_length), int(rollout.response_length))
 
 
 class Workflows:
@@ -103,13 +60,14 @@ class Workflows:
         version: int = 0,
         evaluates: bool = False,
         tool_format: str | None = None,
-    ) -> list[Run]:
-        """``len(samplings)`` answers, each sampled by its own. Raises what the workflow raises, and
+    ) -> list[Row]:
+        """The rows of ``len(samplings)`` runs, each sampled by its own. Raises what the workflow raises, and
         ValueError for experiences that cannot be trained on."""
         around = self._around(taskset, tool_format)
         models = [Model(around, dict(sampling), version) for sampling in samplings]
         if taskset.workflow == PROGRAM and not self._registers(PROGRAM):
-            return await _together([self._of_program(taskset, row, model) for model in models])
+            made = await _together([self._of_program(taskset, row, model) for model in models])
+            return self._rows(made, taskset, evaluates=evaluates)
         found = self._trinity.WORKFLOWS.get(taskset.workflow)
 
         def task(count: int, sampling: Mapping[str, Any]) -> Any:
@@ -120,21 +78,18 @@ class Workflows:
         if found.can_repeat:
             workflow = task(len(models), samplings[0]).to_workflow(models[0], [*self.auxiliary])
             workflow.set_repeat_times(len(models), 0)
-            experiences = await self._outcome(workflow)
-            return [
-                self._joined([each], taskset, evaluates=evaluates)
-                for each in _counted(experiences, len(models), taskset.workflow)
-            ]
-        pairs = zip(models, samplings, strict=True)
-        workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
-        outcomes = await _together([self._outcome(workflow) for workflow in workflows])
-        return [self._joined(made, taskset, evaluates=evaluates) for made in outcomes]
+            made = _parted(await self._outcome(workflow), len(models), taskset)
+        else:
+            pairs = zip(models, samplings, strict=True)
+            workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
+            made = await _together([self._outcome(workflow) for workflow in workflows])
+        return self._rows(made, taskset, evaluates=evaluates)
 
     def _registers(self, name: str) -> bool:
         """A plugin's class comes before what is built in."""
         return name in getattr(self._trinity.WORKFLOWS, "modules", {})
 
-    async def _of_program(self, taskset: Taskset, row: Mapping[str, Any], model: Model) -> Run:
+    async def _of_program(self, taskset: Taskset, row: Mapping[str, Any], model: Model) -> list[Any]:
         given = await self._agents.run(Program.of(taskset.workflow_args), row, model)
         experiences = model.extract_experience_from_history()
         if not experiences:
@@ -144,7 +99,7 @@ class Workflows:
         for experience in experiences:
             experience.reward = reward
         experiences[-1].metrics = {**(experiences[-1].metrics or {}), **metrics}
-        return self._joined(experiences, taskset)
+        return list(experiences)
 
     def _scorer(
         self, taskset: Taskset, row: Mapping[str, Any]
@@ -203,21 +158,11 @@ class Workflows:
             raw_task=dict(row),
         )
 
-    def _joined(self, experiences: Sequence[Any], taskset: Taskset, *, evaluates: bool = False) -> Run:
-        """A run's experiences as one."""
-        if not experiences:
-            raise ValueError("the workflow returned no experience")
-        runs = [_read(experience, evaluates=evaluates) for experience in experiences]
-        if not (taskset.by_step or evaluates):
-            _check_one_reward(runs)
-        whole = runs[0]
-        for after in runs[1:]:
-            whole = _appended(whole, after)
-        if len(whole.prompt_ids) > self._limits.prompt:
-            raise ValueError(
-                f"a prompt of {len(whole.prompt_ids)} tokens exceeds max_prompt_tokens={self._limits.prompt}"
-            )
-        return _cut(whole, self._limits.response)
+    def _rows(self, made: Sequence[Sequence[Any]], taskset: Taskset, *, evaluates: bool) -> list[Row]:
+        """``made``: the experiences of each run."""
+        as_rows = partial(rows_of, parting=taskset.parting, by_step=taskset.by_step, evaluates=evaluates)
+        parted = enumerate(as_rows(experiences, self._limits) for experiences in made)
+        return [replace(row, run=run) for run, rows in parted for row in rows]
 
 
 async def _together(runs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -230,104 +175,12 @@ async def _together(runs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
 
 
-def _counted(experiences: list[Any], wanted: int, workflow: str) -> list[Any]:
-    if len(experiences) != wanted:
-        raise ValueError(f"{workflow} returned {len(experiences)} experiences, {wanted} were asked for")
-    return experiences
-
-
-def _check_one_reward(runs: Sequence[Run]) -> None:
-    if len(rewards := dict.fromkeys(run.reward for run in runs)) > 1:
-        told = ", ".join(f"{reward:g}" for reward in rewards)
-        raise ValueError(
-            f"a run's experiences have different rewards ({told}), and the algorithm takes one reward for a"
-            " run: write algorithm_type: multi_step_grpo (the last one's) or gigpo"
-        )
-
-
-def _read(experience: Any, *, evaluates: bool) -> Run:
-    metrics = {name: float(value) for name, value in (experience.metrics or {}).items()}
-    reward = experience.reward
-    if reward is None and evaluates:  # upstream's math_eval_workflow measures, and gives no reward
-        reward = metrics.get("accuracy")
-    if reward is None:
-        raise ValueError("an experience has no reward: the workflow sets it")
-    tokens = [int(token) for token in experience.tokens]
-    length = int(experience.prompt_length)
-    response = tokens[length:]
-    mask = experience.action_mask
-    given = experience.logprobs
-    run = Run(
-        tokens[:length],
-        response,
-        [1] * len(response) if mask is None else [int(own) for own in mask],
-        [0.0] * len(response) if given is None else [float(value) for value in given],
-        float(reward),
-        2,
-        metrics,
-        {
-            name: value
-            for name, value in (experience.info or {}).items()
-            if isinstance(value, int | float | str)
-        },
-        getattr(experience, "truncate_status", None) == "response_truncated",
-    )
-    run = replace(run, steps=(Step(int(experience.eid.step), run.reward, _turns(run.mask), run.info),))
-    if not len(run.response_ids) == len(run.mask) == len(run.logprobs):
-        raise ValueError(
-            f"an experience has {len(response)} response tokens, {len(run.mask)} in its mask and"
-            f" {len(run.logprobs)} log-probabilities"
-        )
-    return run
-
-
-def _appended(whole: Run, after: Run) -> Run:
-    """A turn and the next, whose prompt goes on from it; what lies between is no token of the model's."""
-    before = [*whole.prompt_ids, *whole.response_ids]
-    if after.prompt_ids[: len(before)] != before:
-        raise ValueError(
-            "a run's experiences are no one conversation: the prompt of the later does not begin with the"
-            " earlier's tokens. Let the run return one experience (process_messages_to_experience)"
-        )
-    between = after.prompt_ids[len(before) :]
-    silent: list[float] = [0.0] * len(between)
-    return Run(
-        whole.prompt_ids,
-        [*whole.response_ids, *between, *after.response_ids],
-        [*whole.mask, *(0 for _ in between), *after.mask],
-        [*whole.logprobs, *silent, *after.logprobs],
-        after.reward,
-        whole.turns + 2,
-        {**whole.metrics, **after.metrics},
-        {**whole.info, **after.info},
-        whole.truncated or after.truncated,
-        (*whole.steps, *after.steps),
-    )
-
-
-def _turns(mask: Sequence[int]) -> int:
-    """Stretches of ones."""
-    return sum(own > before for own, before in zip(mask, [0, *mask], strict=False))
-
-
-def by_step(run: Run) -> dict[str, Any]:
-    """What a run's experiences said, for advantages that read it: ``steps``, and each value of their ``info``
-    as a list with one for every turn of the model's that is left, None where none was said. An experience of
-    several turns says it of its first."""
-    names = dict.fromkeys(name for step in run.steps for name in step.info)
-    first = [step if turn == 0 else None for step in run.steps for turn in range(step.turns)]
-    left = first[: _turns(run.mask)]
-    told = {name: [step and step.info.get(name) for step in left] for name in names}
-    return {**told, STEPS: [{"step": step.step, "reward": step.reward} for step in run.steps]}
-
-
-def _cut(run: Run, limit: int) -> Run:
-    if len(run.response_ids) <= limit:
-        return run
-    return replace(
-        run,
-        response_ids=run.response_ids[:limit],
-        mask=run.mask[:limit],
-        logprobs=run.logprobs[:limit],
-        truncated=True,
-    )
+def _parted(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[list[Any]]:
+    """What a class made in one call, run by run: one experience each, or as they say themselves (eid.run).
+    Raises ValueError."""
+    if len(experiences) == runs:
+        return [[each] for each in experiences]
+    told = sorted({each.eid.run for each in experiences})
+    if taskset.parting == "joined" or len(told) != runs:
+        raise ValueError(f"{taskset.workflow} returned {len(experiences)} experiences, {runs} were asked for")
+    return [[each for each in experiences if each.eid.run == run] for run in told]

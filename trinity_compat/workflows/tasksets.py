@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
+from trinity_compat.workflows.runs import Parting
 
 SECTION = "data.workflows"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
@@ -34,6 +35,7 @@ class Taskset:
     drop_overlong: bool = True
     storage: str = "file"  # or sql: a table of the taskset's name
     by_step: bool = False  # the algorithm reads what a run's experiences said each
+    parting: Parting = "joined"  # what becomes of them
     program: bool = False  # its workflow is agent_program: the program has processes of its own
     plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register
 

@@ -164,6 +164,41 @@ class Stepwise(Workflow):
         return [first, second]
 
 
+@WORKFLOWS.register_module("window_workflow")
+class Windowed(Workflow):
+    """Sees its last answer alone, until that is 1: no conversation. A step is worth what it says."""
+
+    def run(self) -> list[Experience]:
+        steps: list[Experience] = []
+        seen = self.task.task_desc
+        while seen != "1":
+            (answer,) = self.model.chat([{"role": "user", "content": seen}], n=1, seed=7 + len(steps))
+            seen = answer.response_text
+            answer.eid.step, answer.reward = len(steps), float(seen)
+            answer.metrics, answer.info = {"steps": len(steps) + 1.0}, {"env_state_hash": seen}
+            steps.append(answer)
+        return steps
+
+
+@WORKFLOWS.register_module("all_windows_workflow")
+class AllWindows(Workflow):
+    """All runs of a task in one call, each of two answers."""
+
+    can_repeat = True
+
+    def set_repeat_times(self, repeat_times, run_id_base):
+        self.repeat_times, self.run_id_base = repeat_times, run_id_base
+
+    def run(self) -> list[Experience]:
+        made: list[Experience] = []
+        for step, question in enumerate(("a", "b")):
+            asked = [{"role": "user", "content": question}]
+            for run, answer in enumerate(self.model.chat(asked, n=self.repeat_times)):
+                answer.eid.run, answer.eid.step, answer.reward = self.run_id_base + run, step, float(step)
+                made.append(answer)
+        return made
+
+
 @WORKFLOWS.register_module("judged_workflow")
 class Judged(Workflow):
     """An auxiliary model is the judge, asked by the client that the class is given."""

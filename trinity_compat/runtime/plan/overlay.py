@@ -30,6 +30,7 @@ OWN = (
     "reward_timeout",
     "seeded_requests",
     "staleness_threshold",
+    "steps_as_rows",
 )
 
 

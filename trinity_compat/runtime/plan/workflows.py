@@ -12,15 +12,17 @@ from pathlib import Path
 
 from trinity_compat import extras
 from trinity_compat.algorithms.chosen import choose
-from trinity_compat.algorithms.model import BY_STEP, KINDS
+from trinity_compat.algorithms.model import BY_STEP, KINDS, MIX
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.agent_program import program_arguments
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.translate import inverse
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
+from trinity_compat.workflows.runs import Parting
 from trinity_compat.workflows.table import (
     PROGRAM,
     REWARDS,
@@ -34,6 +36,7 @@ from trinity_compat.workflows.tasksets import SECTION, Taskset, reference
 
 _INPUT = "buffer.explorer_input"
 _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
+STEPS_AS_ROWS = "steps_as_rows"  # of trinity_compat: every experience of a run is a row of its own
 _OWN_DATASET = "data.custom_cls.path"
 _OF_TASKSETS = "pkg://trinity_compat.explorer.tasksets"  # reads tasksets without a workflow
 
@@ -157,7 +160,8 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         format=_section(trinity, f"{where}.format"),
         workflow_args=arguments,
         reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
-        by_step=_by_step(trinity),
+        by_step=(by_step := _by_step(trinity)),
+        parting=_parting(trinity, by_step=by_step),
         program=program,
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
@@ -172,6 +176,25 @@ def _by_step(trinity: Tree) -> bool:
     section = value_at(trinity, "algorithm") or {}
     others = [kind for kind in KINDS if kind != "advantage_fn"]
     return choose(section, others)["advantage_fn"].function.name in BY_STEP
+
+
+def _parting(trinity: Tree, *, by_step: bool) -> Parting:
+    """What becomes of a run's experiences. An advantage that reads them one by one takes them on several rows
+    as well as on one; for another a run is one answer, unless each is to be compared with every other.
+    Raises UserError."""
+    mixed = value_at(trinity, "algorithm.sample_strategy") == MIX
+    asked = inverse.compat_of(trinity).get(STEPS_AS_ROWS)
+    if asked not in (None, True, False):
+        raise UserError(f"trinity_compat.{STEPS_AS_ROWS} is {asked!r}: write true or false")
+    if asked and mixed:
+        raise UserError(
+            f"trinity_compat.{STEPS_AS_ROWS}: beside an expert's rows (sample_strategy: {MIX}) an update has"
+            " a fixed number of rows",
+            hint="leave it out: a run whose steps are one conversation is one row",
+        )
+    if asked:
+        return "each"
+    return "chains" if by_step and asked is None and not mixed else "joined"
 
 
 def _checked(named: _Named, registered: Set[str]) -> str:
@@ -226,4 +249,12 @@ def _thinking(trinity: Tree) -> bool | None:
 
 def _line(taskset: Taskset) -> str:
     reward = taskset.reward or "the workflow's own reward"
-    return f"{taskset.name}: {taskset.workflow} asks {taskset.path}, {reward} scores"
+    rows = _ROWS[taskset.parting] if taskset.plugin else ""
+    return f"{taskset.name}: {taskset.workflow} asks {taskset.path}, {reward} scores{rows}"
+
+
+_ROWS: Mapping[Parting, str] = {
+    "joined": "",
+    "chains": "; a run is a row for each of its conversations",
+    "each": "; a run is a row for each of its steps",
+}

@@ -1,0 +1,222 @@
+"""A run's experiences as rows that can be trained.
+
+A task has n runs. What a run returns becomes one row where each prompt begins with all tokens before it;
+several where it does not, or where every experience is to count by itself (docs/decisions/steps-of-a-run.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from trinity_compat.algorithms.model import STEPS
+
+# ``joined``: a run is one row, or refused. ``chains``: a row for all experiences that go on from each other.
+# ``each``: a row for every experience, as in trinity-rft.
+Parting: TypeAlias = Literal["joined", "chains", "each"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an experience of a run said: its ``eid.step``, its reward, its ``info``; ``turns``: how often the
+    model spoke in it."""
+
+    step: int
+    reward: float
+    turns: int
+    info: Mapping[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run, or a part of one: token ids of prompt [P] and response [R], mask and log-probabilities [R].
+    ``info``: what the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was
+    cut. ``steps``: the experiences that it was joined from, of which the last gives the reward. ``run``:
+    which of its task's runs it is of, from 0; ``place``: which of that run's rows."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    reward: float
+    turns: int
+    metrics: Mapping[str, float]
+    info: Mapping[str, float | str] = field(default_factory=dict)
+    truncated: bool = False
+    steps: tuple[Step, ...] = ()
+    run: int = 0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Tokens of a prompt and of a response that a trajectory may have."""
+
+    prompt: int
+    response: int
+
+    @classmethod
+    def of(cls, rollout: Any) -> Limits:
+        """Those of veRL's rollout section."""
+        return cls(int(rollout.prompt_length), int(rollout.response_length))
+
+
+def rows_of(
+    experiences: Sequence[Any],
+    limits: Limits,
+    *,
+    parting: Parting = "joined",
+    by_step: bool = False,
+    evaluates: bool = False,
+) -> list[Row]:
+    """A run's experiences, in their order. ``by_step``: the algorithm reads their rewards one by one. An
+    evaluation has one row, the run's last. Raises ValueError for what cannot be trained on."""
+    if not experiences:
+        raise ValueError("the workflow returned no experience")
+    parts = [_read(experience, evaluates=evaluates) for experience in experiences]
+    if evaluates:
+        rows = [replace(_chains(parts)[-1], metrics=_merged(parts))]
+    elif parting == "joined":
+        rows = [_joined(parts, by_step=by_step)]
+    else:
+        rows = parts if parting == "each" else _chains(parts)
+    for row in rows:
+        _check_prompt(row, limits)
+    return [replace(_cut(row, limits.response), place=place) for place, row in enumerate(rows)]
+
+
+def _joined(parts: Sequence[Row], *, by_step: bool) -> Row:
+    if not by_step:
+        _check_one_reward(parts)
+    row, *more = _chains(parts)
+    if more:
+        raise ValueError(
+            "a run's experiences are no one conversation: the prompt of the later does not begin with the"
+            f" earlier's tokens: {_WRITE}, or let the run return one experience"
+            " (process_messages_to_experience)"
+        )
+    return row
+
+
+def _chains(parts: Sequence[Row]) -> list[Row]:
+    """Each as long as the prompts go on."""
+    rows = [*parts[:1]]
+    for after in parts[1:]:
+        if _goes_on(rows[-1], after):
+            rows[-1] = _appended(rows[-1], after)
+        else:
+            rows.append(after)
+    return rows
+
+
+def _merged(parts: Sequence[Row]) -> dict[str, float]:
+    return {name: value for part in parts for name, value in part.metrics.items()}
+
+
+def _check_prompt(row: Row, limits: Limits) -> None:
+    if len(row.prompt_ids) > limits.prompt:
+        raise ValueError(
+            f"a prompt of {len(row.prompt_ids)} tokens exceeds max_prompt_tokens={limits.prompt}"
+        )
+
+
+_WRITE = (
+    "write algorithm_type: multi_step_grpo (a run's reward is its last one's) or gigpo, or"
+    " trinity_compat.steps_as_rows: true (each is compared with every other)"
+)
+
+
+def _check_one_reward(parts: Sequence[Row]) -> None:
+    if len(rewards := dict.fromkeys(part.reward for part in parts)) > 1:
+        told = ", ".join(f"{reward:g}" for reward in rewards)
+        raise ValueError(
+            f"a run's experiences have different rewards ({told}), and the algorithm takes one reward for a"
+            f" run: {_WRITE}"
+        )
+
+
+def _read(experience: Any, *, evaluates: bool) -> Row:
+    metrics = {name: float(value) for name, value in (experience.metrics or {}).items()}
+    reward = experience.reward
+    if reward is None and evaluates:  # upstream's math_eval_workflow measures, and gives no reward
+        reward = metrics.get("accuracy")
+    if reward is None:
+        raise ValueError("an experience has no reward: the workflow sets it")
+    tokens = [int(token) for token in experience.tokens]
+    length = int(experience.prompt_length)
+    response = tokens[length:]
+    mask = experience.action_mask
+    given = experience.logprobs
+    row = Row(
+        tokens[:length],
+        response,
+        [1] * len(response) if mask is None else [int(own) for own in mask],
+        [0.0] * len(response) if given is None else [float(value) for value in given],
+        float(reward),
+        2,
+        metrics,
+        {
+            name: value
+            for name, value in (experience.info or {}).items()
+            if isinstance(value, int | float | str)
+        },
+        getattr(experience, "truncate_status", None) == "response_truncated",
+    )
+    if not len(row.response_ids) == len(row.mask) == len(row.logprobs):
+        raise ValueError(
+            f"an experience has {len(response)} response tokens, {len(row.mask)} in its mask and"
+            f" {len(row.logprobs)} log-probabilities"
+        )
+    return replace(row, steps=(Step(int(experience.eid.step), row.reward, _turns(row.mask), row.info),))
+
+
+def _goes_on(whole: Row, after: Row) -> bool:
+    before = [*whole.prompt_ids, *whole.response_ids]
+    return after.prompt_ids[: len(before)] == before
+
+
+def _appended(whole: Row, after: Row) -> Row:
+    """A turn and the next, whose prompt goes on from it; what lies between is no token of the model's."""
+    between = after.prompt_ids[len(whole.prompt_ids) + len(whole.response_ids) :]
+    silent: list[float] = [0.0] * len(between)
+    return Row(
+        whole.prompt_ids,
+        [*whole.response_ids, *between, *after.response_ids],
+        [*whole.mask, *(0 for _ in between), *after.mask],
+        [*whole.logprobs, *silent, *after.logprobs],
+        after.reward,
+        whole.turns + 2,
+        {**whole.metrics, **after.metrics},
+        {**whole.info, **after.info},
+        whole.truncated or after.truncated,
+        (*whole.steps, *after.steps),
+    )
+
+
+def _turns(mask: Sequence[int]) -> int:
+    """Stretches of ones."""
+    return sum(own > before for own, before in zip(mask, [0, *mask], strict=False))
+
+
+def by_step(row: Row) -> dict[str, Any]:
+    """What a row's experiences said, for advantages that read it: ``steps``, and each value of their ``info``
+    as a list with one for every turn of the model's that is left, None where none was said. An experience of
+    several turns says it of its first."""
+    names = dict.fromkeys(name for step in row.steps for name in step.info)
+    first = [step if turn == 0 else None for step in row.steps for turn in range(step.turns)]
+    left = first[: _turns(row.mask)]
+    told = {name: [step and step.info.get(name) for step in left] for name in names}
+    return {**told, STEPS: [{"step": step.step, "reward": step.reward} for step in row.steps]}
+
+
+def _cut(row: Row, limit: int) -> Row:
+    if len(row.response_ids) <= limit:
+        return row
+    return replace(
+        row,
+        response_ids=row.response_ids[:limit],
+        mask=row.mask[:limit],
+        logprobs=row.logprobs[:limit],
+        truncated=True,
+    )
