@@ -8,6 +8,7 @@ adapter wherever veRL 0.9.1 hands one to vLLM (``model.lora.merge`` is false, vl
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import put, value_at
@@ -53,10 +54,11 @@ def merged(verl: Tree) -> dict[str, object]:
     return tree
 
 
-def for_model(verl: Tree, *, sees: bool) -> Tree:
-    """The configuration for the model that it names. One that ``sees`` may have adapters in its vision tower
-    too, which vLLM leaves out in silence: its versions are whole."""
-    return merged(verl) if sees and is_handed_over(verl) else verl
+def for_model(verl: Tree, beside: Callable[[], str]) -> Tree:
+    """The configuration for the model that it names. ``beside``: a module that is adapted and lies outside of
+    a language model, where there is one (``adapters.beside_language_model``): vLLM leaves it out in silence,
+    so that model's versions are whole. Not asked where they are anyway."""
+    return merged(verl) if is_handed_over(verl) and beside() else verl
 
 
 def engine_settings(verl: Tree) -> dict[str, object]:

@@ -32,9 +32,10 @@ def toy(tmp_path_factory):
 
 
 class Run:
-    """One `trinity-compat run` of the toy script. ``mark`` finds every process of it."""
+    """One `trinity-compat run` of ``script``, which takes the toy script's words. ``mark`` finds every
+    process of it."""
 
-    def __init__(self, cwd, toy, *arguments, options=(), env=None, name="run", yaml=None):
+    def __init__(self, cwd, toy, *arguments, options=(), env=None, name="run", yaml=None, script=SCRIPT):
         self.name = name
         self.cwd, self.mark = cwd, uuid.uuid4().hex
         self.job = cwd / "checkpoints" / "toy" / "grpo"
@@ -47,7 +48,7 @@ class Run:
             **(env or {}),
         }
         words = ["trainer.test_freq=-1", "trainer.val_before_train=False", "trainer.save_freq=2", *arguments]
-        source = [str(yaml)] if yaml else [str(SCRIPT), "--", *words]
+        source = [str(yaml)] if yaml else [str(script), "--", *words]
         self.command = [sys.executable, "-m", "trinity_compat", "run", *options, *source]
         self.process = None
 

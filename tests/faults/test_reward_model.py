@@ -6,11 +6,10 @@ import signal
 
 import psutil
 import pytest
-import torch
-from transformers import AutoModelForSequenceClassification, Qwen2Config, Qwen2ForSequenceClassification
+from judge_toy import check_learned, check_scores, make_judge_toy, trained_answers
+from transformers import AutoModelForSequenceClassification
 
-from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+from trinity_compat.runtime.toy import make_tokenizer
 
 ON = ["reward.reward_model.enable=True", "reward.custom_reward_function.path=null"]
 JUDGE = '''
@@ -33,41 +32,22 @@ async def compute_score(data_source, solution_str, ground_truth, extra_info, rew
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """Answers that differ, and beside them a reward model of random weights: what it likes can be learned."""
-    folder = make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=20))
-    tokenizer = make_tokenizer()
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer) + 5,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        num_labels=1,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    Qwen2ForSequenceClassification(config).float().save_pretrained(folder / "rm")
-    tokenizer.save_pretrained(folder / "rm")
-    return folder
+    return make_judge_toy(tmp_path_factory.mktemp("toy"))
 
 
 def rewards_by_step(one):
     """Of every trained answer: {step: [(stored reward, the text that veRL gives to the model)]}."""
-    tokenizer, found = make_tokenizer(), {}
-    buffer = open_buffer(f"sqlite:///{one.job}/buffer/experiences.db")
-    for group in buffer.groups("train"):
-        for part in group.experiences:
-            answer = tokenizer.decode(part.response_ids).replace(tokenizer.eos_token, "")
-            chat = [*group.task["raw_prompt"], {"role": "assistant", "content": answer}]
-            text = tokenizer.apply_chat_template(chat, tokenize=False)
-            found.setdefault(group.explorer_step, []).append((part.reward, text))
-    buffer.close()
-    return found
+    tokenizer = make_tokenizer()
+
+    def text_of(task, part):
+        answer = tokenizer.decode(part.response_ids).replace(tokenizer.eos_token, "")
+        chat = [*task["raw_prompt"], {"role": "assistant", "content": answer}]
+        return tokenizer.apply_chat_template(chat, tokenize=False)
+
+    return {
+        step: [(part.reward, text_of(task, part)) for task, part in parts]
+        for step, parts in trained_answers(one).items()
+    }
 
 
 @pytest.mark.runtime
@@ -87,14 +67,8 @@ def test_a_policy_learns_what_a_served_model_likes(run, toy):
     stored = rewards_by_step(one)
     assert {step: len(parts) for step, parts in stored.items()} == dict.fromkeys(range(1, 11), 128)
     model = AutoModelForSequenceClassification.from_pretrained(toy / "rm").eval()
-    tokenizer = make_tokenizer()
-    for reward, text in [pair for parts in stored.values() for pair in parts[::8]]:
-        ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
-        with torch.no_grad():
-            assert reward == pytest.approx(model(input_ids=ids).logits[0, 0].item(), abs=1e-4)
-    means = [sum(reward for reward, _ in stored[step]) / 128 for step in sorted(stored)]
-    spread = torch.tensor([reward for reward, _ in stored[1]]).std().item()
-    assert sum(means[-3:]) / 3 > sum(means[:3]) / 3 + spread / 2, means
+    check_scores(model, [pair for parts in stored.values() for pair in parts[::8]])
+    check_learned([[reward for reward, _ in stored[step]] for step in sorted(stored)])
     assert "serves " in (one.job / "log" / "reward_model.log").read_text()
 
 

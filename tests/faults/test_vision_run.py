@@ -34,18 +34,21 @@ def toy(tmp_path_factory):
     return folder
 
 
-@pytest.mark.runtime
-@pytest.mark.whole
-def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
-    (tmp_path / "reward.py").write_text(REWARD)
-    words = [
+def words_of(folder):
+    (folder / "reward.py").write_text(REWARD)
+    return [
         "data.max_prompt_length=96",
-        f"reward.custom_reward_function.path={tmp_path}/reward.py",
+        f"reward.custom_reward_function.path={folder}/reward.py",
         "actor_rollout_ref.actor.optim.lr=1e-3",
         f"trainer.total_training_steps={STEPS}",
         "trainer.total_epochs=3",
     ]
-    env = {"PYTHONPATH": python_path()}
+
+
+@pytest.mark.runtime
+@pytest.mark.whole
+def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
+    words, env = words_of(tmp_path), {"PYTHONPATH": python_path()}
     first = run(*words, env=env, name="first").start()
     first.wait_for(lambda: first.trained_steps() >= 3)
     for process in first.alive():
@@ -60,6 +63,24 @@ def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
     assert not one.sql("select 1 from ledger group by experience_id having count(*) > 1")
     assert one.sql("select count(*) from media") == [(len(media_of(toy)),)]
     assert max(probability_gaps(one)) < 5e-3  # the trainer also counts what the engine never samples
+
+
+@pytest.mark.runtime
+@pytest.mark.nightly
+@pytest.mark.parametrize(("spared", "adapters"), [(".*visual.*", True), (None, False)])
+def test_its_adapter_is_handed_over_where_the_vision_tower_has_none(run, toy, tmp_path, spared, adapters):
+    """veRL's own trainer makes the versions, vLLM answers images with them; else whole models travel."""
+    model = "actor_rollout_ref.model"
+    lora = [f"{model}.lora_rank=4", f"{model}.lora_alpha=8", f"{model}.exclude_modules={spared or 'null'}"]
+    one = run(*words_of(tmp_path), *lora, env={"PYTHONPATH": python_path()}).start().finish()
+    assert one.code == 0, one.out + one.err
+    one.nothing_is_left_and_nothing_lost()
+    whole = (toy / "model" / "model.safetensors").stat().st_size
+    sizes = [nbytes for version, nbytes in one.sql("select version, nbytes from weight_versions") if version]
+    assert len(sizes) >= STEPS - 1 and all((nbytes < whole / 4) == adapters for nbytes in sizes), sizes
+    assert max(probability_gaps(one)) < 5e-3
+    told = (one.job / "log" / "trainer.log").read_text()
+    assert ("each version is a whole model" in told) == (not adapters)
 
 
 def media_of(toy):

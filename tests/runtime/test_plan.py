@@ -41,7 +41,7 @@ def source(*arguments, sets=()):
 
 def planned(*arguments, sets=(), device="cpu", **options):
     made, rest = source(*arguments, sets=sets)
-    return make_plan(made.config, RunOptions(sets=rest.sets, **options), cwd=Path("/work"), device=device)
+    return make_plan(made.config, replace(rest, **options), cwd=Path("/work"), device=device)
 
 
 def test_steps_are_verl_s_inside_and_shown_in_both_units():

@@ -48,8 +48,16 @@ def test_what_vllm_or_the_trainer_cannot_do_with_adapters_travels_merged(keys, w
     assert engine_settings(launch(**keys)) == {}
 
 
-def test_a_model_that_sees_travels_merged():
+def test_a_model_whose_vision_tower_is_adapted_too_travels_merged():
     given = launch()
-    assert not is_handed_over(for_model(given, sees=True))
-    assert for_model(given, sees=False) is given
+    assert not is_handed_over(for_model(given, lambda: "model.visual.blocks.0.attn.qkv"))
+    assert for_model(given, lambda: "") is given
     assert not is_handed_over(merged(given)) and is_handed_over(given)
+
+
+def test_what_is_adapted_is_not_looked_for_where_versions_are_whole_anyway():
+    def looked():
+        raise AssertionError
+
+    for whole in (launch(**{f"{MODEL}.lora.merge": True}), launch(**{f"{MODEL}.lora_rank": 0})):
+        assert for_model(whole, looked) is whole

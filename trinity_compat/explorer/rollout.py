@@ -29,6 +29,7 @@ from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.own_time import limited
 from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory
 from trinity_compat.lora import for_model
+from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
 from trinity_compat.workflows.tasksets import PLUGIN
@@ -406,7 +407,7 @@ def arguments_for(
 
     verl: Any = OmegaConf.to_container(config, resolve=True)
     return engine_arguments(
-        for_model(verl, sees=model.processor is not None),
+        for_model(verl, lambda: beside_language_model(model) if model.processor is not None else ""),
         model_path=model.local_path,
         device=device,
         index=index,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -16,11 +16,15 @@ from trinity_compat.errors import UserError
 from trinity_compat.lora import MERGE
 from trinity_compat.synchronizer.parts import Named
 
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
 CONFIG = "adapter_config.json"  # the file's name in a folder of PEFT's
 # What vLLM reads of PEFT's configuration (0.28, lora/peft_helper.py: PEFTHelper).
 _READ = ("r", "lora_alpha", "target_modules", "bias", "use_rslora")
 # What changes an adapter's meaning and vLLM either refuses or, worse, does not read.
 _UNREAD = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication")
+_LANGUAGE = "language_model"  # what transformers calls it inside a model that sees or hears
 _HINT = f"write {MERGE}=True: whole models are handed over then, with the adapter merged in"
 
 
@@ -49,3 +53,43 @@ def refuse_left_out(adapted: Iterable[str], layers: Iterable[str]) -> None:
     vLLM does in silence. Both are names of vLLM's; experts' may end with ``.base_layer`` in an adapter."""
     if missing := sorted({name.removesuffix(".base_layer") for name in adapted} - set(layers)):
         raise ValueError(f"vLLM has no place for the adapter's {missing[0]} ({len(missing)} in all); {_HINT}")
+
+
+class Model(Protocol):
+    """What is read of veRL's HFModelConfig."""
+
+    hf_config: Any
+    trust_remote_code: bool
+    lora_rank: int
+    target_modules: Any
+    exclude_modules: Any
+    lora_adapter_path: str | None
+
+
+def beside_language_model(model: Model) -> str:
+    """Of a model that sees or hears: a module that its adapter adapts and that lies beside its language
+    model, or may, as far as its name tells; empty where there is none. vLLM adapts language models alone.
+
+    The model is built without memory, and PEFT finds the modules as it does for veRL's actor (verl 0.9.1,
+    workers/engine/fsdp/transformer_impl.py: ``_build_lora_module``).
+    """
+    from peft import get_peft_model
+    from verl.utils.model import get_hf_auto_model_class
+
+    kind = get_hf_auto_model_class(hf_config=model.hf_config)
+    with torch.device("meta"):
+        made = kind.from_config(model.hf_config, trust_remote_code=model.trust_remote_code)
+        adapted = get_peft_model(made, _peft_config(model), low_cpu_mem_usage=True)
+    names = (name for name, module in adapted.named_modules() if hasattr(module, "lora_A"))
+    return next((name for name in names if _LANGUAGE not in name.split(".")), "")
+
+
+def _peft_config(model: Model) -> PeftConfig:
+    from peft import LoraConfig
+    from verl.utils.py_functional import convert_to_regular_types
+
+    if model.lora_adapter_path:
+        return LoraConfig.from_pretrained(model.lora_adapter_path)
+    parts = ("target_modules", "exclude_modules")
+    named = {part: convert_to_regular_types(getattr(model, part)) for part in parts}
+    return LoraConfig(task_type="CAUSAL_LM", r=model.lora_rank, **named)

@@ -32,6 +32,7 @@ from trinity_compat.errors import RunError
 from trinity_compat.faults import point
 from trinity_compat.lora import is_handed_over
 from trinity_compat.plugins.verl_checkpoint_engine import FILE
+from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import Share, WeightFile, assemble
 from trinity_compat.trainer.adapter import Claimed, Exchange
@@ -434,9 +435,8 @@ def build(
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
 ) -> TrinityRayPPOTrainer:
     """A trainer with its workers started and its models loaded."""
-    if datasets.processor is not None and is_handed_over(dict(OmegaConf.to_container(config))):
-        print("[trinity] LoRA: each version is a whole model (the model has a processor)")
-        hand_over_whole(config)
+    if datasets.processor is not None:
+        _hand_over_what_vllm_adapts(config)
     roles, pools, group_class = _Roles().build(config, device)
     trainer = kind(
         config=config,
@@ -452,6 +452,15 @@ def build(
     )
     trainer.init_workers()
     return trainer
+
+
+def _hand_over_what_vllm_adapts(config: DictConfig) -> None:
+    """Whole models in place of an adapter of which the explorer's engines would leave out a part."""
+    if not is_handed_over(dict(OmegaConf.to_container(config))):
+        return
+    if beside := beside_language_model(omega_conf_to_dataclass(config.actor_rollout_ref.model)):
+        print(f"[trinity] LoRA: each version is a whole model, {beside} is adapted too")
+        hand_over_whole(config)
 
 
 class Datasets:

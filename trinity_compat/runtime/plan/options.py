@@ -14,6 +14,7 @@ class RunOptions:
 
     profiles: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()  # KEY=VALUE, veRL's or Trinity's spelling
+    joined: tuple[str, ...] = ()  # those of them that became words of the script's launch
     mode: Mode | None = None  # None: the configuration's, else both
     checkpoints: str | None = None  # of mode bench
     job: str | None = None

@@ -31,6 +31,7 @@ from trinity_compat.runtime.plan import (
     juicer,
     length,
     micro_batches,
+    own_devices,
     pipelines,
     places,
     profiles,
@@ -44,7 +45,7 @@ from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.scoring import agent_failure, number, scoring_of
-from trinity_compat.runtime.plan.split import UNPROVEN, fits_no_share, split_gpus
+from trinity_compat.runtime.plan.split import fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
 from trinity_compat.spec import Mode, RunSpec, SyncSpec, seed_of
@@ -115,7 +116,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
         cwd=cwd,
         run_cwd=job.root if checkout.holds_verl(cwd) else cwd,
-        notes=(*_notes_of(asked), *notes, *told, *_closing_notes(asked, verl, spec)),
+        notes=(*_notes_of(asked), *notes, *told, *_closing_notes(asked, composed, verl, spec)),
         env=_log_level(asked.trinity) | {name: value for each in asked.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(asked.trinity).get("log.group_by_node") else "",
@@ -264,7 +265,20 @@ def _with_gpus(verl: VerlView, asked: _Asked, mode: Mode) -> Step:
         sets=asked.options.sets,
         reward=reward,
     )
-    return shared, [*reward.lines, *told]
+    roomy, raised = _with_memory(shared, verl, asked, mode)
+    return roomy, [*reward.lines, *told, *raised]
+
+
+def _with_memory(verl: VerlView, launch: VerlView, asked: _Asked, mode: Mode) -> Step:
+    """`own_devices.memory_raised`, unless the user of this run says how much, or a YAML by hand does: there
+    engines have devices of their own, as upstream."""
+    sets = (*asked.options.sets, *asked.options.joined)
+    said = {text.partition("=")[0].lstrip("+") for text in sets}
+    said |= {key for overlay in asked.overlays for key in overlay.verl}
+    known = own_devices.MEMORY in said or own_devices.YAML_MEMORY in said
+    if asked.device == "cpu" or known or not inverse.from_launch(asked.trinity):
+        return verl, []
+    return own_devices.memory_raised(verl, launch, mode=mode)
 
 
 def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:
@@ -440,10 +454,10 @@ def _notes_of(asked: _Asked) -> list[str]:
     return [*of_r, *asked.full.notes, *(line for overlay in asked.overlays for line in overlay.lines)]
 
 
-def _closing_notes(asked: _Asked, verl: VerlView, spec: RunSpec) -> list[str]:
+def _closing_notes(asked: _Asked, launch: VerlView, verl: VerlView, spec: RunSpec) -> list[str]:
     replayed = [note_of(spec.replay)] if spec.replay else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
-    of_training = [*_filter_note(verl), *_idle_note(spec), *_save_freq_note(verl, spec)]
+    of_training = [*_filter_note(verl), *_idle_note(spec, launch), *_save_freq_note(verl, spec)]
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *_sampling_note(verl)]
     return [*notes, *replayed, *database]
 
@@ -467,16 +481,12 @@ def _sampling_note(verl: VerlView) -> list[str]:
     ]
 
 
-def _idle_note(spec: RunSpec) -> list[str]:
+def _idle_note(spec: RunSpec, launch: VerlView) -> list[str]:
     """GPUs that are split and answers that wait for each training step: the two sides alternate."""
     split = spec.device != "cpu" and spec.mode == "both"
     if not split or spec.sync.style != "fixed" or _least_staleness(spec.sync):
         return []
-    return [
-        "every step waits for the weights of the one before it, so each side's GPUs are idle while the other"
-        f" side works; `--set synchronizer.sync_offset={spec.updates_per_step}` overlaps them, with weights"
-        f" one veRL step older; `--mode colocate` gives all GPUs of one machine to both in turns ({UNPROVEN})"
-    ]
+    return list(own_devices.idle(spec, machines=launch.trainer.nodes))
 
 
 def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:

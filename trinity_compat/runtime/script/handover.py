@@ -61,7 +61,7 @@ def read_call(folder: Path) -> ScriptCall:
     """What ``folder_of`` wrote."""
     data = json.loads((folder / _CALL).read_text())
     given = data["options"]
-    lists = {name: tuple(given[name]) for name in ("profiles", "sets", "plugin_dirs")}
+    lists = {name: tuple(given[name]) for name in ("profiles", "sets", "joined", "plugin_dirs")}
     options = RunOptions(**{**given, **lists})
     return ScriptCall(**{**data, "arguments": tuple(data["arguments"]), "options": options})
 

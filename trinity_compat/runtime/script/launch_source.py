@@ -35,7 +35,7 @@ _SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 
 def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
-    everything derived from it follows; the options that come back hold the rest."""
+    everything derived from it follows; the options that come back hold the rest in ``sets``."""
     words = [text for text in call.options.sets if not is_trinity_only(text)]
     launch, environ = launch_of(found, call)
     mains.refuse(launch.module, launch.where, launch.main)
@@ -61,7 +61,7 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
         _audit(launch, environ, call.script, asked),
         (*_empty(launch, call.environ), *_notes(translation), *_left_out(found)),
     )
-    return source, replace(call.options, sets=rest)
+    return source, replace(call.options, sets=rest, joined=tuple(words))
 
 
 def _command(call: ScriptCall) -> str:

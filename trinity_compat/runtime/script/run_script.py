@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     if bash is None:
         raise UserError("bash is not on PATH: a script needs it")
     check_script(Path(script))
+    from trinity_compat.runtime.script import left_running  # psutil, which a dry run does without
+
     # A script that runs `trinity-compat run` itself must not find the outer one's programs.
     environ = shim.without(os.environ)
     programs = catchable.check(script, arguments, environ, options.mains)
@@ -54,6 +57,8 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
         # Without this process nobody would know of the run any more: it ends with it, however that ends.
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
         status = _wait(running, folder)
+        if left := left_running.told(folder, script):
+            print(f"note: {left}", file=sys.stderr)
         ended = handover.ends_of(folder)
     # The first failure: what failed after it may have failed of it.
     failed = [launch.code for launch in ended if launch.code]

@@ -1,0 +1,120 @@
+"""Mode colocate on a machine of four GPUs, as far as that goes without one: a Ray that pretends to have them,
+all of them veRL's trainer's, and engines that note what they are told and which devices they see."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.explorer import workers
+from trinity_compat.explorer.colocate import SharedDevice
+from trinity_compat.synchronizer.turns import Turn
+
+pytestmark = pytest.mark.runtime
+
+GPUS = 4
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    """veRL's own placement groups over all GPUs of a Ray that this process has joined."""
+    import ray
+    from verl.single_controller.ray import RayResourcePool
+
+    ray.init(num_cpus=4 * GPUS, num_gpus=GPUS, include_dashboard=False, logging_level="ERROR")
+    try:
+        pool = RayResourcePool([GPUS], use_gpu=True, max_colocate_count=3)
+        pool.get_placement_groups()  # returns when they lie on the GPUs
+        assert ray.available_resources().get("GPU", 0) == 0
+        yield pool
+    finally:
+        ray.shutdown()
+
+
+def noting(folder):
+    """A class in the place of the actors' own: each engine's calls, one a line in a file of its own. Made
+    here, so that Ray takes it along by its code."""
+
+    class Engine:
+        def __init__(self, verl, device, index, *, shared, **_):
+            self.file = Path(folder, f"engine{index}")
+            self.note(f"shared {shared}, sees {os.environ['CUDA_VISIBLE_DEVICES']}")
+
+        def note(self, what):
+            with self.file.open("a") as out:
+                out.write(f"{what}\n")
+
+        async def start(self):
+            self.note("start")
+
+        async def sleep(self):
+            self.note("sleep")
+
+        async def wake(self):
+            self.note("wake")
+
+        async def ended(self):
+            return
+            yield
+
+    return Engine
+
+
+def started(folder, monkeypatch, width):
+    monkeypatch.setattr(workers, "RolloutWorker", noting(folder))
+    rollout = {"nnodes": 1, "n_gpus_per_node": GPUS, "tensor_model_parallel_size": width}
+    return workers.Workers({"actor_rollout_ref": {"rollout": rollout}}, "cuda", {}, shared=True)
+
+
+def noted(folder):
+    return [path.read_text().splitlines() for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.parametrize(
+    ("visible", "width", "seen"),
+    [
+        (None, 1, ["0", "1", "2", "3"]),
+        (None, 2, ["0,1", "2,3"]),
+        (None, 4, ["0,1,2,3"]),
+        ("4,5,6,7", 2, ["4,5", "6,7"]),
+    ],
+)
+def test_engines_start_on_the_trainer_s_gpus_each_on_its_own(
+    trainer, tmp_path, monkeypatch, visible, width, seen
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    made = started(tmp_path, monkeypatch, width)
+
+    async def go():
+        await made.start()
+        made.close()
+
+    asyncio.run(go())
+    assert noted(tmp_path) == [[f"shared True, sees {devices}", "start"] for devices in seen]
+
+
+def test_all_engines_sleep_before_the_trainer_s_turn_and_wake_in_their_own(trainer, tmp_path, monkeypatch):
+    buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    made = started(folder, monkeypatch, 2)
+    explorer, other = Turn(buffer, "explorer"), Turn(buffer, "trainer")
+    device = SharedDevice(explorer, made)
+
+    async def go():
+        await made.start()
+        for turn in range(3):
+            await device.use()
+            await device.leave()
+            assert other.mine() and [lines[-1] for lines in noted(folder)] == ["sleep", "sleep"], turn
+            await device.leave()  # no turn of its own: nothing happens
+            other.give()
+        made.close()
+
+    asyncio.run(go())
+    for lines in noted(folder):
+        assert lines[1:] == ["start", "sleep", "wake", "sleep", "wake", "sleep"]

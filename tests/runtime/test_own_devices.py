@@ -1,0 +1,95 @@
+"""Engines with GPUs of their own: the memory that they take, and the time that GPUs have nothing to do."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from test_plan import planned
+
+from trinity_compat.dotted import value_at
+from trinity_compat.explorer.engine_arguments import engine_arguments
+from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.planning import make_plan
+
+ROLLOUT = "actor_rollout_ref.rollout"
+MEMORY, ENGINES = f"{ROLLOUT}.gpu_memory_utilization", "explorer.rollout_model.engine_num"
+EIGHT, OWN = "trainer.n_gpus_per_node=8", (f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=4")
+
+
+def memory(made):
+    return value_at(made.spec.verl, MEMORY)
+
+
+def told(made, words):
+    return [note for note in made.notes if words in note]
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "taken"),
+    [
+        ((EIGHT,), {}, 0.8),  # veRL's default is 0.5
+        ((EIGHT, f"{MEMORY}=0.4"), {}, 0.8),
+        ((EIGHT, f"{MEMORY}=0.4"), {"mode": "explore"}, 0.8),
+        ((EIGHT, f"{MEMORY}=0.9"), {}, 0.9),
+        ((f"{MEMORY}=0.4",), {"mode": "both"}, 0.8),  # a GPU of its own beside the launch's one
+        # The trainer is on the same devices, or may be.
+        ((f"{MEMORY}=0.4",), {}, 0.4),
+        ((f"{MEMORY}=0.4",), {"mode": "explore"}, 0.4),
+        ((EIGHT, f"{MEMORY}=0.4"), {"mode": "colocate"}, 0.4),
+        # The launch means devices that the rollout has for itself.
+        ((EIGHT, *OWN, f"{MEMORY}=0.4"), {}, 0.4),
+        # The user of the run says how much.
+        ((EIGHT,), {"sets": (f"{MEMORY}=0.4",)}, 0.4),
+        ((EIGHT,), {"sets": ("explorer.rollout_model.gpu_memory_utilization=0.4",)}, 0.4),
+        ((EIGHT, f"{MEMORY}=0.4"), {"device": "cpu"}, 0.4),
+    ],
+)
+def test_an_engine_with_devices_of_its_own_takes_what_verl_s_takes_of_such(words, options, taken):
+    made = planned(*words, **{"device": "cuda", **options})
+    assert memory(made) == taken
+    assert bool(told(made, f"{MEMORY} = 0.8: ")) == (taken == 0.8)
+
+
+def test_the_engine_is_given_it_and_the_user_is_told_how_to_keep_the_launch_s():
+    made = planned(EIGHT, f"{MEMORY}=0.4", device="cuda")
+    assert engine_arguments(made.spec.verl, model_path="/m", device="cuda")["gpu_memory_utilization"] == 0.8
+    (line,) = told(made, MEMORY)
+    assert "0.4 leaves room for a trainer" in line and line.endswith(f"--set {MEMORY}=0.4 keeps it")
+
+
+def test_a_yaml_by_hand_means_what_it_says():
+    config = yaml.safe_load(HAND)
+    made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda")
+    assert memory(made) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "share"),
+    [
+        ((EIGHT,), {}, "50 %"),
+        ((EIGHT,), {"sets": (f"{ENGINES}=6",)}, "25 to 75 %"),
+        ((EIGHT, "trainer.nnodes=2"), {}, "50 %"),
+        # 4 for generation, 2 for the reward model and 2 for training
+        ((EIGHT, "reward_model.enable=True", "reward_model.model.path=/m"), {}, "25 to 75 %"),
+    ],
+)
+def test_the_share_of_idle_time_is_told_with_the_ways_that_there_are(words, options, share):
+    (line,) = told(planned(*words, device="cuda", **options), "idle while the other side works")
+    assert f"works, {share} of all GPU time; `--set synchronizer.sync_offset=" in line
+    # Turns are for one machine, and for two sides.
+    assert ("--mode colocate" in line) == (len(words) == 1)
+
+
+HAND = """
+project: p
+name: n
+algorithm: {algorithm_type: grpo, repeat_times: 4}
+model: {model_path: /m, max_prompt_tokens: 8, max_response_tokens: 8}
+cluster: {node_num: 1, gpu_per_node: 8}
+buffer:
+  batch_size: 4
+  total_steps: 2
+  explorer_input:
+    taskset: {path: /d.jsonl, storage_type: file, format: {prompt_key: q, response_key: a}}
+explorer: {rollout_model: {engine_num: 1, gpu_memory_utilization: 0.3}}
+"""
