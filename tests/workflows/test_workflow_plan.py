@@ -10,6 +10,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.workflows import upstream
 from trinity_compat.workflows.tasksets import Taskset, referred
 
 YAML = Path(__file__).parents[2] / "examples" / "workflows" / "simple.yaml"
@@ -174,6 +175,45 @@ def test_a_workflow_that_no_plugin_registers_is_refused():
         of_plugins(PLUGINS, default_workflow_type="agent_workflows")
     with pytest.raises(UserError, match="nowhere: no such folder"):
         of_plugins("/nowhere", default_workflow_type="agent_workflow")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "missing"),
+    [
+        ("math_rm_workflow", "trinity-rft"),
+        ("step_wise_alfworld_workflow", "trinity-rft, alfworld, textworld"),
+    ],
+)
+def test_a_workflow_of_trinity_s_own_names_the_packages_that_it_lacks(workflow, missing):
+    with pytest.raises(UserError, match=f"{workflow}: .* for which {missing} would") as error:
+        planned(default_workflow_type=workflow)
+    assert "pip install --no-deps trinity-rft==0.6.0" in error.value.hint
+
+
+def test_beside_trinity_rft_the_environment_s_package_is_still_asked_for(monkeypatch):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: "0.6.0")
+    made = planned(default_workflow_type="math_rm_workflow", default_reward_fn_type=None)
+    assert value_at(made.spec.verl, "data.workflows.train/0.plugin") is True
+    with pytest.raises(UserError, match="for which gymnasium would"):
+        planned(default_workflow_type="frozen_lake_workflow", default_reward_fn_type=None)
+
+
+@pytest.mark.parametrize(("installed", "runs"), [(None, False), ("0.6.0", False), ("0.9.0", True)])
+def test_a_name_that_no_release_known_here_has_may_be_a_newer_one_s(monkeypatch, installed, runs):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: installed)
+    for field, name in (("default_workflow_type", "cod_workflow"), ("default_reward_fn_type", "rlcr_reward")):
+        if runs:
+            planned(**{field: name})
+            continue
+        with pytest.raises(UserError, match=f"{field}={name}: no .* of that name runs here") as error:
+            planned(**{field: name})
+        assert "neither trinity-rft 0.6.0 nor a plugin of this run has it" in error.value.hint
+
+
+def test_a_class_by_its_path_is_trinity_rft_s_to_find(monkeypatch):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: "0.6.0")
+    made = planned(default_workflow_type="mine.workflows.Mine", default_reward_fn_type=None)
+    assert value_at(made.spec.verl, "data.workflows.train/0.workflow") == "mine.workflows.Mine"
 
 
 def test_the_arguments_of_a_reward_are_none_of_the_reward_manager_s():

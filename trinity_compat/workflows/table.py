@@ -8,6 +8,7 @@ from typing import Protocol
 
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
+from trinity_compat.releases import TRINITY
 from trinity_compat.workflows import asking
 from trinity_compat.workflows.asking import Ask
 
@@ -74,4 +75,9 @@ def check_reward(name: str, where: str) -> None:
 
 
 def _known(name: str, known: Collection[str]) -> str:
-    return question(nearest(name, known)) or f"write one of {', '.join(known)}"
+    # A name that nothing here resembles is no slip of the pen.
+    near = question(nearest(name, known, cutoff=0.8))
+    return near or (
+        f"neither trinity-rft {TRINITY} nor a plugin of this run has it: it may be a newer release's, or a"
+        f" plugin's (--plugin-dir DIR); else write one of {', '.join(known)}"
+    )

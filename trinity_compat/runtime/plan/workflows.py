@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trinity_compat import extras
 from trinity_compat.algorithms.chosen import choose
 from trinity_compat.algorithms.model import BY_STEP, KINDS
 from trinity_compat.containers import Tree
@@ -20,6 +19,7 @@ from trinity_compat.runtime.plan.agent_program import program_arguments
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.trinity_config.watch import plain
+from trinity_compat.workflows import upstream
 from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
 from trinity_compat.workflows.table import (
     PROGRAM,
@@ -175,17 +175,13 @@ def _by_step(trinity: Tree) -> bool:
 
 
 def _checked(named: _Named, registered: Set[str]) -> str:
-    """The workflow's name. Raises UserError. Any name is one where trinity-rft itself is installed."""
-    known = registered | {name for name in (named.workflow, named.reward) if name and _has_upstream()}
+    """The workflow's name. Raises UserError for one that nothing here has, or whose packages are missing."""
     if named.workflow in (None, VERL):
         raise UserError(
             f"{named.place} names {named.workflow or 'no workflow'}, another taskset one of Trinity's",
             hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
         )
-    if named.workflow not in known | {PROGRAM}:
-        check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}")
-    if named.reward and named.reward not in known:
-        check_reward(named.reward, f"{named.place}.{_REWARD}")
+    _check_known(named.workflow, named.reward, named.place, registered)
     if named.reward and "math_boxed" in named.workflow and named.reward not in TAKES_ABOUT:
         # Upstream's other rewards fail on these arguments.
         raise UserError(
@@ -196,8 +192,14 @@ def _checked(named: _Named, registered: Set[str]) -> str:
     return named.workflow
 
 
-def _has_upstream() -> bool:
-    return extras.version("trinity-rft") is not None
+def _check_known(workflow: str, reward: str | None, place: str, registered: Set[str]) -> None:
+    theirs, ours = upstream.names(), registered | {PROGRAM, *WORKFLOWS}
+    if workflow not in ours | set(theirs.workflows) and not upstream.is_found(workflow, ()):
+        check_workflow(workflow, f"{place}.{_WORKFLOW}")
+    if reward and reward not in registered and not upstream.is_found(reward, theirs.rewards):
+        check_reward(reward, f"{place}.{_REWARD}")
+    if workflow not in ours:  # after the names: no package helps against one that there is not
+        upstream.check_environment(workflow, f"{place}.{_WORKFLOW}")
 
 
 def _needed(trinity: Tree, path: str) -> object:
