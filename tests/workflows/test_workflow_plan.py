@@ -89,6 +89,11 @@ def test_a_launch_s_own_workflow_changes_nothing(workflow):
             "did you mean 'math_workflow'?",
         ),
         (
+            {"default_workflow_type": "toolcall_workflow"},
+            f"{INPUT}.tasksets.0.default_workflow_type=toolcall_workflow: no workflow of that name runs here",
+            "did you mean 'tool_call_workflow'?",
+        ),
+        (
             {"tasksets__0__default_reward_fn_type": "maths_reward"},
             f"{INPUT}.tasksets.0.default_reward_fn_type=maths_reward: no reward of that name runs here",
             "did you mean 'math_reward'?",
@@ -158,6 +163,36 @@ def test_steps_are_told_where_the_algorithm_reads_them(algorithm, reads):
     put(config, f"{INPUT}.default_workflow_type", "graded_workflow")
     spec = make_plan(config, RunOptions(plugin_dirs=(PLUGINS,)), cwd=Path("/work"), device="cpu").spec
     assert value_at(spec.verl, "data.workflows.train/0.by_step") is reads
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "workflow", "rows", "runs"),
+    [
+        ("multi_step_grpo", "graded_workflow", 240, False),
+        ("gigpo", "graded_workflow", 240, False),
+        ("multi_step_grpo", "graded_workflow", 32, True),  # as many as it would have anyway
+        ("multi_step_grpo", "graded_workflow", None, True),
+        ("multi_step_grpo", "math_workflow", 240, True),  # its run is one answer, so that both count the same
+        ("grpo", "graded_workflow", 240, True),
+    ],
+)
+def test_an_update_that_counts_steps_is_refused_where_a_run_s_are_one_row(algorithm, workflow, rows, runs):
+    config = yaml.safe_load(YAML.read_text())
+    config["algorithm"] = {"algorithm_type": algorithm, "repeat_times": 4}
+    config["buffer"] |= {"batch_size": 8, "train_batch_size": rows}
+    config["buffer"].pop("total_steps", None)
+    config["explorer"].pop("eval_interval", None)
+    put(config, f"{INPUT}.default_workflow_type", workflow)
+
+    def plan():
+        return make_plan(config, RunOptions(plugin_dirs=(PLUGINS,)), cwd=Path("/work"), device="cpu")
+
+    if runs:
+        plan()
+        return
+    with pytest.raises(UserError, match=r"buffer.train_batch_size=240 counts the steps of runs") as error:
+        plan()
+    assert "write 32, " in error.value.hint
 
 
 def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():

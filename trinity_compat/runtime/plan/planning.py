@@ -210,6 +210,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     verl, more = checkout.without_checkout(verl, asked.cwd)
     folders = workflows.folders_of(asked.options, asked.cwd)
     verl, asking = workflows.placed(verl, asked.trinity, folders, asked.cwd)
+    workflows.check_update(verl, asked.trinity, environment.filled(asked.given, os.environ))
     verl, cleaning = pipelines.placed(
         verl, asked.trinity, folders, asked.cwd, explorers=asked.options.explorers
     )

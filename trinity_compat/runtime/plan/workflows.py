@@ -130,6 +130,21 @@ def _first(trinity: Tree, paths: Sequence[str]) -> str | None:
     return next((str(found) for path in paths if (found := value_at(trinity, path))), None)
 
 
+def check_update(verl: VerlView, trinity: Tree, said: Tree) -> None:
+    """Raises UserError where an update's rows are steps to trinity-rft, of which a run here makes one row
+    (docs/decisions/steps-are-one-sequence.md). ``said``: the file before anything was filled in."""
+    tasksets = (value_at(verl.tree, SECTION) or {}).values()
+    size, batch = "buffer.train_batch_size", value_at(said, "buffer.batch_size") or 1
+    asked, runs = value_at(said, size), batch * (value_at(trinity, "algorithm.repeat_times") or 1)
+    if asked in (None, runs) or not any(each["by_step"] and each["plugin"] for each in tasksets):
+        return
+    raise UserError(
+        f"{size}={asked} counts the steps of runs under this algorithm, and how many a run has nobody knows"
+        " before; here an update takes whole runs",
+        hint=f"write {runs}, the answers of buffer.batch_size tasks, or leave it out",
+    )
+
+
 def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
     estimator = value_at(verl.tree, "algorithm.adv_estimator")
     if estimator == "remax" and any(each.plugin for each in tasksets):
