@@ -583,6 +583,8 @@ def test_one_accelerator_is_shared_in_turns_and_a_cpu_is_not():
     assert planned(device="cuda").spec.mode == "colocate"  # the script's one GPU
     assert planned(device="cpu").spec.mode == "both"
     assert planned(device="cpu", mode="colocate").spec.mode == "colocate"
+    # translate wrote the mode, so that a CPU's user has nothing to be told of it
+    assert not [note for note in planned(device="cpu").notes if note.startswith("mode: colocate")]
 
 
 @pytest.mark.parametrize(

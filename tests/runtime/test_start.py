@@ -82,8 +82,10 @@ def test_a_variable_that_is_not_set_is_named_where_the_file_names_it(made, monke
     file.write_text("model:\n  model_path: ${oc.env:MY_MODEL}\n")
     monkeypatch.setitem(RECORD, "yaml", str(file))
     why = "KeyError raised while resolving interpolation: \"Environment variable 'MY_MODEL' not found\""
-    text = told(made, monkeypatch, Report(refused=[Refused("", why, "veRL 0.9.1")]))
+    twice = [Refused(key, why, "veRL 0.9.1") for key in ("", "critic.model.path")]
+    text = told(made, monkeypatch, Report(refused=twice))
     assert text.startswith(f"{file}:2: ${{oc.env:MY_MODEL}}: MY_MODEL is not set")
+    assert text.count("MY_MODEL is not set") == 1
     assert "write ${oc.env:MY_MODEL,DEFAULT}" in text
 
 

@@ -602,3 +602,19 @@ def test_a_variable_of_the_environment_is_its_value(tmp_path, monkeypatch):
     verl = plan_of(tmp_path, config).spec.verl
     assert verl["data"]["train_batch_size"] == 12
     assert verl["actor_rollout_ref"]["model"]["path"] == "/fallback"
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("${trainer.trainer_config.critic.ppo_micro_batch_size_per_gpu}", 3),
+        ("${.ppo_micro_batch_size_per_gpu}", 3),
+        ("${oc.decode:${oc.env:NOWHERE,5}}", 5),
+        ("${critic.ppo_micro_batch_size_per_gpu}", 3),  # no field of the file: veRL's key
+    ],
+)
+def test_the_trainer_s_own_section_may_name_fields_of_the_file(written, means, tmp_path):
+    critic = {"ppo_micro_batch_size_per_gpu": 3, "forward_micro_batch_size_per_gpu": written}
+    config = merged(BASE, merged(PPO, {"trainer": {"trainer_config": {"critic": critic}}}))
+    verl = plan_of(tmp_path, config).spec.verl
+    assert verl["critic"]["forward_micro_batch_size_per_gpu"] == means

@@ -46,6 +46,24 @@ def test_what_cannot_be_is_refused_by_its_field(case):
         full(change)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "rows", "steps", "hint"),
+    [
+        (6, 18, 4, "write 3 or 6"),
+        (16, 512, 10, "write 8 or 12"),
+        (6, 18, 1, "write 3"),
+    ],
+)
+def test_the_nearest_steps_that_end_with_an_update_are_offered(tasks, rows, steps, hint):
+    repeats = 2 if tasks == 6 else 8
+    sizes = {"batch_size": tasks, "train_batch_size": rows, "total_steps": steps}
+    with pytest.raises(UserError) as error:
+        full({"algorithm": {"repeat_times": repeats}, "buffer": sizes})
+    assert error.value.hint == hint
+    for number in map(int, hint.removeprefix("write ").split(" or ")):
+        full({"algorithm": {"repeat_times": repeats}, "buffer": {**sizes, "total_steps": number}})
+
+
 def test_a_trainer_that_takes_another_batch_than_the_explorer_makes_counts_for_both():
     sizes = {"train_batch_size": 6, "total_steps": 10}  # updates of 3 tasks × 2
     found = full({"algorithm": {"repeat_times": 2}, "buffer": sizes, "trainer": {"save_interval": 7}})

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.upstream
         ("tests/workflows/upstream_answers.py", "tests/workflows/answers.json"),
         ("tests/pipelines/upstream_operators.py", "tests/pipelines/operators.json"),
         ("scripts/make_workflow_texts.py", "translators/workflows/texts.json"),
+        ("scripts/make_workflow_names.py", "translators/workflows/names.json"),
     ],
 )
 def test_the_recorded_answers_are_what_trinity_gives(upstream, script, recorded):

@@ -10,6 +10,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.workflows import upstream
 from trinity_compat.workflows.tasksets import Taskset, referred
 
 YAML = Path(__file__).parents[2] / "examples" / "workflows" / "simple.yaml"
@@ -86,6 +87,11 @@ def test_a_launch_s_own_workflow_changes_nothing(workflow):
             {"default_workflow_type": "math_workflows"},
             f"{INPUT}.tasksets.0.default_workflow_type=math_workflows: no workflow of that name runs here",
             "did you mean 'math_workflow'?",
+        ),
+        (
+            {"default_workflow_type": "toolcall_workflow"},
+            f"{INPUT}.tasksets.0.default_workflow_type=toolcall_workflow: no workflow of that name runs here",
+            "did you mean 'tool_call_workflow'?",
         ),
         (
             {"tasksets__0__default_reward_fn_type": "maths_reward"},
@@ -226,6 +232,36 @@ def stepwise(algorithm, asked, sets=()):
     return make_plan(config, options, cwd=Path("/work"), device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "workflow", "rows", "runs"),
+    [
+        ("multi_step_grpo", "graded_workflow", 240, False),
+        ("gigpo", "graded_workflow", 240, False),
+        ("multi_step_grpo", "graded_workflow", 32, True),  # as many as it would have anyway
+        ("multi_step_grpo", "graded_workflow", None, True),
+        ("multi_step_grpo", "math_workflow", 240, True),  # its run is one answer, so that both count the same
+        ("grpo", "graded_workflow", 240, True),
+    ],
+)
+def test_an_update_that_counts_steps_is_refused_where_a_run_s_are_one_row(algorithm, workflow, rows, runs):
+    config = yaml.safe_load(YAML.read_text())
+    config["algorithm"] = {"algorithm_type": algorithm, "repeat_times": 4}
+    config["buffer"] |= {"batch_size": 8, "train_batch_size": rows}
+    config["buffer"].pop("total_steps", None)
+    config["explorer"].pop("eval_interval", None)
+    put(config, f"{INPUT}.default_workflow_type", workflow)
+
+    def plan():
+        return make_plan(config, RunOptions(plugin_dirs=(PLUGINS,)), cwd=Path("/work"), device="cpu")
+
+    if runs:
+        plan()
+        return
+    with pytest.raises(UserError, match=r"buffer.train_batch_size=240 counts the steps of runs") as error:
+        plan()
+    assert "write 32, " in error.value.hint
+
+
 def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
     spec = of_plugins(PLUGINS, default_reward_fn_type="sorted_reward").spec
     assert value_at(spec.verl, "data.workflows.train/0.plugin") is True
@@ -241,6 +277,45 @@ def test_a_workflow_that_no_plugin_registers_is_refused():
         of_plugins(PLUGINS, default_workflow_type="agent_workflows")
     with pytest.raises(UserError, match="nowhere: no such folder"):
         of_plugins("/nowhere", default_workflow_type="agent_workflow")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "missing"),
+    [
+        ("math_rm_workflow", "trinity-rft"),
+        ("step_wise_alfworld_workflow", "trinity-rft, alfworld, textworld"),
+    ],
+)
+def test_a_workflow_of_trinity_s_own_names_the_packages_that_it_lacks(workflow, missing):
+    with pytest.raises(UserError, match=f"{workflow}: .* for which {missing} would") as error:
+        planned(default_workflow_type=workflow)
+    assert "pip install --no-deps trinity-rft==0.6.0" in error.value.hint
+
+
+def test_beside_trinity_rft_the_environment_s_package_is_still_asked_for(monkeypatch):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: "0.6.0")
+    made = planned(default_workflow_type="math_rm_workflow", default_reward_fn_type=None)
+    assert value_at(made.spec.verl, "data.workflows.train/0.plugin") is True
+    with pytest.raises(UserError, match="for which gymnasium would"):
+        planned(default_workflow_type="frozen_lake_workflow", default_reward_fn_type=None)
+
+
+@pytest.mark.parametrize(("installed", "runs"), [(None, False), ("0.6.0", False), ("0.9.0", True)])
+def test_a_name_that_no_release_known_here_has_may_be_a_newer_one_s(monkeypatch, installed, runs):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: installed)
+    for field, name in (("default_workflow_type", "cod_workflow"), ("default_reward_fn_type", "rlcr_reward")):
+        if runs:
+            planned(**{field: name})
+            continue
+        with pytest.raises(UserError, match=f"{field}={name}: no .* of that name runs here") as error:
+            planned(**{field: name})
+        assert "neither trinity-rft 0.6.0 nor a plugin of this run has it" in error.value.hint
+
+
+def test_a_class_by_its_path_is_trinity_rft_s_to_find(monkeypatch):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: "0.6.0")
+    made = planned(default_workflow_type="mine.workflows.Mine", default_reward_fn_type=None)
+    assert value_at(made.spec.verl, "data.workflows.train/0.workflow") == "mine.workflows.Mine"
 
 
 def test_the_arguments_of_a_reward_are_none_of_the_reward_manager_s():

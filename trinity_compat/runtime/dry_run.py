@@ -14,7 +14,7 @@ from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.job.jobdir import locked
-from trinity_compat.runtime.plan import micro_batches, refusals, stages, unread
+from trinity_compat.runtime.plan import micro_batches, refusals, spelled, stages, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source, from_yaml
@@ -48,7 +48,8 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     if made.spec.mode not in ("bench", "serve"):
         micro_batches.check(made.spec.verl, source.record)
     missing = tuple(f"note: {_placed(text, source)}" for text in preflight.missing(made))
-    report = start.check(made, source.record, execute=False)
+    with spelled.told(source, options.sets):
+        report = start.check(made, source.record, execute=False)
     yield source.yaml_text.rstrip("\n")
     plan = (*describe(made), *preflight.remarks(made), *start.lines(report))
     for line in (*source.notes, *made.notes, *missing, *plan):
@@ -59,7 +60,7 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
 
 
 def _placed(text: str, source: Source) -> str:
-    said, where = unread.in_file(text, source)
+    said, where = spelled.in_file(text, source)
     return f"{where}: {said}" if where and where.line else said
 
 

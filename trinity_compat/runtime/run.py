@@ -23,7 +23,7 @@ from trinity_compat.runtime.job.checkpoint_links import CheckpointLinks
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.job.progress import Progress, say
-from trinity_compat.runtime.plan import micro_batches, refusals, unread
+from trinity_compat.runtime.plan import micro_batches, refusals, spelled, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source
@@ -53,7 +53,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     for line in space.remarks(made.spec, made.job.root):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
-    preflight.check(made)
+    with spelled.told(source, options.sets):
+        preflight.check(made)
     for line in task_pipeline.run(made.spec.verl):
         say(line)
     report = _checked(made, source)
@@ -68,7 +69,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
 def _checked(made: RunPlan, source: Source) -> Report:
     """veRL and vLLM have taken the configuration. Raises UserError."""
     say("checks the configuration on veRL's and vLLM's own objects …")
-    report = start.check(made, source.record, execute=True)
+    with spelled.told(source):
+        report = start.check(made, source.record, execute=True)
     for line in start.lines(report):
         say(line)
     return report
@@ -130,7 +132,8 @@ def _beside(made: RunPlan, source: Source, watch: LoneWatch, told: Sequence[str]
     """Run a process that leaves the job itself, which may be training meanwhile, as it is."""
     for line in (*source.notes, *made.notes, *told):
         say(line)
-    preflight.check(made)
+    with spelled.told(source):
+        preflight.check(made)
     _checked(made, source)
     with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
         made.job.create()

@@ -20,7 +20,7 @@ from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.job.progress import say
 from trinity_compat.runtime.job.stages import StageState
-from trinity_compat.runtime.plan import micro_batches, refusals, unread
+from trinity_compat.runtime.plan import micro_batches, refusals, spelled, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.source import Source, from_yaml
@@ -53,7 +53,8 @@ def check(found: Sequence[Part], cwd: Path) -> None:
         micro_batches.check(made.spec.verl, part.source.record)
         _check_saves(part, made)
         if missing := next(preflight.missing(made), None):
-            raise UserError(f"stage {part.stage.name}: {missing.removeprefix('error: ')}")
+            said, where = spelled.in_file(missing.removeprefix("error: "), part.source)
+            raise UserError(f"stage {part.stage.name}: {said}", where=where)
         if earlier := databases.get(made.spec.database_url):
             raise UserError(
                 f"the stages {earlier} and {part.stage.name} name one database",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, lcm
 
 from trinity_compat.dotted import copied, leaves, put, value_at
 from trinity_compat.errors import UserError
@@ -365,11 +365,12 @@ def _in_updates(one: Completed, path: str, tasks: int, each: int, *, exactly: bo
     if not isinstance(count, int) or isinstance(count, bool) or not count:
         return
     if count * tasks % each and exactly:
-        near = (count * tasks // each + 1) * each
+        whole = lcm(tasks, each) // tasks  # explorer steps after which both sides have done whole ones
+        near = [number for number in (count // whole * whole, (count // whole + 1) * whole) if number]
         raise UserError(
             f"{path}={count} explorer steps of {tasks} tasks are no whole number of updates of {each} tasks"
             " (buffer.train_batch_size ÷ algorithm.repeat_times)",
-            hint=f"write {near // tasks}" if near % tasks == 0 else f"write a multiple of {each}",
+            hint=f"write {' or '.join(map(str, near))}",
         )
     one.put(path, max(1, count * tasks // each), path)
 

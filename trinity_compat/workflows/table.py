@@ -8,8 +8,10 @@ from typing import Protocol
 
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
+from trinity_compat.releases import TRINITY
 from trinity_compat.workflows import asking
 from trinity_compat.workflows.asking import Ask
+from trinity_compat.workflows.upstream import names
 
 VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
 
@@ -62,7 +64,8 @@ def check_workflow(name: str, where: str) -> Ask:
     """Raises UserError for a name that is not in the table, with the nearest that is."""
     if name not in WORKFLOWS:
         raise UserError(
-            f"{where}={name}: no workflow of that name runs here", hint=_known(name, [*WORKFLOWS, PROGRAM])
+            f"{where}={name}: no workflow of that name runs here",
+            hint=_known(name, [*WORKFLOWS, PROGRAM], names().workflows),
         )
     return WORKFLOWS[name]
 
@@ -70,8 +73,14 @@ def check_workflow(name: str, where: str) -> Ask:
 def check_reward(name: str, where: str) -> None:
     """As ``check_workflow``."""
     if name not in REWARDS:
-        raise UserError(f"{where}={name}: no reward of that name runs here", hint=_known(name, REWARDS))
+        raise UserError(f"{where}={name}: no reward of that name runs here", hint=_known(name, REWARDS, ()))
 
 
-def _known(name: str, known: Collection[str]) -> str:
-    return question(nearest(name, known)) or f"write one of {', '.join(known)}"
+def _known(name: str, known: Collection[str], theirs: Collection[str]) -> str:
+    """``theirs``: names that run here beside trinity-rft."""
+    # A name that nothing resembles is no slip of the pen.
+    near = question(nearest(name, [*known, *theirs], cutoff=0.9))
+    return near or (
+        f"neither trinity-rft {TRINITY} nor a plugin of this run has it: it may be another release's, or a"
+        f" plugin's (--plugin-dir DIR); else write one of {', '.join(known)}"
+    )

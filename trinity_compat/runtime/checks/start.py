@@ -24,10 +24,10 @@ from trinity_compat.runtime.plan.devices import detect_device
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.refusals import place
 from trinity_compat.runtime.plan.source import LaunchRecord
+from trinity_compat.runtime.plan.spelled import spelled_now, words_about
 from trinity_compat.secret import hidden
 from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.verl_config.pinned import pinned_tree
-from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import GPU
 
 # A folder that holds the package vllm of another release, for a device that this machine does not have.
@@ -160,18 +160,15 @@ def _environment(made: RunPlan, native: bool) -> dict[str, str]:
 
 def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
     """The first refusal with its place, the others below it."""
-    first, *others = report.refused
-    places = [_where(record, found) for found in others]
-    more = "".join(
-        f"\n{where}: {_said(found, made)}" if where else f"\n{_said(found, made)}"
-        for where, found in zip(places, others, strict=True)
-    )
+    # Two keys that name one variable are refused in the same words.
+    (said, where), *others = {_said(each, made): _where(record, each) for each in report.refused}.items()
+    more = "".join(f"\n{at}: {text}" if at else f"\n{text}" for text, at in others)
     hint = "; ".join(
         f"{key} was judged with the configuration of {name}" for key, name in report.stand_ins.items()
     )
-    if name := _unset(first):
+    if name := _unset(report.refused[0]):
         hint = f"set {name}, or write ${{oc.env:{name},DEFAULT}}"
-    return UserError(f"{_said(first, made)}{more}", where=_where(record, first), hint=hint or None)
+    return UserError(f"{said}{more}", where=where, hint=hint or None)
 
 
 def _unset(found: Refused) -> str:
@@ -201,10 +198,11 @@ def _where(record: LaunchRecord, found: Refused) -> Where | None:
         naming = (at for at, line in enumerate(text.splitlines(), start=1) if f"oc.env:{name}" in line)
         if line := next(naming, 0):
             return Where(record["yaml"], line)
+    if exact := words_about(record, key):
+        return place(record, exact)
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
-    exact = [name for name in words if key in _spelled_now(name)]
-    below = [name for name in words if any(now.startswith(f"{key}.") for now in _spelled_now(name))]
-    return place(record, exact or (below[-1:] if key else ()))
+    below = [name for name in words if any(now.startswith(f"{key}.") for now in spelled_now(name))]
+    return place(record, below[-1:] if key else ())
 
 
 def _text(record: LaunchRecord) -> str:
@@ -213,9 +211,3 @@ def _text(record: LaunchRecord) -> str:
         return Path(record["yaml"]).read_text() if "yaml" in record else ""
     except OSError:  # it has gone since it was read
         return ""
-
-
-def _spelled_now(name: str) -> tuple[str, ...]:
-    """The pinned release's names of a key that an older one may have."""
-    row = row_for(name, "ppo_trainer")
-    return (name, *(row.targets(name) if row else ()))

@@ -16,7 +16,7 @@ from trinity_compat.trinity_config import TARGETS
 from trinity_compat.trinity_config.schema import schema
 from trinity_compat.verl_config.interpolate import InterpolationError, Path, Resolver, resolved_alone
 
-_VERL_OWN: Path = ("trainer", "trainer_config")  # its keys name each other, and are veRL's to resolve
+_VERL_OWN: Path = ("trainer", "trainer_config")  # what its keys name beyond the file is veRL's to resolve
 _NAMED = re.compile(r"\$\{oc\.env:(\w+)")
 _ANY = re.compile(r"\\?\$\{(oc\.env:(\w+))?")
 # kind in the schema → the types that it takes, and how it is called
@@ -49,7 +49,7 @@ def _filled(value: object, path: Path, env: Mapping[str, str], fields: Resolver 
         return value
     if _names_variables(value):
         text = resolved_alone(value, env)
-    elif fields and path[:2] != _VERL_OWN and not any(map(is_secret, _NAMED.findall(value))):
+    elif fields and not any(map(is_secret, _NAMED.findall(value))):
         text = _of_field(value, path, fields)
     else:
         return value
@@ -60,6 +60,8 @@ def _of_field(value: str, path: Path, fields: Resolver) -> object:
     try:
         return fields.value(path, value)
     except InterpolationError as error:
+        if path[:2] == _VERL_OWN:
+            return value
         raise UserError(
             f"{_dotted(path)}: {value} cannot be resolved ({error})",
             hint="write a field of this file with its sections, as ${model.model_path}",

@@ -211,6 +211,7 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     verl, more = checkout.without_checkout(verl, asked.cwd)
     folders = workflows.folders_of(asked.options, asked.cwd)
     verl, asking = workflows.placed(verl, asked.trinity, folders, asked.cwd)
+    workflows.check_update(verl, asked.trinity, environment.filled(asked.given, os.environ))
     verl, cleaning = pipelines.placed(
         verl, asked.trinity, folders, asked.cwd, explorers=asked.options.explorers
     )
@@ -228,7 +229,9 @@ def _mode(verl: VerlView, asked: _Asked, *, splits: bool) -> tuple[Mode, list[st
     mode = colocate.mode_of(asked.trinity, asked.device)
     fixed = not splits or asked.device == "cpu" or mode != "both" or _needs_a_split(verl, asked)
     if mode == "both" and value_at(asked.trinity, "mode") == "colocate":
-        return mode, ["mode: colocate is for a GPU; on a CPU both sides run at once (mode both)"]
+        # Of a launch's file translate wrote the mode, as veRL takes turns itself.
+        said = "mode: colocate is for a GPU; on a CPU both sides run at once (mode both)"
+        return mode, [] if inverse.from_launch(asked.trinity) else [said]
     if fixed or not (why := fits_no_share(verl)):
         return mode, []
     return "colocate", [f"{why}: both sides take turns on all of them, as in veRL"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -16,8 +15,8 @@ from pathlib import Path
 
 from trinity_compat.containers import Tree
 from trinity_compat.data import data_path
-from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
+from trinity_compat.runtime.plan import spelled
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.planning import make_plan
@@ -26,15 +25,9 @@ from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.retranslated import as_translated
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity_config import TARGETS, schema
-from trinity_compat.trinity_config.complete import completed
-from trinity_compat.trinity_config.read import lines_of
-from trinity_compat.trinity_config.release import release_of
-from trinity_compat.trinity_config.stages import Stage
 from trinity_compat.trinity_config.watch import values_of
 from trinity_compat.verl_config.interpolate import resolved_alone
 
-_PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
-_SINGLE = "buffer.explorer_input.taskset"
 _TRAINER = "trainer.trainer_config."
 _AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
@@ -43,62 +36,8 @@ _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     """The plan of a source, with what it does not read. Raises UserError, of a YAML at the line of the field
     that it is about."""
-    try:
+    with spelled.told(source, options.sets):
         return named(make_plan(source.config, options, cwd=cwd), source, options.sets)
-    except UserError as error:
-        if error.where is None:
-            error.message, error.where = in_file(error.message, source)
-        raise
-
-
-def in_file(message: str, source: Source) -> tuple[str, Where | None]:
-    """What a message about a field says where the file has it, and the place. Of a script it stays."""
-    if "yaml" not in source.record:
-        return message, None
-    said = _as_written(message, source)
-    return said, Where(str(source.record["yaml"]), _line_of(said, source))
-
-
-def _as_written(message: str, source: Source) -> str:
-    """The message about the field that the file has, where the one that it names was filled in from there."""
-    path = re.split("[=:]", message, maxsplit=1)[0]
-    if path in (lines := _lines(source)):
-        return message
-    try:
-        full = completed(source.config, source.target or release_of(source.config))
-        said = full.sources.get(path, path)
-    except UserError:  # the very error that is told here
-        return message
-    return message.replace(path, said, 1) if said in lines else message
-
-
-def _line_of(message: str, source: Source) -> int:
-    """Of the first field that a message names; 0 where it names none of the file's."""
-    lines = _lines(source)
-    if (head := re.split("[=:]", message, maxsplit=1)[0]) in lines:
-        return lines[head]
-    for path in _PATH.findall(message):
-        for known in (path, *sections_above(path)):
-            for place in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
-                if "." in place and place in lines:
-                    return lines[place]
-    return 0
-
-
-def _lines(source: Source) -> Mapping[str, int]:
-    """Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML does not read."""
-    try:
-        lines = lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
-    except OSError:  # it has gone since it was read
-        return {}
-    return _of_stage(lines, source.stage) if source.stage else lines
-
-
-def _of_stage(lines: Mapping[str, int], stage: Stage) -> Mapping[str, int]:
-    """Path in the stage → line in the file: where the stage says it, else where the whole does."""
-    own, replaced = f"stages.{stage.number}.", tuple(f"{name}." for name in stage.replaced)
-    whole = {path: line for path, line in lines.items() if not path.startswith(replaced)}
-    return whole | {path.removeprefix(own): line for path, line in lines.items() if path.startswith(own)}
 
 
 def _refuse(given: Tree) -> None:
@@ -128,7 +67,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     if "yaml" in source.record and not from_launch(source.config):
         return _without_effect(made, given, source, sets)
     written = _written(source)
-    lines = _lines(source)
+    lines = spelled.lines_in(source)
     set_here = {text.partition("=")[0]: text for text in sets}
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
@@ -152,7 +91,7 @@ def _is_known(path: str, value: object) -> bool:
 def _without_effect(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
     """Of a YAML by hand: what nothing reads is refused, or has no effect for a reason that is said."""
     _refuse(given)
-    lines = _lines(source)
+    lines = spelled.lines_in(source)
     set_here = {text.partition("=")[0]: text for text in sets}
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trinity_compat import extras
 from trinity_compat.algorithms.chosen import choose
 from trinity_compat.algorithms.model import BY_STEP, KINDS, MIX
 from trinity_compat.containers import Tree
@@ -21,6 +20,7 @@ from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.translate import inverse
 from trinity_compat.trinity_config.watch import plain
+from trinity_compat.workflows import upstream
 from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
 from trinity_compat.workflows.runs import Parting
 from trinity_compat.workflows.table import (
@@ -133,6 +133,22 @@ def _first(trinity: Tree, paths: Sequence[str]) -> str | None:
     return next((str(found) for path in paths if (found := value_at(trinity, path))), None)
 
 
+def check_update(verl: VerlView, trinity: Tree, said: Tree) -> None:
+    """Raises UserError where an update is a number of steps to trinity-rft: here it is a number of tasks, with
+    all rows of their runs (docs/decisions/steps-of-a-run.md). ``said``: the file before anything was filled
+    in."""
+    tasksets = (value_at(verl.tree, SECTION) or {}).values()
+    size, batch = "buffer.train_batch_size", value_at(said, "buffer.batch_size") or 1
+    asked, runs = value_at(said, size), batch * (value_at(trinity, "algorithm.repeat_times") or 1)
+    if asked in (None, runs) or not any(each["by_step"] and each["plugin"] for each in tasksets):
+        return
+    raise UserError(
+        f"{size}={asked} counts the steps of runs under this algorithm, and how many a run has nobody knows"
+        " before; here an update takes whole runs",
+        hint=f"write {runs}, the answers of buffer.batch_size tasks, or leave it out",
+    )
+
+
 def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
     estimator = value_at(verl.tree, "algorithm.adv_estimator")
     if estimator == "remax" and any(each.plugin for each in tasksets):
@@ -198,17 +214,13 @@ def _parting(trinity: Tree, *, by_step: bool) -> Parting:
 
 
 def _checked(named: _Named, registered: Set[str]) -> str:
-    """The workflow's name. Raises UserError. Any name is one where trinity-rft itself is installed."""
-    known = registered | {name for name in (named.workflow, named.reward) if name and _has_upstream()}
+    """The workflow's name. Raises UserError for one that nothing here has, or whose packages are missing."""
     if named.workflow in (None, VERL):
         raise UserError(
             f"{named.place} names {named.workflow or 'no workflow'}, another taskset one of Trinity's",
             hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
         )
-    if named.workflow not in known | {PROGRAM}:
-        check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}")
-    if named.reward and named.reward not in known:
-        check_reward(named.reward, f"{named.place}.{_REWARD}")
+    _check_known(named.workflow, named.reward, named.place, registered)
     if named.reward and "math_boxed" in named.workflow and named.reward not in TAKES_ABOUT:
         # Upstream's other rewards fail on these arguments.
         raise UserError(
@@ -219,8 +231,14 @@ def _checked(named: _Named, registered: Set[str]) -> str:
     return named.workflow
 
 
-def _has_upstream() -> bool:
-    return extras.version("trinity-rft") is not None
+def _check_known(workflow: str, reward: str | None, place: str, registered: Set[str]) -> None:
+    theirs, ours = upstream.names(), registered | {PROGRAM, *WORKFLOWS}
+    if workflow not in ours | set(theirs.workflows) and not upstream.is_found(workflow, ()):
+        check_workflow(workflow, f"{place}.{_WORKFLOW}")
+    if reward and reward not in registered and not upstream.is_found(reward, theirs.rewards):
+        check_reward(reward, f"{place}.{_REWARD}")
+    if workflow not in ours:  # after the names: no package helps against one that there is not
+        upstream.check_environment(workflow, f"{place}.{_WORKFLOW}")
 
 
 def _needed(trinity: Tree, path: str) -> object:
