@@ -14,7 +14,7 @@ from textwrap import shorten
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import sources, unset
-from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core import bounds, slurm
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.core.files import Files, absolute
 from trinity_compat.launch.core.guesses import Guesses, search
@@ -29,6 +29,7 @@ from trinity_compat.secret import masked
 
 LOST_ARGUMENTS = "TP118"
 BESIDE = "TP120"
+SCHEDULED = "TP121"
 _SHOWN = 160  # characters of a command
 _BINARY = 80  # bytes in which bash looks for what tells a binary file
 
@@ -145,6 +146,8 @@ def _run(shell: Shell, text: str) -> None:
         raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
+    for variable, value in shell.schedule(slurm.of_script(text, name)).items():
+        shell.variables[variable] = Variable(value=value, exported=True, given=True)
     holes: dict[str, Bit] = {}
     source = code.without_unreadable(text, holes, Where(name, 1)).encode(errors="surrogateescape")
     with _bounded(shell):
@@ -277,10 +280,19 @@ def _tell_of_background(log: Log) -> None:
             )
 
 
+def _tell_of_scheduler(log: Log) -> None:
+    """Which values of SLURM's were taken from the job's own lines."""
+    for found in log.scheduled:
+        if found.read and log.launches:
+            taken = f"${found.name} is {found.setting.value} ({found.setting.option}), as sbatch would set it"
+            log.warn(SCHEDULED, f"{taken}; --env {found.name}=… says otherwise", found.setting.where)
+
+
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
     _warn_of_lost(log, name)
     _tell_of_background(log)
+    _tell_of_scheduler(log)
     for where, message in unset.warnings(log.launches):
         log.warn("TP119", message, where)
     if not log.launches and shell.ended_at is not None:
