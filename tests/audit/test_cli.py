@@ -323,3 +323,48 @@ def test_the_keys_that_keep_their_meaning_are_counted_and_listed_with_all(folder
     assert "trainer.n_gpus_per_node=8" not in told
     assert "trainer.n_gpus_per_node=8" in listed
     assert "--all" not in listed
+
+
+TWICE = """\
+for lr in 1e-6 2e-6; do
+  [ "$DEBUG" = 1 ] && echo debug
+  if [ "$DEBUG" = 1 ]; then N=1; fi
+  if [ "$DEBUG" = 1 ]; then M=1; fi
+""" + GRPO.split("-x\n")[1].replace('"$@"', "actor_rollout_ref.actor.optim.lr=$lr\ndone")
+
+
+def test_what_reading_tells_of_several_lines_and_launches_is_said_once(tmp_path):
+    (tmp_path / "run.sh").write_text(TWICE)
+    for form in ("text", "md"):
+        _, text = audit(tmp_path / "run.sh", "--format", form)
+        assert len(re.findall("DEBUG, which is not set", re.sub(r"\s+", " ", text))) == 1
+    assert len(launches(tmp_path / "run.sh")["launches"][1]["diagnostics"]) >= 2
+
+
+def test_set_counts_as_the_launchs_last_word(folder):
+    (launch,) = launches(folder / "grpo.sh", "--set", "actor_rollout_ref.rollout.n=8")["launches"]
+    (finding,) = (one for one in launch["findings"] if one["key"] == "actor_rollout_ref.rollout.n")
+    assert (finding["value"], finding["source"]) == (8, "--set")
+
+
+def test_set_gives_what_reading_cannot_know(tmp_path):
+    key = "trainer.n_gpus_per_node"
+    (tmp_path / "run.sh").write_text(GRPO.replace(f"{key}=8", f"{key}=$(nvidia-smi -L | wc -l)"))
+    assert launches(tmp_path / "run.sh")["launches"][0]["refused"]
+    (launch,) = launches(tmp_path / "run.sh", "--set", f"{key}=8")["launches"]
+    assert launch["refused"] is None
+
+
+def test_quiet_says_what_stops_a_launch_and_nothing_else(folder):
+    assert audit("-q", folder / "grpo.sh") == (0, "")
+    given = ["--quiet", str(folder), "--fail-on", "unsupported"]
+    result = CliRunner().invoke(command, given, standalone_mode=False)
+    assert result.stdout == "" and result.return_value == 1
+    lines = result.stderr.splitlines()
+    assert [line for line in lines if "grpo.sh" in line] == []
+    assert lines[-1].startswith(f"{folder}/sub/prime.sh:1: cannot be translated: ")
+
+
+def test_quiet_still_writes_the_report_that_is_asked_for(folder, tmp_path):
+    assert audit("-q", folder / "grpo.sh", "--format", "json", "-o", tmp_path / "a.json") == (0, "")
+    assert json.loads((tmp_path / "a.json").read_text())["launches"]

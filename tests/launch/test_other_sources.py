@@ -89,7 +89,7 @@ def told(tmp_path, name, text, *args):
 def test_literal_calls_of_a_python_launcher_are_read(tmp_path):
     launches, places, messages = told(tmp_path, "launch.py", LAUNCHER)
     assert launches == [
-        ["lr.a=1e-06", "data.size=64", "path.a=/m/q", "a.b=1", "<sys.argv[1]>"],
+        ["lr.a=1e-06", "data.size=64", "path.a=/m/q", "a.b=1"],
         ["n.a=<n>", "a.b=2"],
         ["c.d=3"],
         ["c.d=<n>"],

@@ -97,6 +97,20 @@ def test_another_main_is_refused_with_the_reason(run):
     assert code == 2 and out == "" and "trains its reward model" in err
 
 
+def test_quiet_says_nothing_but_errors(run):
+    code, out, err = run("--quiet")
+    assert code == 0 and yaml.safe_load(out) and err == ""
+    code, out, err = run("-q", script="python3 -m recipe.prime.main_prime a=1\n")
+    assert code == 2 and out == "" and err.startswith("error: run.sh:1")
+
+
+def test_what_several_launches_share_is_told_once(run):
+    _, _, err = run(
+        "--launch", "all", script="for s in 1 2; do\n" + SCRIPT.format(more="data.seed=$s") + "\ndone\n"
+    )
+    assert err.count("TW001") == 1 and "(2 launches)" in err
+
+
 def test_set_and_no_comments(run):
     _, out, _ = run("--set", "explorer.runner_per_model=3", "--no-comments")
     assert yaml.safe_load(out)["explorer"]["runner_per_model"] == 3

@@ -19,6 +19,7 @@ from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.mains import refusal
 from trinity_compat.translate import forks
+from trinity_compat.translate.assigned import with_assigned_keys
 from trinity_compat.translate.judged import Judged, as_ppo, judged
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.options import Options
@@ -151,7 +152,8 @@ def audit_launch(
     launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
     """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
-    launch = taught_launch(launch, request.options.rules)
+    launch, options = with_assigned_keys(taught_launch(launch, request.options.rules), request.options)
+    request = replace(request, options=options)
     try:
         config = effective_config(
             launch,

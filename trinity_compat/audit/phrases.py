@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from trinity_compat.audit.model import LaunchAudit
+from trinity_compat.audit.model import Audit, LaunchAudit
+from trinity_compat.launch import merged
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.verl_config.model import default_of
 
@@ -19,6 +21,31 @@ STATUS_MEANS: Mapping[Status, str] = {
     Status.FORK_KEY: "only the fork knows it",
     Status.UNKNOWN: "veRL has no such key",
 }
+
+
+def said_once(launches: Sequence[LaunchAudit]) -> list[LaunchAudit]:
+    """The launches without what was said of one before them in the same source, and what is said of several
+    lines said of the first."""
+    told: set[tuple[str, object]] = set()
+    out = []
+    for launch in launches:
+        notes = [note for note in launch.diagnostics if (launch.source, note) not in told]
+        cautions = [caution for caution in launch.warnings if (launch.source, caution) not in told]
+        told |= {(launch.source, note) for note in (*notes, *cautions)}
+        out.append(replace(launch, diagnostics=tuple(merged(notes)), warnings=tuple(cautions)))
+    return out
+
+
+def errors(audit: Audit) -> list[str]:
+    """What stops a launch, one line each: files that cannot be read, errors of the script, and that it cannot
+    be translated."""
+    lines = [f"{source}: {problem}" for source, problem in audit.problems.items()]
+    for launch in said_once(audit.launches):
+        notes = [note for note in launch.diagnostics if note.severity == "error"]
+        lines += [str(note) for note in notes]
+        if launch.refused is not None:
+            lines.append(f"{launch.where}: cannot be translated: {launch.refused}")
+    return lines
 
 
 def kept(launch: LaunchAudit) -> str:

@@ -29,6 +29,22 @@ def main_option(command: _Command) -> _Command:
     )(command)
 
 
+def set_option(command: _Command) -> _Command:
+    """``--set PATH=VALUE`` of what is read and not run, as many as wanted."""
+    return click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help="Set a path of the Trinity YAML, or a veRL key of the launch.",
+    )(command)
+
+
+def quiet_option(command: _Command) -> _Command:
+    """``--quiet``: errors only."""
+    return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
+
+
 def taught_mains(given: Sequence[str], rules: str | None = None) -> dict[str, str]:
     """What ``--main`` and the rules say of mains, the former first. Raises UserError for a wrong one."""
     told: Mapping[str, str] = {}

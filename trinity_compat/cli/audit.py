@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from trinity_compat.audit import FORMATS, AuditOptions, audit_sources, render
-from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
+from trinity_compat.audit.phrases import errors
+from trinity_compat.cli._shared import (
+    WithScriptArguments,
+    main_option,
+    name_and_value,
+    quiet_option,
+    set_option,
+    taught_mains,
+    write,
+)
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
@@ -41,6 +50,8 @@ from trinity_compat.trinity_config import TARGETS
     help="Rules of your own over the shipped ones: a file, or a family of forks (docs/rules.md).",
 )
 @main_option
+@set_option
+@quiet_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here.")
 @click.pass_obj
 def command(
@@ -56,6 +67,8 @@ def command(
     target: str,
     rules: str | None,
     mains: tuple[str, ...],
+    assignments: tuple[str, ...],
+    quiet: bool,
     output: Path | None,
 ) -> int:
     """Audit veRL launch scripts: one finding per key, what changes, and why.
@@ -72,10 +85,15 @@ def command(
         verl_version=verl_version,
         fork_config=not no_fork_config,
         env=known,
+        assignments=dict(name_and_value("--set", text) for text in assignments),
         rules=rules,
         mains=taught_mains(mains, rules),
     )
     audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
     read = [*sources, *(launch.source for launch in audit.launches), *audit.problems, *audit.empty]
-    write(render(replace(audit, every=every), form), output, sources=read)
+    if quiet:
+        for line in errors(audit):
+            click.echo(line, err=True)
+    if output or not quiet:
+        write(render(replace(audit, every=every), form), output, sources=read)
     return int(fail_on is not None and audit.at_least(Status(fail_on)))

@@ -10,7 +10,7 @@ import click
 
 from trinity_compat.cli._shared import main_option, name_and_value, taught_mains
 from trinity_compat.errors import UserError
-from trinity_compat.launch import EnvRef, Launch, Reading, Word, read_argv, read_script, read_text
+from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
 from trinity_compat.launch.core.values import Bit, open_source
 
 
@@ -110,7 +110,7 @@ def as_text(reading: Reading) -> str:
             lines.append(f"  {word.where.line:>5}  {_visible(word.text)}{note}")
     if not reading.launches:
         lines.append(f"{reading.source}: no training main is launched")
-    lines += map(str, reading.diagnostics)
+    lines += map(str, merged(reading.diagnostics))
     return "\n".join(lines)
 
 

@@ -5,16 +5,33 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
+from trinity_compat.cli._shared import (
+    WithScriptArguments,
+    main_option,
+    name_and_value,
+    quiet_option,
+    set_option,
+    taught_mains,
+    write,
+)
 from trinity_compat.errors import UserError
-from trinity_compat.launch import Launch, Reading, read_argv, read_script, read_text, refuse_lost_arguments
+from trinity_compat.launch import (
+    Launch,
+    Reading,
+    merged,
+    read_argv,
+    read_script,
+    read_text,
+    refuse_lost_arguments,
+)
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
@@ -53,13 +70,8 @@ _STATUSES = [status.value for status in Status]
 @click.option("--fail-on", type=click.Choice(_STATUSES), help="Exit 1 at this status or graver.")
 @click.option("--resolve", is_flag=True, help="Fill in environment variables from --env and the environment.")
 @click.option("--no-comments", is_flag=True, help="YAML without the reason of each line.")
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="PATH=VALUE",
-    help="Set a path of the Trinity YAML, or a veRL key of the launch.",
-)
+@set_option
+@quiet_option
 @click.option(
     "--rules",
     metavar="FILE|FAMILY",
@@ -85,8 +97,8 @@ def command(
     options = _options(given, env)
     results = _translate(source, arguments, which, given, options)
     write("---\n".join(text for _, text in results), output, sources=[source] if source else [])
-    for translation, _ in results:
-        _tell(translation)
+    if not given["quiet"]:
+        _tell([translation for translation, _ in results])
     limit = given["fail_on"]
     return int(limit is not None and any(_reaches(translation, Status(limit)) for translation, _ in results))
 
@@ -132,9 +144,11 @@ def _translate(
         return [translate_config(config, options)]
     reading = _read(source, arguments, given, options)
     refuse_lost_arguments(reading)
-    for diagnostic in reading.diagnostics:
-        click.echo(diagnostic, err=True)
-    return [translate_launch(launch, options, root=root) for launch in _chosen(reading, which)]
+    for diagnostic in merged(reading.diagnostics):
+        if diagnostic.severity == "error" or not given["quiet"]:
+            click.echo(diagnostic, err=True)
+    chosen = _chosen(reading, which, quiet=given["quiet"])
+    return [translate_launch(launch, options, root=root) for launch in chosen]
 
 
 def _read(source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options) -> Reading:
@@ -170,7 +184,7 @@ def _same(plain: Reading, known: Reading, environ: dict[str, str]) -> bool:
     return texts == [[word.text for word in launch.arguments] for launch in known.launches]
 
 
-def _chosen(reading: Reading, which: str) -> list[Launch]:
+def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
     count = len(reading.launches)
     if not count:
         raise UserError(f"{reading.source}: no training main is launched")
@@ -178,7 +192,7 @@ def _chosen(reading: Reading, which: str) -> list[Launch]:
         return list(reading.launches)
     if not which.isdigit() or not 1 <= int(which) <= count:
         raise UserError(f"--launch {which}: {reading.source} has {count} launch(es)", hint="1, 2, … or all")
-    if count > 1 and which == "1":
+    if count > 1 and which == "1" and not quiet:
         click.echo(
             f"note: {reading.source} has {count} launches, this is the first (--launch N|all)", err=True
         )
@@ -189,19 +203,23 @@ def _reaches(translation: Translation, limit: Status) -> bool:
     return any(finding.status.rank >= limit.rank for finding in translation.findings)
 
 
-def _tell(translation: Translation) -> None:
-    """Counts, what lies beyond the mild, and the cautions, on stderr."""
+def _tell(translations: Sequence[Translation]) -> None:
+    """Counts, what lies beyond the mild, and the cautions, on stderr; what several launches share once."""
+    times = Counter(line for translation in translations for line in _told(translation))
+    for line, count in times.items():
+        click.echo(line if count == 1 else f"{line} ({count} launches)", err=True)
+
+
+def _told(translation: Translation) -> Iterator[str]:
     counts = dict.fromkeys(Status, 0)
     for finding in translation.findings:
         counts[finding.status] += 1
     told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-    click.echo(f"{len(translation.findings)} keys: {told}", err=True)
+    yield f"{len(translation.findings)} keys: {told}"
     for finding in translation.findings:
         if finding.status.rank >= Status.APPROXIMATED.rank and finding.where is not None:
-            click.echo(
-                f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}", err=True
-            )
+            yield f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}"
     for caution in translation.warnings:
         place = f"{caution.where}: " if caution.where else ""
         hint = f" ({caution.hint})" if caution.hint else ""
-        click.echo(f"{place}warning {caution.code} {caution.message}{hint}", err=True)
+        yield f"{place}warning {caution.code} {caution.message}{hint}"

@@ -14,9 +14,9 @@ from textwrap import shorten
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import sources, unset
-from trinity_compat.launch.core import bounds
+from trinity_compat.launch.core import bounds, slurm
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.core.files import Files
+from trinity_compat.launch.core.files import Files, absolute
 from trinity_compat.launch.core.guesses import Guesses, search
 from trinity_compat.launch.core.state import Given, Log, Reach, Shell, Variable
 from trinity_compat.launch.core.tree import Unit
@@ -29,9 +29,9 @@ from trinity_compat.secret import masked
 
 LOST_ARGUMENTS = "TP118"
 BESIDE = "TP120"
+SCHEDULED = "TP121"
 _SHOWN = 160  # characters of a command
 _BINARY = 80  # bytes in which bash looks for what tells a binary file
-RECURSION = 6000  # Python frames; the evaluator uses about fifteen per level of a script
 
 
 def read_script(
@@ -74,7 +74,7 @@ def read_script(
         return shell
 
     text = data.decode(errors="surrogateescape")
-    contents = sources.contents_of(name or os.fspath(path), text, args)
+    contents = sources.contents_of(name or os.fspath(path), text, args, env or {})
     return _read(start, text) if contents is None else _read_contents(start, contents)
 
 
@@ -95,12 +95,19 @@ def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Re
         for command in contents.commands:
             child = shell.copy()
             child.where = command.where
+            if command.cwd:
+                child.cwd = literal(absolute(text_of(child.cwd), command.cwd), command.where)
             for name, value in command.env.items():
                 child.put(name, Variable(value=literal(value, command.where), exported=True))
             if command.words:
                 external.run(child, list(command.words), {})
             else:
                 code.run_script_unit(child, code.unit_of(command.code, command.where))
+    if contents.stopped:
+        shell.warn("TP112", contents.stopped, Where(shell.unit.name, 0), "error")
+    if shell.log.launches:
+        for place, told in contents.guesses:
+            shell.warn("TP101", told, place)
     shell.warn("TP116", contents.note, Where(shell.unit.name, 1))
     return _reading(shell.unit.name, shell)
 
@@ -139,6 +146,8 @@ def _run(shell: Shell, text: str) -> None:
         raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
+    for variable, value in shell.schedule(slurm.of_script(text, name)).items():
+        shell.variables[variable] = Variable(value=value, exported=True, given=True)
     holes: dict[str, Bit] = {}
     source = code.without_unreadable(text, holes, Where(name, 1)).encode(errors="surrogateescape")
     with _bounded(shell):
@@ -210,7 +219,7 @@ def _bounded(shell: Shell) -> Iterator[None]:
     The collector waits: a walk through the caller's millions of objects would be charged to the script.
     """
     limit, collecting = sys.getrecursionlimit(), gc.isenabled()
-    sys.setrecursionlimit(max(limit, RECURSION))
+    sys.setrecursionlimit(max(limit, bounds.RECURSION))
     gc.disable()
     try:
         yield
@@ -271,10 +280,19 @@ def _tell_of_background(log: Log) -> None:
             )
 
 
+def _tell_of_scheduler(log: Log) -> None:
+    """Which values of SLURM's were taken from the job's own lines."""
+    for found in log.scheduled:
+        if found.read and log.launches:
+            taken = f"${found.name} is {found.setting.value} ({found.setting.option}), as sbatch would set it"
+            log.warn(SCHEDULED, f"{taken}; --env {found.name}=… says otherwise", found.setting.where)
+
+
 def _reading(name: str, shell: Shell) -> Reading:
     log = shell.log
     _warn_of_lost(log, name)
     _tell_of_background(log)
+    _tell_of_scheduler(log)
     for where, message in unset.warnings(log.launches):
         log.warn("TP119", message, where)
     if not log.launches and shell.ended_at is not None:

@@ -10,6 +10,7 @@ from trinity_compat.audit.formats.style import CSS
 from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
 from trinity_compat.audit.phrases import STATUS_MEANS, assignment, origin, plural, target
 from trinity_compat.audit.summary import OUTCOMES, Cause, Summary, name, outcome, summarise
+from trinity_compat.launch import merged
 from trinity_compat.translate.explain import codes
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.web import style
@@ -157,7 +158,7 @@ def _launches(audit: Audit) -> Iterator[str]:
         if launch.refused is not None:
             yield f"<p class=refused>Cannot be translated: {escape(launch.refused)}</p>"
         notes = [f"{w.code} {w.message}{f' ({w.hint})' * bool(w.hint)}" for w in launch.warnings]
-        notes += [f"{d.where}: {d.code} {d.message}" for d in launch.diagnostics]
+        notes += [f"{d.where}: {d.code} {d.message}" for d in merged(launch.diagnostics)]
         if notes:
             yield f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
         yield from _findings(launch, everything=len(audit.launches) <= _FULL_LISTS_UP_TO)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, target
+from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
 from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
 from trinity_compat.translate.model import Finding
 
 
 def render(audit: Audit) -> str:
     lines = ["# Audit of veRL launches for Trinity-RFT", "", *_summary(summarise(audit), audit)]
-    for launch in audit.launches:
+    for launch in said_once(audit.launches):
         lines += _launch(launch, every=audit.every)
     return "\n".join(lines)
 

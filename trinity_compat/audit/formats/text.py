@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, target
+from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
 from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
 from trinity_compat.translate.model import Finding, Status
 
@@ -36,7 +36,7 @@ def render(audit: Audit) -> str:
     terminal = sys.stdout.isatty()
     width = None if terminal else _WIDTH_OF_A_FILE
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
-    for launch in audit.launches:
+    for launch in said_once(audit.launches):
         for piece in _launch(launch, every=audit.every):
             console.print(piece)
         console.print()

@@ -26,6 +26,7 @@ DEPTH = 60  # functions, sourced files, substitutions in each other
 LOOP = 10_000  # rounds of one loop
 LAUNCHES = 512
 DIAGNOSTICS = 500  # warnings, and as many errors
+RECURSION = 6000  # Python frames; the evaluator of shells uses about fifteen per level of a script
 OVERLAY = 4 << 20  # characters of the files that the script writes for itself
 
 

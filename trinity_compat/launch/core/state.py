@@ -12,6 +12,7 @@ from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
 from trinity_compat.launch.core.files import Files, absolute
 from trinity_compat.launch.core.guesses import Guesses
+from trinity_compat.launch.core.slurm import Setting
 from trinity_compat.launch.core.tree import Node, Unit
 from trinity_compat.launch.core.values import EMPTY, Bit, Value, literal, text_of
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Start
@@ -99,6 +100,16 @@ class Given:
     replaced: Where | None = None  # where the script first put another value in its place
 
 
+@dataclass(slots=True)
+class Scheduled:
+    """A variable that the scheduler will set, as far as the job's own file says."""
+
+    name: str
+    value: Value
+    setting: Setting
+    read: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What a command of a shell still has of the script's surroundings (see `Start`).
@@ -130,6 +141,7 @@ class Log:
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)  # diagnostics by severity
     given: dict[str, Given] = field(default_factory=dict)
+    scheduled: list[Scheduled] = field(default_factory=list)
     unread: list[Value] = field(default_factory=list)  # the script's own arguments that nothing took so far
     guesses: Guesses = field(default_factory=Guesses)
     beside: dict[Where, Beside] = field(default_factory=dict)
@@ -225,12 +237,24 @@ class Shell:
         given = self._still_given(name)
         if given is not None:
             given.read = True
+        variable = self.variables.get(name)
+        for scheduled in self.log.scheduled if variable else ():
+            scheduled.read = scheduled.read or (variable is not None and variable.value is scheduled.value)
 
     def note_arguments(self, taken: Iterable[Value]) -> None:
         """Some of the positional parameters are used."""
         if self.log.unread:
             names = {id(value) for value in taken}
             self.log.unread = [value for value in self.log.unread if id(value) not in names]
+
+    def schedule(self, settings: Mapping[str, Setting]) -> dict[str, Value]:
+        """The values of a job's variables, without those that the environment has or the script set."""
+        found: dict[str, Value] = {}
+        for name, setting in settings.items():
+            if name not in self.variables:
+                found[name] = literal(setting.value, setting.where)
+                self.log.scheduled.append(Scheduled(name, found[name], setting))
+        return found
 
     def _note_replaced(self, name: str, value: Value | None = None) -> None:
         given = self._still_given(name)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from trinity_compat import mains, ray_jobs
+from trinity_compat.launch.core import slurm
 from trinity_compat.launch.core.options import Options
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import (
@@ -216,7 +217,14 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
     if name == "sbatch":
         script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
         if script is not None:
-            return Wrapped(name, [literal("bash", sh.where), *fields[script:]], prefix=own)
+            job = {**_of_job(sh, texts[1:script], fields[script]), **own}
+            return Wrapped(name, [literal("bash", sh.where), *fields[script:]], prefix=job)
+        if sh.stdin and not any(text.startswith("--wrap") for text in texts):
+            job = {
+                **sh.schedule(slurm.of_command(texts[1:], text_of(sh.stdin), sh.unit.name, sh.where)),
+                **own,
+            }
+            return Wrapped(name, code=sh.stdin, prefix=job)
     if name in STRINGS:
         for value, text in zip(fields[1:], texts[1:], strict=True):
             if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
@@ -224,6 +232,13 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
                 return Wrapped(shown, code=body, prefix=own, remote=away)
     return None
+
+
+def _of_job(sh: Shell, options: list[str], script: Value) -> Prefix:
+    """What the script of ``sbatch`` finds in its environment, as its lines and the command's options say."""
+    path = sh.files_path(script)
+    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
+    return sh.schedule(slurm.of_command(options, text_of(content or ()), text_of(script), sh.where))
 
 
 def _note_open_code(sh: Shell, name: str, value: Value) -> None:

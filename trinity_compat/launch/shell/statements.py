@@ -184,7 +184,8 @@ def _note_turned(sh: Shell, node: Node, taken: str) -> None:
 def _note_guess(sh: Shell, taken: str) -> None:
     doubt = sh.doubt
     if isinstance(doubt, EnvRef):
-        sh.warn("TP102", f"this depends on ${doubt.name}, which is not set; {taken}")
+        told = f"this depends on ${doubt.name}, which is not set; {taken}"
+        sh.warn("TP102", f"{told} (--env {doubt.name}=… says what it is)")
     elif doubt is not None:
         sh.warn("TP101", f"this depends on {doubt.expression}, which cannot be known here; {taken}")
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.core.values import lines_of
 from trinity_compat.launch.sources import python_file
 from trinity_compat.launch.sources.model import Command, Contents
+from trinity_compat.launch.sources.python import ipython
+from trinity_compat.launch.sources.python.evaluator import File
+from trinity_compat.launch.sources.python.items import Item
 
-_NOTE = "a notebook: shell commands (!, %%bash) and literal calls of subprocess and os.system are read"
+_NOTE = (
+    "a notebook: shell commands (!, %%bash) and calls of subprocess and os.system are read, with the values"
+    " that names have in the cells before"
+)
 _SHELL_CELL = re.compile(r"%%(bash|sh|script bash)\b")
+_FILE_CELL = re.compile(r"%%writefile\s+(?P<append>-a\s+)?(?P<file>\S+)")
+_END = "__END_OF_CELL__"
 
 
-def read(name: str, text: str) -> Contents:
+def read(name: str, text: str, env: Mapping[str, str] | None = None) -> Contents:
     """The commands of a notebook, in the order of its cells; a place is a line of a cell, ``x.ipynb[3]:2``.
 
     Raises UserError for a file that isn't a notebook.
@@ -25,32 +33,40 @@ def read(name: str, text: str) -> Contents:
         sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"not a notebook: {error}", where=Where(name)) from None
-    commands = (
-        command
-        for number, (kind, source) in enumerate(sources, start=1)
-        if kind == "code"
-        for command in _cell(f"{name}[{number}]", source)
-    )
-    return Contents(tuple(commands), _NOTE)
+    file, names = python_file.session(name, env=env), python_file.names_of(name)
+    with python_file.bounded(file):
+        for number, (kind, source) in enumerate(sources, start=1):
+            if kind == "code":
+                file.name = f"{name}[{number}]"
+                _cell(file, names, source)
+    return Contents(tuple(file.commands), _NOTE, python_file.told_of(file), file.stopped)
 
 
-def _cell(name: str, source: str) -> Iterator[Command]:
+def _cell(file: File, names: dict[str, Item], source: str) -> None:
     lines = source.split("\n")
     if _SHELL_CELL.match(source):
-        yield Command(Where(name, 2), lines_of("\n".join(lines[1:]), Where(name, 2)))
+        _record(file, "\n".join(lines[1:]), 2)
         return
-    code, rest = _shell_lines(lines)
-    if any(code):
-        yield Command(Where(name, 1), lines_of("\n".join(code), Where(name, 1)))
-    yield from python_file.commands_of(name, "\n".join(rest))
+    if written := _FILE_CELL.match(source):
+        begin = f"cat {'>>' if written['append'] else '>'} {written['file']} <<'{_END}'"
+        _record(file, "\n".join([begin, *lines[1:], _END, ""]), 1)
+        return
+    code = python_file.cell_of(ipython.as_python(lines))
+    if code is not None:
+        python_file.run(file, names, code)
+        return
+    for line, command in _shell_lines(lines):
+        _record(file, command, line)
 
 
-def _shell_lines(lines: list[str]) -> tuple[list[str], list[str]]:
-    """(the shell's lines, Python's), each with an empty one in place of the other's."""
-    code, rest, goes_on = [], [], False
-    for line in lines:
-        shell = goes_on or line.lstrip().startswith("!")
-        code.append(line if goes_on else line.lstrip()[1:] if shell else "")
-        rest.append("" if shell or line.startswith("%") else line)
-        goes_on = shell and line.rstrip().endswith("\\")
-    return code, rest
+def _record(file: File, code: str, line: int) -> None:
+    place = Where(file.name, line)
+    env = {name: "".join(bit.text for bit in value) for name, value in file.environ.items()}
+    file.commands.append(Command(place, lines_of(code, place), env=env, cwd=file.cwd))
+
+
+def _shell_lines(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """The ``!`` lines of a cell that isn't Python as it stands, with the number of each."""
+    for start, end in ipython.blocks(lines):
+        if lines[start].lstrip().startswith("!"):
+            yield start + 1, "\n".join([lines[start].lstrip()[1:], *lines[start + 1 : end]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.launch.sources import job_spec, notebook, python_file
@@ -12,15 +12,18 @@ _YAML = (".yaml", ".yml")
 _LARGEST = 1 << 20  # bytes
 
 
-def contents_of(name: str, text: str, args: Sequence[str] = ()) -> Contents | None:
-    """What the file ``name`` starts, where it isn't a shell script. ``args``: its own arguments.
+def contents_of(
+    name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Contents | None:
+    """What the file ``name`` starts, where it isn't a shell script. ``args``: its own arguments, ``env``: the
+    environment that is known.
 
     Raises UserError for a file that isn't what its ending says.
     """
     if name.endswith(".py"):
-        return python_file.read(name, text, args)
+        return python_file.read(name, text, args, env)
     if name.endswith(".ipynb"):
-        return notebook.read(name, text)
+        return notebook.read(name, text, env)
     return job_spec.read(name, text) if name.endswith(_YAML) else None
 
 

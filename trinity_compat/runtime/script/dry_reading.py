@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.errors import UserError
-from trinity_compat.launch import Diagnostic, Launch, Word, read_script
+from trinity_compat.launch import Diagnostic, Launch, Word, merged, read_script
 from trinity_compat.runtime.plan.overlay import is_trinity_only
 from trinity_compat.runtime.script.handover import ScriptCall
 from trinity_compat.runtime.script.invocation import Invocation
@@ -25,7 +25,7 @@ def invocations(call: ScriptCall) -> Iterator[Invocation]:
         call.script, cwd=call.cwd, env=call.environ, args=call.arguments, mains=call.options.mains
     )
     told = [found for found in reading.diagnostics if found.code != _NOT_ASKED]
-    for diagnostic in told:
+    for diagnostic in merged(told):
         print(diagnostic, file=sys.stderr)
     text = Path(call.script).read_text(errors="replace").splitlines()
     ends = [found for found in told if found.code in _ENDS]
