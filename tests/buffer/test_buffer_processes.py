@@ -168,7 +168,7 @@ def test_a_server_with_no_connection_left_says_what_to_raise(own_server):
     with suppress(sa.exc.OperationalError):
         while len(taken) < 100:
             taken.append(engine.connect())
-    with pytest.raises(BufferError, match="clients|slots") as caught:
+    with pytest.raises(BufferError, match=r"clients|slots") as caught:
         open_buffer(url, retry_s=1.0)
     for connection in taken:
         connection.close()

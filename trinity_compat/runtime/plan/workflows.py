@@ -134,9 +134,9 @@ def _first(trinity: Tree, paths: Sequence[str]) -> str | None:
 
 
 def check_update(verl: VerlView, trinity: Tree, said: Tree) -> None:
-    """Raises UserError where an update is a number of steps to trinity-rft: here it is a number of tasks, with
-    all rows of their runs (docs/decisions/steps-of-a-run.md). ``said``: the file before anything was filled
-    in."""
+    """Raises UserError where an update is a number of steps to trinity-rft: here it is a number of tasks,
+    with all rows of their runs (docs/decisions/steps-of-a-run.md). ``said``: the file before anything was
+    filled in."""
     tasksets = (value_at(verl.tree, SECTION) or {}).values()
     size, batch = "buffer.train_batch_size", value_at(said, "buffer.batch_size") or 1
     asked, runs = value_at(said, size), batch * (value_at(trinity, "algorithm.repeat_times") or 1)
