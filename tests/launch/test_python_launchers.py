@@ -239,6 +239,11 @@ def test_what_would_cost_python_much_costs_little(tmp_path, text):
     assert len(words(tmp_path, text)) <= 1
 
 
+def test_a_list_too_long_to_be_worked_out_is_open_not_cut(tmp_path):
+    text = "x = list(range(10 ** 9))\nsubprocess.run(M + [f'a={x}'])"
+    assert words(tmp_path, text) == [["a=<list(range(10 ** 9))>"]]
+
+
 def notebook(tmp_path, *cells):
     text = json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]})
     reading = read(tmp_path, text, name="n.ipynb")

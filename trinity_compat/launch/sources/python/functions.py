@@ -143,7 +143,9 @@ def _range(ev: Evaluator, node: ast.Call) -> Item:
     whole = [limit for limit in limits if isinstance(limit, int)]
     if not 0 < len(whole) == len(limits) <= 3 or whole[2:] == [0]:
         raise NotKnown
-    return made(range(*whole)[:FIELDS], ev.where(node))
+    if len(range(*whole)[: FIELDS + 1]) > FIELDS:
+        raise NotKnown
+    return made(range(*whole), ev.where(node))
 
 
 _TYPES: dict[str, type] = {
