@@ -262,6 +262,8 @@ class MemoryBuffer:
     ready: set[int] = field(default_factory=set)
     drawn: dict[str, dict[int, Group]] = field(default_factory=dict)
     _complete: int = 0
+    _living: frozenset[str] = frozenset()
+    _tokens: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def history(self) -> int:
         return self.generation
@@ -291,13 +293,18 @@ class MemoryBuffer:
     def places(self) -> dict[int, bool]:
         return {place: place in self.ready for place in self.holders}
 
+    def _held(self, kind: str) -> dict[int, str]:
+        """Tokens by task, of those who live: not gathered anew while nobody comes or dies."""
+        living = frozenset(holder.token for holder in self.holders.values())
+        if living != self._living:
+            self._living, self._tokens = living, {}
+            for (each, number), (holder, _) in self.leases.items():
+                if holder.token in living:
+                    self._tokens.setdefault(each, {})[number] = holder.token
+        return self._tokens.setdefault(kind, {})
+
     def _share(self, asked: TaskQuery) -> Share:
-        living = set(self.holders.values())
-        held = {
-            number: holder.token
-            for (kind, number), (holder, _) in self.leases.items()
-            if kind == asked.kind and holder in living
-        }
+        held = self._held(asked.kind)
         if asked.kind == "train":
             self.missing_tasks(upto=0, limit=0)
             live = Live(self._complete, self.stored.keys(), self._complete)  # type: ignore[arg-type]
@@ -314,9 +321,9 @@ class MemoryBuffer:
         share = self._share(asked)
         if asked.holder not in self.holders.values():
             return []
-        free = [*share.free()]
-        taken = free[: limit if asked.by_place else min(limit, share.fair(len(free)))]
+        taken = share.take(limit)
         self.leases |= {(asked.kind, number): (asked.holder, version) for number in taken}
+        self._tokens.setdefault(asked.kind, {}).update(dict.fromkeys(taken, asked.holder.token))
         return taken
 
     def pending(self, holder: Holder, *, upto: int) -> Pending:
@@ -359,6 +366,7 @@ class MemoryBuffer:
         for group in groups:
             if self.leases.get((group.kind, group.task_no), (None, 0))[0] == holder:
                 self.leases.pop((group.kind, group.task_no), None)
+                self._held(group.kind).pop(group.task_no, None)
         if groups[0].kind.startswith("draw:"):
             of_kind = self.drawn.setdefault(groups[0].kind, {})
             new = {group.task_no: group for group in groups if group.task_no not in of_kind}

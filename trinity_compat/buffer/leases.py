@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse, islice
 
 import sqlalchemy as sa
 
@@ -52,22 +53,34 @@ class Share:
 
     def free(self) -> Iterator[int]:
         """Tasks that the holder may take, in order."""
-        return (number for number in self.live.missing(self.asked.upto) if self._may_have(number))
+        missing, held = self.live.missing(self.asked.upto), self.held
+        if self.asked.by_place:
+            return (number for number in missing if self._may_have(number))
+        token, have = self.asked.holder.token, self.asked.have
+        forgotten = [number for number, holder in held.items() if holder == token and number not in have]
+        kept = held.keys() - forgotten if forgotten else held
+        return filterfalse(kept.__contains__, missing)  # thousands of tasks are under way in a large job
 
     def _may_have(self, number: int) -> bool:
         asked = self.asked
         if (token := self.held.get(number)) is not None:
             return token == asked.holder.token and number not in asked.have
-        place = number % asked.by_place if asked.by_place else asked.holder.place
+        place = number % asked.by_place
         return place == asked.holder.place or place not in self.places
 
-    def fair(self, free: int) -> int:
-        """Of so many free ones, how many the holder may take, so that all who are ready have equally many."""
+    def take(self, limit: int) -> list[int]:
+        """The first free ones, ``limit`` at most; where fewer are free than all who are ready could take, so
+        many that they have equally many."""
+        if self.asked.by_place:
+            return list(islice(self.free(), limit))
         holder, have = self.asked.holder, self.asked.have
-        others = sum(token != holder.token for token in self.held.values())
         mine = sum(number in have for number, token in self.held.items() if token == holder.token)
-        ready = {place for place, is_ready in self.places.items() if is_ready} | {holder.place}
-        return max(0, -(-(free + others + mine) // len(ready)) - mine)
+        others = sum(token != holder.token for token in self.held.values())
+        ready = len({place for place, is_ready in self.places.items() if is_ready} | {holder.place})
+        enough = (limit + mine) * ready - others - mine  # with so many free the limit alone counts
+        free = list(islice(self.free(), max(limit, enough)))
+        fair = max(0, -(-(len(free) + others + mine) // ready) - mine)
+        return free[: min(limit, fair)]
 
 
 def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Share:
@@ -87,8 +100,7 @@ def take(conn: sa.Connection, asked: TaskQuery, *, limit: int, version: int, now
         tasks.advance(conn, share.live)
     if conn.execute(query(queries.HAS_PLACE), {"token": asked.holder.token}).first() is None:
         return []
-    free = list(share.free())
-    taken = free[: limit if asked.by_place else min(limit, share.fair(len(free)))]
+    taken = share.take(limit)
     if taken:
         bind = {"kind": asked.kind, "token": asked.holder.token, "version": version}
         conn.execute(query(queries.LEASE), [{**bind, "task_no": number} for number in taken])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import filterfalse
 
 import sqlalchemy as sa
 
@@ -25,7 +26,7 @@ class Live:
 
     def missing(self, upto: int) -> Iterator[int]:
         """Those below ``upto`` that have none, in order."""
-        return (number for number in range(self.below, upto) if number not in self.beyond)
+        return filterfalse(self.beyond.__contains__, range(self.below, upto))
 
     @property
     def count(self) -> int:
