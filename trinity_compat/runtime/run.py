@@ -53,7 +53,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     for line in space.remarks(made.spec, made.job.root):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
-    preflight.check(made)
+    with unread.blamed(source):
+        preflight.check(made)
     for line in task_pipeline.run(made.spec.verl):
         say(line)
     report = _checked(made, source)
@@ -130,7 +131,8 @@ def _beside(made: RunPlan, source: Source, watch: LoneWatch, told: Sequence[str]
     """Run a process that leaves the job itself, which may be training meanwhile, as it is."""
     for line in (*source.notes, *made.notes, *told):
         say(line)
-    preflight.check(made)
+    with unread.blamed(source):
+        preflight.check(made)
     _checked(made, source)
     with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
         made.job.create()

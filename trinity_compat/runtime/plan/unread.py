@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +22,7 @@ from trinity_compat.errors import UserError, Where
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.refusals import place
 from trinity_compat.runtime.plan.source import Source
 from trinity_compat.translate.inverse import from_launch
 from trinity_compat.translate.retranslated import as_translated
@@ -43,8 +45,15 @@ _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     """The plan of a source, with what it does not read. Raises UserError, of a YAML at the line of the field
     that it is about."""
-    try:
+    with blamed(source):
         return named(make_plan(source.config, options, cwd=cwd), source, options.sets)
+
+
+@contextmanager
+def blamed(source: Source) -> Iterator[None]:
+    """Around what names a field and doesn't know where the user said it: a UserError gets its place."""
+    try:
+        yield
     except UserError as error:
         if error.where is None:
             error.message, error.where = in_file(error.message, source)
@@ -52,9 +61,11 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
 
 
 def in_file(message: str, source: Source) -> tuple[str, Where | None]:
-    """What a message about a field says where the file has it, and the place. Of a script it stays."""
+    """What a message about a field says where the file has it, and the place. Of a script it stays, and has
+    the line of the key that it begins with (``key=value: …``)."""
     if "yaml" not in source.record:
-        return message, None
+        head, equals, _ = message.partition("=")
+        return message, place(source.record, (head,)) if equals and _PATH.fullmatch(head) else None
     said = _as_written(message, source)
     return said, Where(str(source.record["yaml"]), _line_of(said, source))
 
@@ -77,11 +88,11 @@ def _line_of(message: str, source: Source) -> int:
     lines = _lines(source)
     if (head := re.split("[=:]", message, maxsplit=1)[0]) in lines:
         return lines[head]
-    for path in _PATH.findall(message):
-        for known in (path, *sections_above(path)):
-            for place in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
-                if "." in place and place in lines:
-                    return lines[place]
+    for found in _PATH.findall(message):
+        for known in (found, *sections_above(found)):
+            for path in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
+                if "." in path and path in lines:
+                    return lines[path]
     return 0
 
 
