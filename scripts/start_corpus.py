@@ -2,12 +2,16 @@
 
     .venv/bin/python scripts/start_corpus.py tests/facts/public.json.xz --device cuda|cpu
         [--vllm FOLDER] [--sample N] [--only TEXT] [--main MODULE] [--json FILE] [-v]
+    .venv/bin/python scripts/start_corpus.py LIST.txt --device cuda|cpu …
 
 Each launch of veRL's main_ppo is planned for ``--device`` and put through the start check of ``run``, with
 stand-ins for the models and nothing said of its data. A launch that is not started is also composed as stock
 veRL would run it: what veRL refuses as well is counted apart. ``--vllm``: the unpacked package vllm of the
 GPU release (scripts/unpack_vllm.sh), for ``--device cuda`` on a machine without a GPU. ``--sample N``: N
 launches by a fixed seed.
+
+LIST.txt names scripts of your own: in each line a folder (where bash would start) and a script in it. Of each
+the first launch counts. A key that only the script's own tree of veRL knows is refused by stock veRL as well.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ import record_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 STARTS, NOT_UNDER_VERL, REFUSED = "starts", "does not start under veRL either", "refused by us"
+NOT_READ, WITHOUT_FORK = "no launch is read", "starts with --allow-fork-keys"
 # What stands for a path or name that the user has to fill in.
 _PLACEHOLDER = re.compile(r"^$|[<>]|YOUR_|^/?path/to|^(ref_)?model_path$|^null$", re.IGNORECASE)
 
@@ -59,26 +64,50 @@ def launches(corpus: Path, main: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def judged(name: str, argv: Sequence[str], device: str, folder: Path) -> Outcome:
+def scripts(listed: Path) -> list[tuple[str, list[str]]]:
+    """(name, (folder, script)) of every line of a list."""
+    pairs = [line.split(maxsplit=1) for line in listed.read_text().splitlines() if line.strip()]
+    return [(f"{Path(folder).name}:{script}", [folder, script]) for folder, script in pairs]
+
+
+def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcome:
     """The outcome of one launch. Changes this process: call it in a fork."""
     from trinity_compat.errors import UserError
 
     try:
-        why = _refused_here(argv, device, folder)
+        launch, root = _launch(given)
+    except UserError as error:
+        return Outcome(name, NOT_READ, error.message)
+    try:
+        why = _refused_here(launch, root, device, folder)
     except UserError as error:
         why = error.message
     if not why:
-        return Outcome(name, STARTS)
-    if stock := _refused_by_verl(argv, folder):
+        own = _own_keys(launch, root)
+        return Outcome(name, WITHOUT_FORK if own else STARTS, f"without {', '.join(own)}" if own else "")
+    if stock := _refused_by_verl(launch, root, folder):
         return Outcome(name, NOT_UNDER_VERL, stock)
     return Outcome(name, REFUSED, why)
 
 
-def _refused_here(argv: Sequence[str], device: str, folder: Path) -> str:
+def _launch(given: Sequence[str]) -> tuple[Any, Path | None]:
+    """The launch of an argument vector, or the first of (folder, script); and where its files are sought."""
+    from trinity_compat.errors import UserError
+    from trinity_compat.launch import read_argv, read_script
+
+    if given[0].startswith("python"):
+        return read_argv(list(given)).launches[0], None
+    folder, script = map(Path, given)
+    reading = read_script(folder / script, cwd=folder)
+    if not reading.launches:
+        raise UserError("; ".join(note.message for note in reading.diagnostics) or "no launch")
+    return reading.launches[0], folder
+
+
+def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> str:
     """Why the run would not start, "" where it would. Raises UserError."""
     import yaml
 
-    from trinity_compat.launch import read_argv
     from trinity_compat.runtime import checks
     from trinity_compat.runtime.checks.objects import examine
     from trinity_compat.runtime.plan import micro_batches, refusals
@@ -88,8 +117,7 @@ def _refused_here(argv: Sequence[str], device: str, folder: Path) -> str:
     from trinity_compat.translate import translate_launch
 
     assert checks
-    (launch,) = read_argv(list(argv)).launches
-    _, text = translate_launch(launch, TranslateOptions(), root=ROOT / "translators")
+    _, text = translate_launch(launch, TranslateOptions(), root=root or ROOT / "translators")
     made = make_plan(yaml.safe_load(text), RunOptions(job=str(folder / "job")), cwd=folder, device=device)
     refusals.check(made.spec.verl, {}, cwd=folder)
     micro_batches.check(made.spec.verl, {})
@@ -99,23 +127,23 @@ def _refused_here(argv: Sequence[str], device: str, folder: Path) -> str:
     return "; ".join(f"{found.key}: {found.by}: {found.why}" for found in report.refused)
 
 
-def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
+def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
     """Why stock veRL 0.9.1 does not start the launch, "" where it does."""
     from omegaconf import OmegaConf
 
     from trinity_compat.errors import UserError
     from trinity_compat.explorer.reward_managers import register_legacy
-    from trinity_compat.launch import read_argv
     from trinity_compat.runtime.checks import blame, models, trainer_side
     from trinity_compat.runtime.plan import micro_batches
     from trinity_compat.runtime.plan.verl_view import VerlView
     from trinity_compat.translate.pipeline import refuse_errors
     from trinity_compat.verl_config import as_tree, effective_config, upgrade
 
-    (launch,) = read_argv(list(argv)).launches
     try:
-        effective = effective_config(launch, root=folder)
+        effective = effective_config(launch, root=root or folder)
         refuse_errors(effective)
+        if own := _fork_keys(effective):
+            return f"keys that only its fork knows: {', '.join(own[:3])}"
         tree = as_tree(upgrade(effective).config)
         _as_main_ppo(tree, launch.module)
         path = str(tree["actor_rollout_ref"]["model"].get("path"))
@@ -139,6 +167,21 @@ def _refused_by_verl(argv: Sequence[str], folder: Path) -> str:
     except Exception as error:
         return blame.words_of(error)
     return ""
+
+
+def _own_keys(launch: Any, root: Path | None) -> list[str]:
+    from trinity_compat.verl_config import effective_config
+
+    return _fork_keys(effective_config(launch, root=root))
+
+
+def _fork_keys(effective: Any) -> list[str]:
+    """The keys that only the script's own tree of veRL knows, of those that the launch sets."""
+    from trinity_compat.translate import forks
+    from trinity_compat.translate.rows import load_rows
+
+    rows = load_rows(None)
+    return [key for key in effective.set_keys if forks.is_fork_key(key, effective, rows)]
 
 
 def _as_main_ppo(tree: dict[str, Any], module: str) -> None:
@@ -176,11 +219,11 @@ def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[O
 def table(found: Sequence[Outcome]) -> Iterator[str]:
     """Counts, then the reasons, most frequent first."""
     states = Counter(outcome.state for outcome in found)
-    could = len(found) - states[NOT_UNDER_VERL]
+    could = states[STARTS] + states[REFUSED]
     share = f"{states[STARTS] / could:.0%}" if could else "-"
     starting = f"of these {states[STARTS]} start here ({share})"
     yield f"{len(found)} launches; {could} can start under veRL; {starting}"
-    for state in (NOT_UNDER_VERL, REFUSED):
+    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, REFUSED):
         reasons = Counter(_short(outcome.why) for outcome in found if outcome.state == state)
         yield f"{state}: {states[state]}"
         for why, count in reasons.most_common():
@@ -216,7 +259,9 @@ def main() -> int:
         sys.path.insert(0, str(options.vllm))
         # vLLM looks at a model's class in a process of its own and keeps what it saw; releases overwrite it.
         os.environ |= {"VLLM_CACHE_ROOT": f"{options.vllm}/.cache", "PYTHONPATH": _first(options.vllm)}
-    chosen = [each for each in launches(options.corpus, options.main) if options.only in each[0]]
+    listed = options.corpus.suffix == ".txt"
+    every = scripts(options.corpus) if listed else launches(options.corpus, options.main)
+    chosen = [each for each in every if options.only in each[0]]
     if options.sample:
         chosen = random.Random(0).sample(chosen, min(options.sample, len(chosen)))
     begun, found = time.monotonic(), []
@@ -228,7 +273,7 @@ def main() -> int:
     print(f"{time.monotonic() - begun:.0f} s")
     if options.json:
         options.json.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1) + "\n")
-    could = [outcome for outcome in found if outcome.state != NOT_UNDER_VERL]
+    could = [outcome for outcome in found if outcome.state in (STARTS, REFUSED)]
     return int(sum(outcome.state == STARTS for outcome in could) < options.at_least * len(could))
 
 

@@ -81,4 +81,5 @@ def test_a_script_s_own_word_is_told_in_its_release_s_spelling(word):
     words = [{"text": "data.seed=1", "where": "run.sh:3"}, {"text": word, "where": "run.sh:7"}]
     source = Source({}, "", {"where": "run.sh:1", "arguments": words})
     assert told(source, f"{FUNCTION}=/r.py: no such file") == f"run.sh:7: {word}: no such file"
-    assert told(source, "critic.model.path=/x: no such folder") == "critic.model.path=/x: no such folder"
+    of_default = "critic.model.path=/x: no such folder"
+    assert told(source, of_default) == f"run.sh:1: {of_default}"

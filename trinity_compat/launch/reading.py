@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gc
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from trinity_compat.secret import masked
 LOST_ARGUMENTS = "TP118"
 BESIDE = "TP120"
 SCHEDULED = "TP121"
+_POSITIONAL = re.compile(r"\$[1-9#@*]|\$\{#?[1-9@*]")
+_ARGUMENTS = "; arguments that it wants stand after --"
 _SHOWN = 160  # characters of a command
 _BINARY = 80  # bytes in which bash looks for what tells a binary file
 
@@ -137,7 +140,8 @@ def _read(start: Callable[[], Shell], text: str) -> Reading:
         return shell
 
     shell = search(attempt, lambda shell: bool(shell.log.launches))
-    return _reading(shell.unit.name, shell)
+    wants = bool(_POSITIONAL.search(text)) and not start().positional
+    return _reading(shell.unit.name, shell, _ARGUMENTS if wants else "")
 
 
 def _run(shell: Shell, text: str) -> None:
@@ -288,7 +292,7 @@ def _tell_of_scheduler(log: Log) -> None:
             log.warn(SCHEDULED, f"{taken}; --env {found.name}=… says otherwise", found.setting.where)
 
 
-def _reading(name: str, shell: Shell) -> Reading:
+def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
     log = shell.log
     _warn_of_lost(log, name)
     _tell_of_background(log)
@@ -296,5 +300,5 @@ def _reading(name: str, shell: Shell) -> Reading:
     for where, message in unset.warnings(log.launches):
         log.warn("TP119", message, where)
     if not log.launches and shell.ended_at is not None:
-        shell.warn("TP111", "the script ends here before it starts a training main", shell.ended_at)
+        shell.warn("TP111", f"the script ends here before it starts a training main{hint}", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

@@ -30,6 +30,7 @@ _VALUED = {
     "-p": "package",
     "--experimental-rerun": "rerun",
 }
+_NAMING = ("config_path", "config_name", "config_dir")  # which name a file
 _BARE = {
     "--resolve": "resolve",
     "--run": "run",
@@ -234,6 +235,13 @@ def _take_flag(word: Word, queue: list[Word], flags: Flags) -> None:
         value = _attached(spelled, name) or _next_value(queue, word)
     elif name in _OPTIONAL and not equals:
         value = "all"
+    if word.open and target in _NAMING:
+        unknown = word.open[0]
+        raise UserError(
+            f"{word.text} depends on {unknown.expression}, which cannot be known here",
+            where=unknown.where,
+            hint="give the script the arguments or variables that say it (-- ARGUMENTS, --env NAME=VALUE)",
+        )
     flags.values[target] = value
     flags.words[target] = word
 

@@ -189,6 +189,7 @@ class Shell:
     stdout: list[Bit] | None = None
     status: int = 0
     doubt: Open | EnvRef | None = None  # why the last status is a guess
+    lacking: Open | None = None  # a test that is false because a file isn't there, now
     pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
     exit_trap: Value | None = None  # the code of trap … EXIT
     where: Where = field(default_factory=lambda: Where(""))

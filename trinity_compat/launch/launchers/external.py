@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trinity_compat import mains
 from trinity_compat.launch.core.state import Shell
-from trinity_compat.launch.core.values import Prefix, Value, doubt_in, text_of, to_word
+from trinity_compat.launch.core.values import Prefix, Value, doubt_in, literal, text_of, to_word
 from trinity_compat.launch.launchers import own_mains, shells, wrappers
 from trinity_compat.launch.model import Launch, Open, Start
 from trinity_compat.launch.programs import table
@@ -24,6 +24,9 @@ def run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...]
 
 def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...]) -> int:
     texts = [text_of(field) for field in fields]
+    if not texts[0] and texts[1:2] == ["-m"]:  # "$PYTHON" -m module, where nobody knows which Python
+        fields = [literal("python3", sh.where), *fields[1:]]
+        texts = ["python3", *texts[1:]]
     name = texts[0].rsplit("/", 1)[-1]
     found = mains.find(texts, text_of(sh.cwd), sh.log.mains) or own_mains.find(sh, texts)
     # first: a training main counts whatever its program is called otherwise

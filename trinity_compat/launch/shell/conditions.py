@@ -209,6 +209,8 @@ def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
     if kind is None:
         sh.doubt = sh.doubt or Open(f"{operator} {text}", sh.where)
         return False
+    if not kind and path not in sh.files.removed:
+        sh.lacking = Open(f"{operator} {text}", sh.where)
     if operator == "-f":
         return kind == "file"
     if operator == "-s":

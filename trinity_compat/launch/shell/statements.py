@@ -105,11 +105,14 @@ def _binary(sh: Shell, node: Node) -> int:
     if node["Op"] in ("|", "|&"):
         return _pipe(sh, node)
     sh.guarded += 1
+    sh.lacking = None
     try:
         status = run_statement(sh, node["X"])
     finally:
         sh.guarded -= 1
     wanted = (status == 0) == (node["Op"] == "&&")
+    if sh.doubt is None and wanted and _turned_for_a_file(sh, node, [node["Y"]]):
+        return int(node["Op"] == "&&")
     if sh.doubt is not None:
         ends_wait = sh.waits and _ends_loop([node["Y"]])  # `while true; do check && break; …`
         goes_on = not ends_wait and leaves(sh, [node["Y"]])  # `check || exit 1`: the check is taken to hold
@@ -181,6 +184,17 @@ def _note_turned(sh: Shell, node: Node, taken: str) -> None:
         sh.warn("TP114", text, sh.unit.where(node))
 
 
+def _turned_for_a_file(sh: Shell, node: Node, taken: list[Node]) -> bool:
+    """Whether ``taken``, which ends the script as a file isn't there, is left out: where the training is
+    started, the file will be."""
+    if sh.lacking is None or not leaves(sh, taken) or not sh.log.guesses.turns(sh.unit.where(node)):
+        return False
+    why = f"this depends on {sh.lacking.expression}, and nothing is there now"
+    text = f"assumed: it is there; {why}, and otherwise the script ends without any training"
+    sh.warn("TP114", text, sh.unit.where(node))
+    return True
+
+
 def _note_guess(sh: Shell, taken: str) -> None:
     doubt = sh.doubt
     if isinstance(doubt, EnvRef):
@@ -218,9 +232,13 @@ def _pipe(sh: Shell, node: Node) -> int:
 
 
 def _if(sh: Shell, node: Node) -> int:
+    sh.lacking = None
     taken = _condition(sh, node.get("Cond") or [])
     doubt = sh.doubt
     other = node.get("Else") or {}
+    rest = [] if other.get("Cond") else other.get("Then") or []
+    if doubt is None and _turned_for_a_file(sh, node, (node.get("Then") or []) if taken else rest):
+        taken = not taken
     if doubt is not None:
         body, rest = node.get("Then") or [], other.get("Then") or []
         away, stays = (body, rest) if taken else (rest, body)

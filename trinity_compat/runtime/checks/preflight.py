@@ -20,6 +20,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
+from trinity_compat.nearest import nearest, question
 from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.pipelines.juicer import PACKAGE as JUICER
 from trinity_compat.pipelines.juicer import SECTION as TASK_PIPELINE
@@ -246,16 +247,20 @@ def _check_file(key: str, path: Path, data: Tree) -> None:
     if path.suffix != ".parquet":
         return
     have = _columns(key, path)
-    wanted = {
-        data.get("prompt_key") or "prompt": "data.prompt_key",
-        data.get("reward_fn_key") or "data_source": "data.reward_fn_key",
-    }
-    for column, via in {**wanted, "reward_model": "veRL's reward managers"}.items():
-        if column not in have:
+    wanted = {"data.prompt_key": "prompt", "data.reward_fn_key": "data_source"}
+    for name, default in wanted.items():
+        if (column := data.get(name.removeprefix("data.")) or default) not in have:
+            near = question(nearest(str(column), have))
             raise UserError(
-                f"{key}: {path} has no column {column!r} ({via}); it has {', '.join(sorted(have))}",
-                hint="veRL's rows need prompt, data_source, reward_model (with ground_truth) and extra_info",
+                f"{name}={column}: {path} ({key}) has no such column; it has {', '.join(sorted(have))}",
+                hint=near or f"set {name} to the column that has it",
             )
+    if "reward_model" not in have:
+        raise UserError(
+            f"{key}: {path} has no column 'reward_model' (veRL's reward managers); it has"
+            f" {', '.join(sorted(have))}",
+            hint="veRL's rows need prompt, data_source, reward_model (with ground_truth) and extra_info",
+        )
 
 
 def _columns(key: str, path: Path) -> set[str]:

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from trinity_compat.checkpoint_folders import MARKER, last_step
 from trinity_compat.errors import UserError
+from trinity_compat.nearest import nearest, question
 from trinity_compat.secret import without_passwords
 from trinity_compat.spec import RunSpec
 from trinity_compat.writing import write_text
 
+_JOBS = 5  # that are named beside one that isn't there
 _SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
 
 
@@ -82,12 +84,18 @@ class JobDir:
     def load_spec(self) -> RunSpec:
         """The spec of the run that lies here. Raises UserError when there is none."""
         if not self.root.exists():
-            raise UserError(f"{self.root} does not exist")
+            raise UserError(f"{self.root} does not exist", hint=self._near())
         if not self.spec_path.exists():
             raise UserError(
                 f"{self.root} is not a job directory: config/run.json is missing", hint=self._inside()
             )
         return RunSpec.load(self.spec_path)
+
+    def _near(self) -> str | None:
+        """The job beside it with the most similar name; else those that there are."""
+        jobs = sorted(path.parts[-3] for path in self.root.parent.glob("*/config/run.json"))
+        told = ", ".join(jobs[:_JOBS]) + (", …" if len(jobs) > _JOBS else "")
+        return question(nearest(self.root.name, jobs)) or (f"there are {told}" if jobs else None)
 
     def _inside(self) -> str | None:
         """The jobs in the folder: those of a run in stages."""

@@ -70,8 +70,9 @@ def spelled_now(name: str) -> tuple[str, ...]:
 def _in_script(message: str, record: LaunchRecord) -> tuple[str, Where | None]:
     key = _head(message)
     names = words_about(record, key)
-    if not names:
-        return message, None
+    if not names:  # what the launch leaves to veRL's default is at the launch itself
+        is_key = _PATH.fullmatch(key) and message[len(key) :].startswith("=")
+        return message, place(record, (key,)) if is_key else None
     return message.replace(key, names[-1], 1), place(record, names[-1:])
 
 

@@ -32,6 +32,13 @@ from trinity_compat.launch.sources.python.items import (
     text,
 )
 
+# What pathlib has of a path.
+_OF_PATHS: dict[str, Callable[[str], str]] = {
+    "parent": lambda path: posixpath.dirname(path) or ".",
+    "name": posixpath.basename,
+    "stem": lambda path: posixpath.splitext(posixpath.basename(path))[0],
+    "suffix": lambda path: posixpath.splitext(path)[1],
+}
 ROUNDS = 1000  # of one loop or comprehension
 
 
@@ -220,6 +227,8 @@ class Evaluator:
         if isinstance(owner, Namespace) and node.attr in owner.names:
             found = owner.names[node.attr]
             return Code(found.node, found.around, owner) if isinstance(found, Code) else found
+        if node.attr in _OF_PATHS and isinstance(owner, Known | Text):
+            return Known(_OF_PATHS[node.attr](str(plain(owner))), place(owner, self.where(node)))
         raise NotKnown
 
     def _subscript(self, node: ast.Subscript) -> Item:
@@ -367,11 +376,6 @@ def _is_number(item: Item) -> bool:
     if isinstance(item, Text):
         return item.kind is not str
     return isinstance(item, Known) and isinstance(item.value, int | float)
-
-
-def under(folder: str, path: str) -> str:
-    """``path`` seen from ``folder``."""
-    return posixpath.join(folder, path) if folder else path
 
 
 # Any: each takes the nodes of its own type.

@@ -1,0 +1,57 @@
+"""What is wrong with the data, at the line of the key that says it."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trinity_compat.errors import UserError
+from trinity_compat.runtime.checks import preflight
+from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.plan import spelled
+from trinity_compat.runtime.plan.source import Source
+
+RECORD = {
+    "arguments": [
+        {"text": "data.train_files=x", "where": "run.sh:2"},
+        {"text": "data.prompt_key=questio", "where": "run.sh:4"},
+    ],
+    "where": "run.sh:1",
+}
+
+
+def refused(file, **data):
+    with pytest.raises(UserError) as error, spelled.told(Source({}, "", RECORD)):
+        preflight.check_data({"data": {"train_files": [str(file)], **data}}, cwd=file.parent)
+    return error.value
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"question": ["a"], "data_source": ["b"], "reward_model": ["c"]}), path)
+    return path
+
+
+def test_a_wrong_prompt_key_is_named_at_its_line_with_the_column_that_is_near(file):
+    error = refused(file, prompt_key="questio")
+    assert str(error).splitlines() == [
+        f"run.sh:4: data.prompt_key=questio: {file} (data.train_files) has no such column;"
+        " it has data_source, question, reward_model",
+        "  hint: did you mean 'question'?",
+    ]
+
+
+def test_a_key_that_the_launch_does_not_say_is_named_at_the_launch(file):
+    error = refused(file, prompt_key="question", reward_fn_key="zzz")
+    assert str(error).startswith("run.sh:1: data.reward_fn_key=zzz: ")
+    assert "set data.reward_fn_key to the column that has it" in str(error)
+
+
+def test_a_job_whose_name_is_mistyped_is_told_the_nearest(tmp_path):
+    for name in ("grpo_math", "other"):
+        (tmp_path / name / "config").mkdir(parents=True)
+        (tmp_path / name / "config" / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=r"(?s)grpo_mth does not exist.*did you mean 'grpo_math'\?"):
+        JobDir(tmp_path / "grpo_mth").load_spec()
+    with pytest.raises(UserError, match=r"(?s)zzz does not exist.*there are grpo_math, other"):
+        JobDir(tmp_path / "zzz").load_spec()
