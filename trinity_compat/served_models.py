@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
@@ -17,12 +17,13 @@ _REWARD = "reward.reward_model"
 @dataclass(frozen=True, slots=True)
 class Served:
     """``path``: its folder, or its name on a hub, under which requests name it too. ``name``: the YAML's.
-    It has ``engines`` of ``width`` GPUs."""
+    It has ``engines`` of ``width`` GPUs, ``settings`` are its engine's: keys of veRL's rollout section."""
 
     path: str
     name: str | None = None
     engines: int = 1
     width: int = 1
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def served_models(verl: Tree) -> list[Served]:
@@ -52,7 +53,7 @@ def configurations(verl: Tree) -> list[Tree]:
 def _with(verl: Tree, model: Served) -> Tree:
     reward = section_at(verl, "reward")
     own = section_at(verl, _REWARD)
-    rollout = {**section_at(own, "rollout"), "tensor_model_parallel_size": model.width}
+    rollout = {**section_at(own, "rollout"), **model.settings, "tensor_model_parallel_size": model.width}
     size = {"nnodes": 1, "n_gpus_per_node": model.engines * model.width}
     return {
         **verl,

@@ -152,7 +152,8 @@ class RunSpec:
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
     agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time
-    agent_failure: OnAgentFailure = "raise"  # of a group that has failed three times
+    agent_failure: OnAgentFailure = "raise"  # of a group that has failed once more than agent_retries
+    agent_retries: int = 2
     scoring: ScoringSpec = ScoringSpec()
     keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes

@@ -43,8 +43,27 @@ JUDGED = {
     "cluster": {"gpu_per_node": 8},
     "explorer": {"rollout_model": {"engine_num": 2}, "auxiliary_models": [{"model_path": "/reward"}]},
 }
+TWICE_JUDGED = merged(
+    JUDGED, {"explorer": {"auxiliary_models": [{"model_path": "/reward"}, {"model_path": "/other"}]}}
+)
+OF_A_FURTHER_MODEL = {
+    "dtype": "float16",
+    "enable_chunked_prefill": False,
+    "enable_prefix_caching": False,
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.3,
+    "max_model_len": 64,
+    "max_response_tokens": 7,
+    "seed": 7,
+    "temperature": 0.5,
+    "top_k": 5,
+    "top_p": 0.5,
+    "extra_engine_args.max_num_seqs": 4,
+    "extra_engine_args.swap_space": 4,
+}
 ROWS = "buffer.trainer_input.experience_buffer"
 REPLAY = f"{ROWS}.replay_buffer"
+JUDGE = "explorer.auxiliary_models.0"
 EXPERTS = "buffer.trainer_input.auxiliary_buffers.sft_dataset"
 MIXED = {
     "algorithm": {"algorithm_type": "mix", "repeat_times": 2},
@@ -80,6 +99,7 @@ LIMITED = merged(
 
 # field of a taskset → (another value, what the file needs beside it), wherever the taskset stands
 OF_A_TASKSET = {
+    "name": ("sums", {}),
     "path": ("/d/b", {}),
     "split": ("other", {}),
     "subset_name": ("main", {}),
@@ -271,6 +291,15 @@ READ = {
     "explorer.auxiliary_models.0.name": ("judge", JUDGED),
     "explorer.auxiliary_models.0.engine_num": (2, JUDGED),
     "explorer.auxiliary_models.0.tensor_parallel_size": (2, JUDGED),
+    **{
+        f"explorer.auxiliary_models.0.{field}": (value, JUDGED) for field, value in OF_A_FURTHER_MODEL.items()
+    },
+    **{
+        f"explorer.auxiliary_models.1.{field}": (value, TWICE_JUDGED)
+        for field, value in OF_A_FURTHER_MODEL.items()
+    },
+    "explorer.max_retry_times": (5, {}),
+    "explorer.rollout_model.tool_call_parser": ("qwen3_coder", {}),
     "explorer.rollout_model.data_parallel_size": (2, {}),
     "explorer.rollout_model.pipeline_parallel_size": (2, {}),
     "explorer.rollout_model.enable_expert_parallel": (True, {}),
@@ -418,7 +447,8 @@ REFUSED = [
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(pattern, tmp_path):
     path, value = sample_of(pattern)
-    needs = LORA if "lora_configs" in path else MIXED if path.startswith(EXPERTS) else {}
+    beside = {"lora_configs": LORA, EXPERTS: MIXED, f"{ROWS}.format": SFT, "auxiliary_models": JUDGED}
+    needs = next((needs for part, needs in beside.items() if part in path), {})
     with pytest.raises(UserError) as error:
         plan_of(tmp_path, changed(path, value, needs))
     assert error.value.where and error.value.where.line > 0
@@ -447,10 +477,13 @@ def sample_of(pattern):
         "buffer.trainer_input.auxiliary_buffers.*.format.image_key": (f"{EXPERTS}.format.image_key", "image"),
         "buffer.trainer_input.auxiliary_buffers.*.format.video_key": (f"{EXPERTS}.format.video_key", "video"),
         "model.lora_configs.*.lora_dtype": ("model.lora_configs.0.lora_dtype", "float16"),
+        "explorer.auxiliary_models.*.chat_template": (f"{JUDGE}.chat_template", "{{ messages }}"),
+        "explorer.auxiliary_models.*.rope_scaling.*": (f"{JUDGE}.rope_scaling", {"rope_type": "linear"}),
         "trainer.trainer_type": ("trainer.trainer_type", "tinker"),
     }
     if pattern in special:
         return special[pattern]
+    pattern = pattern.replace("auxiliary_models.*", "auxiliary_models.0")
     if pattern.endswith(".*"):
         return pattern.removesuffix(".*"), {"rope_type": "linear"}
     kind = schema(TRINITY).find(pattern).type.kind

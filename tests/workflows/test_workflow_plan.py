@@ -1,5 +1,6 @@
 """A YAML's workflows in veRL's own places, and what is refused before a run starts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.served_models import Served, configurations, served_models
 from trinity_compat.workflows import upstream
 from trinity_compat.workflows.tasksets import Taskset, referred
 
@@ -345,16 +347,33 @@ def test_auxiliary_models_are_listed_in_their_order_with_their_names_and_sizes()
     second = {"model_path": "/critic", "engine_num": 2, "tensor_parallel_size": 2}
     on_cpu = with_models("cpu", first, second).spec.verl
     assert value_at(on_cpu, "reward.reward_model.model_path") == "/judge"
-    assert value_at(on_cpu, "data.auxiliary_models") == [
-        {"path": "/judge", "name": "judge", "engines": 1, "width": 1},
-        {"path": "/critic", "name": None, "engines": 1, "width": 1},
-    ]
+    listed = [replace(each, settings={}) for each in served_models(on_cpu)]
+    assert listed == [Served("/judge", "judge"), Served("/critic")]
     made = with_models("cuda", first, second, cluster__gpu_per_node=8)
-    told = value_at(made.spec.verl, "data.auxiliary_models.1")
-    assert told == {"path": "/critic", "name": None, "engines": 2, "width": 2}
+    told = served_models(made.spec.verl)[1]
+    assert replace(told, settings={}) == Served("/critic", None, engines=2, width=2)
     assert any("4 for 1 further model(s)" in note for note in made.notes), made.notes
     shared = shares(made.spec.verl, device="cuda", mode="both", explorers=1)
     assert (shared["reward model"], sum(shared.values()) <= 8) == (5, True)
+
+
+def test_each_auxiliary_model_has_the_settings_of_its_own_engine():
+    own = {"temperature": 0.1, "max_model_len": 64, "extra_engine_args": {"max_num_seqs": 4, "swap_space": 1}}
+    models = {"model_path": "/judge", "max_model_len": 128, "top_p": 0.5}, {"model_path": "/critic", **own}
+
+    def engines(device):
+        verl = with_models(device, *models, cluster__gpu_per_node=8).spec.verl
+        return [value_at(each, "reward.reward_model.rollout") for each in configurations(verl)]
+
+    first, second = engines("cuda")
+    assert (first["max_model_len"], first["top_p"], first["temperature"]) == (128, 0.5, 1.0)
+    assert (second["max_model_len"], second["top_p"], second["temperature"]) == (64, 1.0, 0.1)
+    assert (second["max_num_seqs"], second["engine_kwargs"]["vllm"]) == (4, {"swap_space": 1})
+    # What trinity-rft's engines have by themselves, on a GPU; on a CPU what all engines have there.
+    assert {(each["dtype"], each["gpu_memory_utilization"]) for each in (first, second)} == {
+        ("bfloat16", 0.9)
+    }
+    assert {(each["dtype"], each["enforce_eager"]) for each in engines("cpu")} == {("float32", True)}
 
 
 def test_one_model_without_a_name_needs_no_list():

@@ -184,6 +184,7 @@ def _maker(spec: RunSpec, workers: Workers, scorer: Scorer, tokenizer: Any, proc
         scorer,
         tokenizer,
         placeholders=_placeholders(processor),
+        retries=spec.agent_retries,
         agent_failure=spec.agent_failure,
     )
 
@@ -212,7 +213,13 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         routers = await _served(spec, buffer, workers, heart)
         with closing(_scorer(spec, config, routers)) as scorer:
-            maker = GroupMaker(workers, scorer, tokenizer, placeholders=_placeholders(processor))
+            maker = GroupMaker(
+                workers,
+                scorer,
+                tokenizer,
+                placeholders=_placeholders(processor),
+                retries=spec.agent_retries,
+            )
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()
     finally:
         workers.close()

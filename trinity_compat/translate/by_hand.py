@@ -22,6 +22,10 @@ TASKSETS_KEY = "data.tasksets"
 SAMPLING = "data.taskset_sampling"  # ours too: a taskset's reference → how its answers are sampled
 MIN_RESPONSE = "data.min_response_length"  # ours: veRL has no such key
 _ENGINE = "explorer.rollout_model"
+_PARSER = f"{_ENGINE}.tool_call_parser"
+# veRL 0.9.1's (experimental/agent_loop/tool_parser.py), and vLLM's names of those that it calls otherwise.
+_FORMATS = (*("hermes", "gpt-oss", "qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "gemma4"),)
+_PARSERS = {"openai": "gpt-oss", "seed_oss": "seed", "kimi_k2": "kimi", "minimax_m2": "minimax"}
 _ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has them itself
 _TRAINER = "trainer.trainer_config"
 _MODELS = ("model", "actor", "ref", "rollout")
@@ -42,6 +46,8 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     yield from _tasksets(reading)
     yield from _sampling(reading)
     yield from _checkpoints(reading)
+    if parser := reading.get(_PARSER):
+        yield f"{ARR}.rollout.multi_turn.format", _tool_format(str(parser))
     if reading.get(f"{_ENGINE}.enable_expert_parallel"):
         yield f"{ARR}.rollout.engine_kwargs.vllm.enable_expert_parallel", True
         sizes = [int(reading.get(f"{_ENGINE}.{size}_parallel_size") or 1) for size in ("tensor", "data")]
@@ -50,6 +56,17 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
         if name not in _ENGINE_KEYS:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value
+
+
+def _tool_format(parser: str) -> str:
+    """veRL's name of a parser of tool calls. Raises UserError for one that it has not."""
+    name = _PARSERS.get(parser, parser)
+    if name not in _FORMATS:
+        raise UserError(
+            f"{_PARSER}={parser}: calls of tools are found by veRL's parsers, and it has none of that name",
+            hint=f"it has {', '.join(_FORMATS)}",
+        )
+    return name
 
 
 def with_trainer_config(full: Completed) -> Completed:

@@ -253,6 +253,8 @@ def _further_models(one: Completed, said: Mapping[str, object]) -> None:
     for position, model in enumerate(_listed(one.at("explorer.auxiliary_models"))):
         full = with_defaults(model, "InferenceModelConfig", one.target)
         one.put(f"explorer.auxiliary_models.{position}", full)
+        for name in (*_SAMPLING[:3], "max_response_tokens"):
+            one.put_if_none(f"explorer.auxiliary_models.{position}.{name}", f"model.{name}")
 
 
 def _listed(value: object) -> list[dict[str, object]]:

@@ -315,6 +315,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         group_timeout_s=_seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
         agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", AGENT_TIMEOUT_S),
         agent_failure=agent_failure(config),
+        agent_retries=_retries(config),
         scoring=scoring_of(config, verl.tree),
         keep_steps=_keep_steps(config),
         env=checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
@@ -388,6 +389,17 @@ def _seconds(name: str, limit: object) -> float | None:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
         raise UserError(f"{name} is {limit!r}: write a number of seconds")
     return float(limit)
+
+
+def _retries(config: Tree) -> int:
+    """How often a task whose rollout failed is tried again. Raises UserError."""
+    path = "explorer.max_retry_times"
+    times = None if inverse.from_launch(config) else TrinityReader(config).get(path)
+    if times is None:
+        return 2
+    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+        raise UserError(f"{path} is {times!r}: write a number of times, 0 or more")
+    return times
 
 
 def _keep_steps(config: Tree) -> int | None:

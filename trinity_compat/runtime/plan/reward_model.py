@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
@@ -19,7 +20,15 @@ from trinity_compat.runtime.plan import engine
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.served_models import Served, entry
 from trinity_compat.translate.sections.gpus import halvings
-from trinity_compat.translate.sections.reward import AUXILIARY, ENABLE, MODEL, POOL, TENSOR_PARALLEL, share_of
+from trinity_compat.translate.sections.reward import (
+    AUXILIARY,
+    ENABLE,
+    MODEL,
+    POOL,
+    TENSOR_PARALLEL,
+    engine_settings,
+    share_of,
+)
 from trinity_compat.translate.sections.teacher import is_taught
 from trinity_compat.translate.trinity_reader import TrinityReader
 
@@ -59,24 +68,30 @@ def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: i
     name = value_at(config, f"{AUXILIARY}.0.name")
     models = [Served(str(value_at(verl.tree, f"{MODEL}.model_path")), name and str(name)), *further]
     if device == "cpu":
-        models = [replace(each, engines=1, width=1) for each in models]
+        models = [replace(each, engines=1, width=1, settings=_on_a_cpu(each.settings)) for each in models]
     made = replace(first, verl=first.verl.changed(entry(models)))
     return made if device == "cpu" else _beside(made, further, explorers)
+
+
+def _on_a_cpu(settings: Tree) -> Tree:
+    """Without what the profile says of every model there."""
+    return {name: value for name, value in settings.items() if name not in ("dtype", "enforce_eager")}
 
 
 def _further(config: Tree) -> list[Served]:
     """The models of the YAML behind the first. Raises UserError for one without a path."""
     given = value_at(config, AUXILIARY)
-    return [_served(each, place) for place, each in enumerate(given or ()) if place]
+    settings = partial(engine_settings, TrinityReader(config))
+    return [_served(each, place, settings(place)) for place, each in enumerate(given or ()) if place]
 
 
-def _served(given: Tree, place: int) -> Served:
+def _served(given: Tree, place: int, settings: Tree) -> Served:
     reading = TrinityReader(given)
     if not (path := reading.get("model_path")):
         raise UserError(f"{AUXILIARY}.{place}.model_path is missing: a model needs a folder or a hub's name")
     name = reading.get("name")
-    sizes = (int(reading.get(size) or 1) for size in ("engine_num", "tensor_parallel_size"))
-    return Served(str(path), name and str(name), *sizes)
+    engines, width = (int(reading.get(size) or 1) for size in ("engine_num", "tensor_parallel_size"))
+    return Served(str(path), name and str(name), engines, width, settings)
 
 
 def _beside(made: Placed, further: Sequence[Served], explorers: int) -> Placed:

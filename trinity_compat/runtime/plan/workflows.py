@@ -162,9 +162,11 @@ def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
 def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> Taskset:
     where = named.place
     workflow = _checked(named, registered)
-    arguments = _section(trinity, f"{where}.workflow_args")
+    arguments, form = _section(trinity, f"{where}.workflow_args"), _section(trinity, f"{where}.format")
     if program := workflow == PROGRAM and PROGRAM not in registered:
         arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
+    plugin = workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS
+    _check_format(form, f"{where}.format", plugin=plugin)
     return Taskset(
         place=where,
         name=str(value_at(trinity, f"{where}.name") or where.rpartition("explorer_input.")[2]),
@@ -173,7 +175,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         reward=named.reward,
         split=str(value_at(trinity, f"{where}.split") or "train"),
         subset=_text_or_none(trinity, f"{where}.subset_name"),
-        format=_section(trinity, f"{where}.format"),
+        format=form,
         workflow_args=arguments,
         reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
         by_step=(by_step := _by_step(trinity)),
@@ -181,10 +183,18 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         program=program,
         chat_template=_text_or_none(trinity, "model.custom_chat_template"),
         enable_thinking=_thinking(trinity),
-        plugin=workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS,
+        plugin=plugin,
         storage=str(value_at(trinity, f"{where}.storage_type") or "file"),
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
     )
+
+
+def _check_format(form: Mapping[str, object], where: str, *, plugin: bool) -> None:
+    """Raises UserError for columns that nobody would read. A class is given whole rows."""
+    unread = ("workflow_key", "reward_fn_key") if plugin else ("image_key", "video_key")
+    if named := next((key for key in unread if form.get(key)), None):
+        why = "its class is every row's" if plugin else "this workflow asks in text"
+        raise UserError(f"{where}.{named}={form[named]}: {why}", hint="leave it out")
 
 
 def _by_step(trinity: Tree) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trinity_compat.dotted import nested
+from trinity_compat.dotted import leaves, nested
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
@@ -19,6 +19,18 @@ TENSOR_PARALLEL = f"{MODEL}.rollout.tensor_model_parallel_size"
 FUNCTION = "reward.custom_reward_function"
 MANAGER = "reward.reward_manager.name"
 MANAGERS = ("naive", "dapo", "prime", "batch")
+# Trinity's name of an engine's setting → veRL's in the section of its rollout.
+ENGINE_SETTINGS = {
+    **{
+        name: name
+        for name in (
+            *("dtype", "enable_chunked_prefill", "enable_prefix_caching", "enforce_eager"),
+            *("gpu_memory_utilization", "max_model_len", "seed", "temperature", "top_k", "top_p"),
+        )
+    },
+    "max_response_tokens": "response_length",
+}
+SAME_IN_VERL = ("max_num_batched_tokens", "max_num_seqs")  # of extra_engine_args
 _UPSTREAM = (
     "upstream serves auxiliary models as chat models, and no workflow there asks this one for scores; our"
     " runtime serves it with vLLM and scores as veRL does"
@@ -60,6 +72,18 @@ def scoring(reading: TrinityReader) -> Told:
     )
     if reading.get(AUXILIARY):
         yield ENABLE, True
+        settings = leaves(engine_settings(reading, 0))
+        yield from ((f"{MODEL}.rollout.{name}", value) for name, value in settings)
+
+
+def engine_settings(reading: TrinityReader, place: int) -> dict[str, object]:
+    """What the YAML says of a further model's engine, by veRL's names."""
+    at = f"{AUXILIARY}.{place}"
+    said = dict(reading.told(*(Pair(f"{at}.{theirs}", ours) for theirs, ours in ENGINE_SETTINGS.items())))
+    own = reading.get(f"{at}.extra_engine_args") or {}
+    same = {name: own[name] for name in own if name in SAME_IN_VERL}
+    rest = {name: own[name] for name in own if name not in SAME_IN_VERL}
+    return {**said, **same, **({"engine_kwargs": {"vllm": rest}} if rest else {})}
 
 
 @derivation
