@@ -4,6 +4,7 @@
 
 Facts of the release that an equal prompt and an equal score need letter by letter: the system prompts that a
 workflow takes where the taskset gives none, and the words that math_boxed_reward takes out of an answer.
+Beside them the names that it registers, so that a run can say what to install for one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> int:
         "math_boxed_workflow": system_prompt("math_boxed_workflow"),
         "math_boxed_workflow with_think": system_prompt("math_boxed_workflow", with_think=True),
         "units": qwen25_eval.unit_texts,
+        "registered": sorted(WORKFLOWS._default_mapping),
     }
     RESULT.write(json.dumps(texts, indent=1, ensure_ascii=False) + "\n")
     return 0

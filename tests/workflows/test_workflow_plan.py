@@ -239,8 +239,23 @@ def test_a_folder_beside_the_launch_is_found_from_its_place(monkeypatch):
 def test_a_workflow_that_no_plugin_registers_is_refused():
     with pytest.raises(UserError, match="agent_workflows: no workflow of that name runs here"):
         of_plugins(PLUGINS, default_workflow_type="agent_workflows")
+    with pytest.raises(UserError) as refused:
+        of_plugins(PLUGINS, default_workflow_type="window_workflows")
+    assert refused.value.hint == "did you mean 'window_workflow'?"
+    with pytest.raises(UserError) as refused:
+        of_plugins(PLUGINS, default_reward_fn_type="sort_reward")
+    assert refused.value.hint == "did you mean 'sorted_reward'?"
+    with pytest.raises(UserError) as refused:
+        of_plugins(default_workflow_type="unheard_of")
+    assert refused.value.hint.endswith("or name the folder of your own with --plugin-dir")
     with pytest.raises(UserError, match="nowhere: no such folder"):
         of_plugins("/nowhere", default_workflow_type="agent_workflow")
+
+
+def test_a_workflow_of_trinity_rft_s_says_what_to_install():
+    with pytest.raises(UserError, match="math_rm_workflow is a class of trinity-rft's") as refused:
+        planned(default_workflow_type="math_rm_workflow")
+    assert "requirements/workflows.txt" in refused.value.hint
 
 
 def test_the_arguments_of_a_reward_are_none_of_the_reward_manager_s():

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
-from trinity_compat.workflows import asking
+from trinity_compat.workflows import asking, texts
 from trinity_compat.workflows.asking import Ask
 
 VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
@@ -58,20 +58,27 @@ def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
     return reward
 
 
-def check_workflow(name: str, where: str) -> Ask:
-    """Raises UserError for a name that is not in the table, with the nearest that is."""
-    if name not in WORKFLOWS:
+def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> Ask:
+    """Raises UserError for a name that is not in the table, with the nearest that is, there or among those
+    ``of_plugins``, or with what to install."""
+    if name in texts.registered() and name not in WORKFLOWS:
         raise UserError(
-            f"{where}={name}: no workflow of that name runs here", hint=_known(name, [*WORKFLOWS, PROGRAM])
+            f"{where}={name} is a class of trinity-rft's, which is not installed",
+            hint="pip install --no-deps -r requirements/workflows.txt; docs/workflows.md says which run",
         )
+    if name not in WORKFLOWS:
+        known = [*of_plugins, *WORKFLOWS, PROGRAM]
+        raise UserError(f"{where}={name}: no workflow of that name runs here", hint=_known(name, known))
     return WORKFLOWS[name]
 
 
-def check_reward(name: str, where: str) -> None:
+def check_reward(name: str, where: str, of_plugins: Collection[str] = ()) -> None:
     """As ``check_workflow``."""
     if name not in REWARDS:
-        raise UserError(f"{where}={name}: no reward of that name runs here", hint=_known(name, REWARDS))
+        hint = _known(name, [*of_plugins, *REWARDS])
+        raise UserError(f"{where}={name}: no reward of that name runs here", hint=hint)
 
 
 def _known(name: str, known: Collection[str]) -> str:
-    return question(nearest(name, known)) or f"write one of {', '.join(known)}"
+    one_of = f"write one of {', '.join(known)}, or name the folder of your own with --plugin-dir"
+    return question(nearest(name, known)) or one_of

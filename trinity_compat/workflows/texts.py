@@ -1,4 +1,4 @@
-"""What trinity-rft's workflows say to a model, and the units of answers (translators/workflows)."""
+"""What trinity-rft's workflows say to a model, their names, the units of answers: translators/workflows."""
 
 from __future__ import annotations
 
@@ -22,5 +22,14 @@ def system_prompt(name: str) -> str:
 
 def units() -> Sequence[str]:
     """Words that are taken out of an answer before it is compared: upstream's regular expressions."""
-    found = _texts()["units"]
-    return [str(unit) for unit in found] if isinstance(found, list) else []
+    return _listed("units")
+
+
+def registered() -> Sequence[str]:
+    """The workflows that trinity-rft registers itself."""
+    return _listed("registered")
+
+
+def _listed(name: str) -> Sequence[str]:
+    found = _texts()[name]
+    return [str(each) for each in found] if isinstance(found, list) else []

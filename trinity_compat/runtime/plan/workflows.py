@@ -206,9 +206,9 @@ def _checked(named: _Named, registered: Set[str]) -> str:
             hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
         )
     if named.workflow not in known | {PROGRAM}:
-        check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}")
+        check_workflow(named.workflow, f"{named.place}.{_WORKFLOW}", sorted(registered))
     if named.reward and named.reward not in known:
-        check_reward(named.reward, f"{named.place}.{_REWARD}")
+        check_reward(named.reward, f"{named.place}.{_REWARD}", sorted(registered))
     if named.reward and "math_boxed" in named.workflow and named.reward not in TAKES_ABOUT:
         # Upstream's other rewards fail on these arguments.
         raise UserError(
