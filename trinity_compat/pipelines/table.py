@@ -31,7 +31,8 @@ def check(name: object, arguments: object, where: str, registered: Set[str]) -> 
         return
     if not isinstance(name, str) or name not in OPERATORS:
         known = (*OPERATORS, DATA_JUICER)
-        hint = question(nearest(str(name), known)) or f"write one of {', '.join(known)}"
+        one_of = f"write one of {', '.join(known)}, or name the folder of your own with --plugin-dir"
+        hint = question(nearest(str(name), (*sorted(registered), *known))) or one_of
         raise UserError(f"{where}.name={name}: no operator of that name runs here", hint=hint)
     try:
         inspect.signature(OPERATORS[name]).bind(**arguments)

@@ -60,24 +60,25 @@ def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
     return reward
 
 
-def check_workflow(name: str, where: str) -> Ask:
-    """Raises UserError for a name that is not in the table, with the nearest that is."""
+def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> Ask:
+    """Raises UserError for a name that is not in the table, with the nearest that is, or is ``of_plugins``."""
     if name not in WORKFLOWS:
         raise UserError(
             f"{where}={name}: no workflow of that name runs here",
-            hint=_known(name, [*WORKFLOWS, PROGRAM], names().workflows),
+            hint=_known(name, [*WORKFLOWS, PROGRAM], [*of_plugins, *names().workflows]),
         )
     return WORKFLOWS[name]
 
 
-def check_reward(name: str, where: str) -> None:
+def check_reward(name: str, where: str, of_plugins: Collection[str] = ()) -> None:
     """As ``check_workflow``."""
     if name not in REWARDS:
-        raise UserError(f"{where}={name}: no reward of that name runs here", hint=_known(name, REWARDS, ()))
+        hint = _known(name, REWARDS, of_plugins)
+        raise UserError(f"{where}={name}: no reward of that name runs here", hint=hint)
 
 
 def _known(name: str, known: Collection[str], theirs: Collection[str]) -> str:
-    """``theirs``: names that run here beside trinity-rft."""
+    """``theirs``: further names that run here, beside trinity-rft or with this run's plugins."""
     # A name that nothing resembles is no slip of the pen.
     near = question(nearest(name, [*known, *theirs], cutoff=0.9))
     return near or (

@@ -244,9 +244,9 @@ def _checked(named: _Named, registered: Set[str]) -> str:
 def _check_known(workflow: str, reward: str | None, place: str, registered: Set[str]) -> None:
     theirs, ours = upstream.names(), registered | {PROGRAM, *WORKFLOWS}
     if workflow not in ours | set(theirs.workflows) and not upstream.is_found(workflow, ()):
-        check_workflow(workflow, f"{place}.{_WORKFLOW}")
+        check_workflow(workflow, f"{place}.{_WORKFLOW}", sorted(registered))
     if reward and reward not in registered and not upstream.is_found(reward, theirs.rewards):
-        check_reward(reward, f"{place}.{_REWARD}")
+        check_reward(reward, f"{place}.{_REWARD}", sorted(registered))
     if workflow not in ours:  # after the names: no package helps against one that there is not
         upstream.check_environment(workflow, f"{place}.{_WORKFLOW}")
 
