@@ -102,10 +102,11 @@ class Job:
     def stored(self) -> bool:
         """Whether the explorer has stored answers: its engines are up."""
         from trinity_compat.buffer import BufferError, open_buffer
+        from trinity_compat.errors import UserError
 
         try:
             buffer = open_buffer(self._database, create=False)
-        except BufferError:  # not there yet
+        except (BufferError, UserError):  # not there yet
             return False
         try:
             return any(buffer.depth().values())

@@ -351,7 +351,7 @@ ROWS = (
     Row("split", "two commands share the GPU", split, 450),
     Row("killed", "kill -9 of each side, continued", killed, 400),
     Row("throughput", "vLLM alone, with seeds and without", throughput, 300),
-    Row("tiny", "what the next rows do, on a CPU", sized("tiny"), 600, devices=("cpu",)),
+    Row("tiny", "what the next rows do, on a CPU", sized("tiny"), 1200, devices=("cpu",)),
     Row("qwen2.5-0.5b", "vLLM's model runner V1", sized("qwen2.5-0.5b"), 480, devices=GPU),
     Row("qwen3-0.6b", "vLLM's model runner V2", sized("qwen3-0.6b"), 480, devices=GPU),
     Row(

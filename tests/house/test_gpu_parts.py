@@ -1,5 +1,6 @@
 """What scripts/gpu brings to a GPU machine: parts of a size, put together as they arrive."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,34 @@ def test_what_a_text_model_never_opens_is_left_out(tmp_path):
     trimmed = gpu_parts._trimmed(tmp_path / "vllm-1-py3-none-any.whl")
     kept = zipfile.ZipFile(trimmed).namelist()
     assert kept == ["vllm/__init__.py", "vllm/third_party/deep_gemm/_C.cpython-312-x.so"]
+
+
+def installable(folder, name):
+    """A wheel with a script, and a module in a package that another wheel has modules in too."""
+    folder.mkdir(parents=True)
+    info = f"{name}-1.dist-info"
+    files = {
+        f"shared/{name}.py": "",
+        f"{name}-1.data/scripts/{name}": "#!python\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"]))
+
+
+def test_what_an_earlier_part_has_installed_stays(tmp_path):
+    """pip's own way with a target folder takes bin/ away when more scripts come: the shell parser's first."""
+    site, env = tmp_path / "machine" / "site", {**os.environ, "PYTHON": sys.executable}
+    for number, name in enumerate(("one", "two")):
+        arrived = tmp_path / f"arrived-{number}"
+        installable(arrived / f"part-{number:02d}", name)
+        script = [str(ROOT / "scripts" / "gpu" / "unpack.sh"), str(arrived), str(site)]
+        subprocess.run(script, env=env, check=True, capture_output=True)
+    assert {path.name for path in (site / "bin").iterdir()} == {"one", "two"}
+    assert {path.name for path in (site / "shared").glob("*.py")} == {"one.py", "two.py"}
 
 
 def test_what_an_earlier_packing_has_left_is_made_again(wheels, tmp_path):
