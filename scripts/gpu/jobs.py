@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,23 @@ _PROBS = "training/rollout_probs_diff_mean"
 
 class Failed(RuntimeError):
     """A run ended with an error, or was too slow."""
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """This process's and ``more``. vLLM 0.24's samplers import flashinfer unless they are told not to, and of
+    what vLLM wants it is the largest part that the proof does without."""
+    without = {} if importlib.util.find_spec("flashinfer") else {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    return {**without, **os.environ, **more}
+
+
+def output(command: Sequence[str], log: Path, limit_s: float, env: Mapping[str, str] | None = None) -> str:
+    """What ``command`` prints, which ``log`` keeps. Raises Failed."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, env=environment(env or {}), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    ended(process, limit_s, log)
+    return log.read_text(errors="replace")
 
 
 @dataclass(slots=True)
@@ -50,7 +67,7 @@ class Job:
             return subprocess.Popen(
                 list(command or self.command()),
                 cwd=self.folder,
-                env={**os.environ, **self.env},
+                env=environment(self.env),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -63,11 +80,36 @@ class Job:
 
     def metrics(self) -> dict[int, dict[str, float]]:
         """What the trainer has logged so far, by step."""
+        return self._read("trainer")
+
+    @property
+    def _database(self) -> str:
+        return f"sqlite:///{self.folder}/job/buffer/experiences.db"
+
+    def _read(self, role: str) -> dict[int, dict[str, float]]:
         from trinity_compat.buffer import open_buffer
 
-        buffer = open_buffer(f"sqlite:///{self.folder}/job/buffer/experiences.db", create=False)
+        buffer = open_buffer(self._database, create=False)
         try:
-            return dict(buffer.read_metrics("trainer"))
+            return dict(buffer.read_metrics(role))
+        finally:
+            buffer.close()
+
+    def explored(self, name: str) -> float:
+        """The median over the explorer's steps after the first of one of its metrics."""
+        return median(dict(self._read("explorer")), name)
+
+    def stored(self) -> bool:
+        """Whether the explorer has stored answers: its engines are up."""
+        from trinity_compat.buffer import BufferError, open_buffer
+        from trinity_compat.errors import UserError
+
+        try:
+            buffer = open_buffer(self._database, create=False)
+        except (BufferError, UserError):  # not there yet
+            return False
+        try:
+            return any(buffer.depth().values())
         finally:
             buffer.close()
 
@@ -174,10 +216,14 @@ class GpuMemory:
         return {"MiB peak": max(self.seen), "MiB least in the middle": min(middle)}
 
 
-def wait_for(condition: Any, limit_s: float, what: str) -> None:
-    """Look twice a second. Raises Failed."""
+def wait_for(
+    condition: Callable[[], bool], limit_s: float, what: str, *, by: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Look twice a second, until the process ``by`` has ended. Raises Failed."""
     until = time.monotonic() + limit_s
     while not condition():
+        if by is not None and by.poll() is not None:
+            raise Failed(f"exit code {by.returncode} before {what}")
         if time.monotonic() > until:
             raise Failed(f"waited {limit_s:.0f} s for {what}")
         time.sleep(0.5)

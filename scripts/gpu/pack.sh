@@ -1,10 +1,11 @@
 #!/bin/sh
 # Downloads what the proof needs (requirements/gpu-proof.txt, cp312, no dependencies of theirs) and cuts it into
-# parts of at most 56 MiB: .whl/gpu/part-NN. Prints the sum first. Bring them over one by one, then unpack.sh.
+# parts of at most 54 MiB: .whl/gpu/part-NN. Prints the sum first. Bring them over one by one, then unpack.sh.
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 here=.whl/gpu-wheels parts=.whl/gpu
+rm -rf "$here"  # pip keeps one of each version, and two of a package stop its installation
 mkdir -p "$here"
 platforms=
 for n in 5 12 17 24 27 28 31 34 35; do platforms="$platforms --platform manylinux_2_${n}_x86_64"; done

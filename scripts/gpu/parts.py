@@ -13,17 +13,21 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-LIMIT = 56 << 20  # what travels at once may be 64 MiB, the checkout included
+TRAVELS = 64 << 20  # at once, the checkout included
+LIMIT = 54 << 20
 _SLICE = re.compile(r"(.+\.whl)\.slice-(\d+)-of-(\d+)")
-# Of a wheel's files, what no text model on one GPU with Python 3.12 opens.
+# Of a wheel's files, what nothing opens on one Hopper GPU with Python 3.12: kernels of other GPUs (vLLM takes
+# FlashAttention 3 there, 2 elsewhere), headers, Java.
 _UNUSED = re.compile(
-    r"vllm/(vllm-rs$|third_party/(fmha_sm100|deep_gemm/include)/|third_party/deep_gemm/_C\.cpython-3(?!12)\d+)"
+    r"vllm/(vllm-rs$|third_party/(fmha_sm100|deep_gemm/include)/|third_party/deep_gemm/_C\.cpython-3(?!12)\d+"
+    r"|vllm_flash_attn/_vllm_fa2_C\.)|ray/(jars/|dashboard/client/.*\.map$)"
 )
 
 
 def cut(wheels: Path, parts: Path, limit: int = LIMIT) -> list[Path]:
     """Small wheels first, together; then the large ones in slices. Returns the parts' folders."""
-    shutil.rmtree(parts, ignore_errors=True)
+    for old in (parts, wheels / "trimmed"):
+        shutil.rmtree(old, ignore_errors=True)
     files = sorted(map(_trimmed, wheels.glob("*.whl")), key=lambda path: path.stat().st_size)
     print(f"{sum(path.stat().st_size for path in files) / 2**20:.1f} MiB in {len(files)} wheels")
     made, room = list[Path](), 0
@@ -55,12 +59,11 @@ def _trimmed(path: Path) -> Path:
         if not any(_UNUSED.match(name) for name in wheel.namelist()):
             return path
         target = path.parent / "trimmed" / path.name
-        if not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
-                for item in wheel.infolist():
-                    if not _UNUSED.match(item.filename):
-                        out.writestr(item, wheel.read(item))
+        target.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+            for item in wheel.infolist():
+                if not _UNUSED.match(item.filename):
+                    out.writestr(item, wheel.read(item))
     return target
 
 

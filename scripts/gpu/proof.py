@@ -4,6 +4,7 @@
 
 Each row is a run, or a few, with a limit of its own; what fails is a line of the table, and the next row
 begins. DIR/proof.md is the table, DIR/proof.json the same for programs, DIR/ROW the logs and job folders.
+Further commands with the same DIR go on with the same table; a row that runs again begins anew.
 --quick leaves out what takes more than a minute. On a CPU the rows that need a GPU are not there. Exit code 1
 when a row failed.
 """
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -46,12 +48,22 @@ def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     setting = Setting(args.out.absolute(), args.device)
     setting.out.mkdir(parents=True, exist_ok=True)
-    end, done = time.monotonic() + args.within, list[Done]()
+    end, failed = time.monotonic() + args.within, False
+    every = _earlier(setting.out)
     for row in _chosen(args):
-        done.append(_done(row, setting, left_s=end - time.monotonic()))
-        _write(setting.out, args.device, done)
-        print(_line(done[-1]), flush=True)
-    return int(any(each.state == "failed" for each in done))
+        done = _done(row, setting, left_s=end - time.monotonic())
+        if done.state != "left out" or row.name not in every:
+            every[row.name] = done
+        _write(setting.out, args.device, [every[row.name] for row in rows.ROWS if row.name in every])
+        print(_line(done), flush=True)
+        failed |= done.state == "failed"
+    return int(failed)
+
+
+def _earlier(out: Path) -> dict[str, Done]:
+    """What earlier commands have found."""
+    found = out / "proof.json"
+    return {each["name"]: Done(**each) for each in json.loads(found.read_text())} if found.exists() else {}
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -74,6 +86,7 @@ def _chosen(args: argparse.Namespace) -> Iterator[Row]:
 def _done(row: Row, setting: Setting, *, left_s: float) -> Done:
     if left_s < row.limit_s / 4:
         return Done(row.name, row.about, "left out", 0.0, {"why": f"{left_s:.0f} s were left"})
+    shutil.rmtree(setting.out / row.name, ignore_errors=True)
     began, state = time.monotonic(), "ok"
     try:
         figures = dict(row.run(setting.of(row.name, min(row.limit_s, left_s))))

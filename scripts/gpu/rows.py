@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import replay
 from jobs import Failed, GpuMemory, Job
 
 STEPS = "trainer.total_training_steps"
+STOCKS: Mapping[str, bool] = {"stock v0": False, "stock v1": True}
 QUIET = ("trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1")
 Figures = Mapping[str, Any]
 
@@ -67,30 +69,72 @@ class Row:
     devices: tuple[str, ...] = ("cuda", "cpu")
 
 
+_IMPORTED = (
+    "verl.trainer.main_ppo verl.workers.engine_workers verl.workers.rollout.vllm_rollout.vllm_async_server"
+    " transfer_queue trinity_compat.trainer.main trinity_compat.explorer.main"
+    " trinity_compat.plugins.vllm_weights vllm.v1.engine.async_llm vllm.entrypoints.openai.api_server"
+)
+_ON_A_GPU = (
+    "vllm.platforms.cuda vllm._moe_C_stable_libtorch vllm.cumem_allocator vllm.vllm_flash_attn"
+    " vllm.vllm_flash_attn._vllm_fa3_C vllm.v1.worker.gpu_worker"
+    " vllm.v1.worker.gpu_model_runner vllm.v1.worker.gpu.model_runner"
+    " vllm.v1.attention.backends.flash_attn"
+)
+_IMPORT = """
+import importlib, sys, traceback
+failed = 0
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        failed += 1
+        traceback.print_exc()
+        print(f"error: {name}: {type(error).__name__}: {error}")
+sys.exit(failed)
+"""
+
+
+def imports(setting: Setting) -> Figures:
+    """Whether everything that the other rows import is there and loads; what is not is in its log."""
+    names = [*_IMPORTED.split(), *(_ON_A_GPU.split() if setting.device == "cuda" else ())]
+    setting.out.mkdir(parents=True, exist_ok=True)
+    jobs.output([sys.executable, "-c", _IMPORT, *names], setting.out / "imports.log", setting.limit_s)
+    return {"modules": len(names)}
+
+
 def doctor(setting: Setting) -> Figures:
-    """Its problems, and whether flash-attn is there."""
+    """Its problems, whether flash-attn is there, and the room that weights and offloaded models have."""
+    import psutil
+
     command = [sys.executable, "-m", "trinity_compat", "doctor"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=setting.limit_s).stdout
     setting.out.mkdir(parents=True, exist_ok=True)
     (setting.out / "doctor.txt").write_text(said)
     flash = next((line for line in said.splitlines() if "flash-attn" in line), "")
-    return {"lines": len(said.splitlines()), "flash-attn": " ".join(flash.split())}
+    room = {name: shutil.disk_usage(name).free / 2**30 for name in ("/dev/shm", "/tmp")}
+    return {
+        "lines": len(said.splitlines()),
+        "flash-attn": " ".join(flash.split()),
+        "GiB of memory": psutil.virtual_memory().total / 2**30,
+        **{f"GiB free in {name}": free for name, free in room.items()},
+    }
 
 
 def copies(setting: Setting) -> Figures:
     """GB/s of a copy on the device, and to it from pinned memory: what a handover is measured against."""
-    return models.copy_speeds()
+    return dict(models.asked("copies", log=setting.out / "copies.log", limit_s=setting.limit_s))
 
 
 def toy(setting: Setting) -> Figures:
     """One run per way of sharding that the device has; rewards, self-test, probabilities, memory."""
     found: dict[str, Any] = {}
-    for strategy in ("fsdp", "fsdp2") if setting.device == "cuda" else ("fsdp2",):
+    strategies = ("fsdp", "fsdp2") if setting.device == "cuda" else ("fsdp2",)
+    for strategy in strategies:
         words = [f"actor_rollout_ref.actor.strategy={strategy}"] if setting.device == "cuda" else []
         steps = 20 if setting.device == "cuda" else 3
         job = setting.job(strategy, f"{STEPS}={steps}", *words, options=setting.mode)
         with GpuMemory() as memory:
-            metrics = job.finish(setting.limit_s)
+            metrics = job.finish(setting.limit_s / len(strategies))
         found |= {f"{strategy} {name}": value for name, value in _told(job, metrics).items()}
         found |= {f"{strategy} {name}": value for name, value in memory.figures().items()}
     return found
@@ -125,7 +169,7 @@ def critic(setting: Setting) -> Figures:
 
 
 def lora(setting: Setting) -> Figures:
-    """Adapters, merged on their way."""
+    """Each version is an adapter."""
     words = ("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16")
     job = setting.job("run", f"{STEPS}=3", *words, options=setting.mode)
     return _told(job, job.finish(setting.limit_s))
@@ -139,7 +183,7 @@ def killed(setting: Setting) -> Figures:
         job = setting.job(side, options=setting.mode)
         job.words = (*[word for word in job.words if "save_freq" not in word], *words)
         process = job.start()
-        jobs.wait_for(lambda job=job: _steps(job) >= 3, setting.limit_s / 2, "step 3")
+        jobs.wait_for(lambda job=job: _steps(job) >= 3, setting.limit_s / 2, "step 3", by=process)
         os.kill(_pid_of(job, side), signal.SIGKILL)
         try:
             process.wait(60)
@@ -170,38 +214,45 @@ def _pid_of(job: Job, side: str) -> int:
     raise Failed(f"no {side} runs")
 
 
+_SPLITS = {
+    "offset0": ("synchronizer.sync_offset=0", "synchronizer.sync_method=memory"),
+    "offset1": ("synchronizer.sync_offset=2", "synchronizer.sync_method=checkpoint"),
+    "fully_async": ("synchronizer.sync_style=fully_async", "synchronizer.sync_method=checkpoint"),
+}
+
+
 def split(setting: Setting) -> Figures:
     """Two commands on one GPU, each with a Ray of its own; the engine takes a fixed share of the memory."""
     found: dict[str, Any] = {}
-    for name, sets in {
-        "offset0": ("synchronizer.sync_offset=0",),
-        "offset1": ("synchronizer.sync_offset=2",),
-        "fully_async": ("synchronizer.sync_style=fully_async",),
-    }.items():
-        options = tuple(
-            word for each in (*sets, "synchronizer.sync_method=checkpoint") for word in ("--set", each)
-        )
+    for name, sets in _SPLITS.items():
+        options = tuple(word for each in sets for word in ("--set", each))
         words = (f"{STEPS}=6", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3")
         job = setting.job(name, *words, options=options)
         with GpuMemory() as memory:
-            _both_commands(job, setting.limit_s / 3)
-        found |= {f"{name} {key}": value for key, value in _told(job, job.metrics()).items()}
+            _both_commands(job, setting.limit_s / len(_SPLITS))
+        metrics = job.metrics()
+        found |= {f"{name} {key}": value for key, value in _told(job, metrics).items()}
         found |= {f"{name} {key}": value for key, value in memory.figures().items()}
+        # What computing the old probabilities again costs, which fully_async cannot do without.
+        found[f"{name} s/step of old_log_prob"] = jobs.median(metrics, "timing_s/old_log_prob")
     return found
 
 
 def _both_commands(job: Job, limit_s: float) -> None:
+    """The trainer begins once the engine is up: vLLM refuses to start where others free memory meanwhile."""
     explorer = Job(job.folder, job.script, job.words, (*job.options, "--mode", "explore"), job.env)
     trainer = Job(job.folder, job.script, job.words, (*job.options, "--mode", "train"), job.env)
-    first = explorer.start(name="explore")
-    time.sleep(5)
-    second = trainer.start(name="train")
+    end, first, second = time.monotonic() + limit_s, explorer.start(name="explore"), None
     try:
-        jobs.ended(second, limit_s, job.folder / "train.log")
+        jobs.wait_for(
+            lambda: job.stored() or first.poll() is not None, limit_s, "the explorer's first answers"
+        )
+        second = trainer.start(name="train")
+        jobs.ended(second, end - time.monotonic(), job.folder / "train.log")
         jobs.ended(first, 60, job.folder / "explore.log")
     finally:
-        jobs.stop(first)
-        jobs.stop(second)
+        for process in filter(None, (first, second)):
+            jobs.stop(process)
 
 
 def against_stock(setting: Setting) -> Figures:
@@ -232,56 +283,82 @@ def replayed(setting: Setting) -> Figures:
     return replay.apart(theirs, ours, steps)
 
 
-def sized(shape: str) -> Callable[[Setting], Figures]:
-    """A model of real size, made at random: handover, step times, throughput."""
+def sized(shape: str, *, stocks: Mapping[str, bool] = STOCKS) -> Callable[[Setting], Figures]:
+    """A model made at random: handover, step times, throughput. ``stocks``: whether each is veRL's v1."""
 
     def run(setting: Setting) -> Figures:
-        model = models.random_model((setting.root or setting.out) / "models" / shape, shape)
-        words = (f"actor_rollout_ref.model.path={model}", f"{STEPS}=4", *models.LAUNCH)
+        model, each_s = _model(setting, shape), setting.limit_s / (1.2 + len(stocks))
+        words = (f"actor_rollout_ref.model.path={model}", f"{STEPS}=4", *models.SHAPES[shape].launch())
         with GpuMemory() as memory:
             job = setting.job("ours", *words, options=setting.mode)
-            ours = job.finish(setting.limit_s / 3)
-        found = {**_told(job, ours), **memory.figures(), **_handover(ours, models.nbytes(model))}
-        for name, value in _stock_steps(setting, words):
-            found[name] = value
+            ours = job.finish(each_s)
+        found = {**_told(job, ours), **memory.figures(), **_handover(job, ours, models.nbytes(model))}
+        for name, v1 in stocks.items():
+            stock = setting.job(name.replace(" ", "_"), *words)
+            metrics = jobs.stock(stock, each_s, v1=v1, device=setting.device)
+            found[f"s/step {name}"] = jobs.median(metrics, "perf/time_per_step")
         return found
 
     return run
 
 
-def _handover(metrics: Mapping[int, Mapping[str, float]], nbytes: int) -> Figures:
-    seconds = jobs.median(metrics, "timing_s/publish_weights")
-    return {"handover s": seconds, "handover GB/s": nbytes / 1e9 / seconds}
+def _model(setting: Setting, shape: str) -> Path:
+    folder = (setting.root or setting.out) / "models" / shape
+    return models.random_model(folder, shape, setting.limit_s)
 
 
-def _stock_steps(setting: Setting, words: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    for name, v1 in (("stock v0", False), ("stock v1", True)):
-        job = setting.job(name.replace(" ", "_"), *words)
-        metrics = jobs.stock(job, setting.limit_s / 3, v1=v1, device=setting.device)
-        yield f"s/step {name}", jobs.median(metrics, "perf/time_per_step")
+def _handover(job: Job, metrics: Mapping[int, Mapping[str, float]], nbytes: int) -> Figures:
+    """Out of the trainer into memory, and from there into the engine, which mode colocate has to wake."""
+    out, into = jobs.median(metrics, "timing_s/publish_weights"), job.explored("time/sync_weight")
+    return {
+        "handover s out": out,
+        "handover s in": into,
+        "handover GB/s": nbytes / 1e9 / (out + into),
+        "explorer tokens/s": job.explored("perf/rollout_tokens_per_second"),
+    }
 
 
 def throughput(setting: Setting) -> Figures:
-    """vLLM by itself on the 0.5B shape: tokens/s without seeds, with one each, and by its own bench."""
-    model = models.random_model((setting.root or setting.out) / "models" / "qwen2.5-0.5b", "qwen2.5-0.5b")
+    """vLLM by itself, with as many and as long answers as a step of ours: tokens/s without seeds, with one
+    each, and by its own bench."""
+    shape = "qwen2.5-0.5b" if setting.device == "cuda" else "tiny"
     setting.out.mkdir(parents=True, exist_ok=True)
-    return models.throughput(model, setting.out, setting.limit_s)
+    return models.throughput(shape, _model(setting, shape), setting.out, setting.limit_s)
+
+
+def vision(setting: Setting) -> Figures:
+    """A small Qwen2.5-VL on coloured squares."""
+    toy = (setting.root or setting.out) / "vision_toy"
+    env = models.vision_toy(toy, setting.device, setting.limit_s / 3)
+    words = ("data.max_prompt_length=96", f"reward.custom_reward_function.path={toy}/reward.py")
+    job = setting.job("run", f"{STEPS}=3", *words, options=setting.mode, env=env)
+    metrics = job.finish(setting.limit_s * 2 / 3)
+    return {"probs diff": jobs.probs_gap(metrics), "s/step": jobs.median(metrics, "perf/time_per_step")}
 
 
 GPU = ("cuda",)
 ROWS = (
+    Row("imports", "that all is there and loads", imports, 120, quick=True),
     Row("doctor", "what the machine lacks", doctor, 120, quick=True),
     Row("copies", "copies on and to the device", copies, 60, quick=True, devices=GPU),
     Row("toy", "toy GRPO, both sides on one device", toy, 400, quick=True),
     Row("broadcast", "weights by a collective, offset 1", broadcast, 400, quick=True, devices=("cpu",)),
     Row("critic", "PPO with a value head", critic, 200),
     Row("lora", "LoRA, handed over as an adapter", lora, 200),
+    Row("vision", "a model that sees", vision, 240),
     Row("stock", "the same seeds on stock veRL", against_stock, 300),
-    Row("replay", "stock's rollouts into our trainer", replayed, 600),
-    Row("split", "two commands share the GPU", split, 300, devices=GPU),
+    Row("replay", "stock's rollouts into our trainer", replayed, 400),
+    Row("split", "two commands share the GPU", split, 450),
     Row("killed", "kill -9 of each side, continued", killed, 400),
-    Row("throughput", "vLLM alone, with seeds and without", throughput, 240, devices=GPU),
-    Row("qwen2.5-0.5b", "vLLM's model runner V1", sized("qwen2.5-0.5b"), 420, devices=GPU),
-    Row("qwen3-0.6b", "vLLM's model runner V2", sized("qwen3-0.6b"), 420, devices=GPU),
-    Row("qwen2.5-7b", "a model that fills the device", sized("qwen2.5-7b"), 580, devices=GPU),
+    Row("throughput", "vLLM alone, with seeds and without", throughput, 300),
+    Row("tiny", "what the next rows do, on a CPU", sized("tiny"), 1200, devices=("cpu",)),
+    Row("qwen2.5-0.5b", "vLLM's model runner V1", sized("qwen2.5-0.5b"), 480, devices=GPU),
+    Row("qwen3-0.6b", "vLLM's model runner V2", sized("qwen3-0.6b"), 480, devices=GPU),
+    Row(
+        "qwen2.5-7b",
+        "a model that fills the device",
+        sized("qwen2.5-7b", stocks={"stock v0": False}),
+        560,
+        devices=GPU,
+    ),
 )

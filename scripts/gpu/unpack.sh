@@ -18,10 +18,15 @@ for wheel in "$wheels"/*.whl; do
   [ -e "$wheel" ] && [ ! -e "$wheel.installed" ] && new="$new $wheel"
 done
 [ -n "$new" ] || { echo "nothing new"; exit 0; }
-# One call for all: pip takes two seconds to start.
+# One call for all: pip takes two seconds to start. Into a folder of its own: pip takes away what lies in a target
+# under a name that comes again, such as all of bin/ with the first part's shfmt.
+stage=$(dirname "$site")/stage
+rm -rf "$stage"
 # shellcheck disable=SC2086
-"$python" -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --no-cache-dir --upgrade \
-  --target "$site" $new
+"$python" -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --no-cache-dir \
+  --target "$stage" $new
+cp -a "$stage/." "$site/"
+rm -rf "$stage"
 for wheel in $new; do
   touch "$wheel.installed"
 done

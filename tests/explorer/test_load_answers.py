@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trinity_compat.errors import RunError
 from trinity_compat.explorer import engine as engines
@@ -173,6 +174,28 @@ def test_every_request_names_the_adapter_where_there_is_one():
     for enabled in (True, False):
         asyncio.run(ask(enabled))
     assert named == {"True": vllm_weights.adapter_request(), "False": None}
+
+
+class Copies(TorchDispatchMode):
+    """Counts what goes from one device to another."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._to_copy.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_banned_tokens_are_copied_to_the_device_once_and_not_at_every_token():
+    """A copy to a GPU waits for what runs there, and vLLM prepares a step while the last one runs."""
+    worker = Worker(0)
+    model = worker.model_runner.model
+    model.compute_logits = lambda count: torch.zeros(count, 6, device="meta")
+    worker.mask_vocabulary(4, (1,))
+    with Copies() as copies:
+        for _ in range(3):
+            model.compute_logits(2)
+    assert copies.count == 1
 
 
 @pytest.fixture

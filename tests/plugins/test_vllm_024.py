@@ -21,8 +21,9 @@ def found(tmp_path_factory):
     toy = make_toy(folder / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
     script = [str(ROOT / "scripts" / "unpack_vllm.sh"), "0.24.0"]
     source = subprocess.run(script, check=True, capture_output=True, text=True).stdout.strip()
+    asked = [json.dumps(arguments_of(model, folder / model)) for model in ("Qwen2", "Qwen3")]
     done = subprocess.run(
-        [sys.executable, str(HERE / "vllm_024_worker.py"), str(toy / "model"), str(folder / "w")],
+        [sys.executable, str(HERE / "vllm_024_worker.py"), str(toy / "model"), str(folder / "w"), *asked],
         env={**os.environ, "PYTHONPATH": f"{source}:{ROOT}"},
         capture_output=True,
         text=True,
@@ -32,14 +33,43 @@ def found(tmp_path_factory):
     return json.loads(told[0].removeprefix("FOUND "))
 
 
+def arguments_of(family, folder):
+    """What a launch's engine is started with on a GPU, for a small model of ``family``."""
+    import transformers
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    from trinity_compat.explorer.engine_arguments import engine_arguments
+
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = getattr(transformers, f"{family}Config")(vocab_size=16, num_key_value_heads=1, **size)
+    config.architectures = [f"{family}ForCausalLM"]
+    config.save_pretrained(folder)
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        verl = compose("ppo_trainer", overrides=["actor_rollout_ref.rollout.tensor_model_parallel_size=1"])
+    given = engine_arguments(
+        OmegaConf.to_container(verl, resolve=True), model_path=str(folder), device="cuda"
+    )
+    return {**given, "skip_tokenizer_init": True, "load_format": "dummy"}
+
+
 def test_the_source_is_the_pinned_release_s(found):
     assert found["version"] == "0.24.0"
 
 
-def test_experts_lie_as_the_kernel_wants_them_after_every_update(found):
+def test_experts_lie_as_the_kernel_wants_them_after_every_update_by_either_model_runner(found):
     """On Blackwell vLLM swaps the halves of w13 once they are loaded: without that step gate and up are
     exchanged, in silence."""
-    assert found["updates"] == [[{"tensors": 2}, True, False]] * 2
+    assert found["updates"] == [[[{"tensors": 2}, True, False]] * 2] * 2
+
+
+def test_tokens_that_the_tokenizer_lacks_are_masked_by_either_model_runner(found):
+    assert found["allowed"] == [[0, 2, 3]] * 2
+
+
+def test_a_run_s_arguments_leave_vllm_the_model_runner_that_it_would_take(found):
+    """V2 for the models of its list, of which Qwen3 is one; none of our arguments is one that it lacks."""
+    assert found["picked"] == ["V1", "V2"]
 
 
 def test_damaged_weights_touch_no_layer(found):

@@ -1,6 +1,6 @@
-"""A worker of vLLM 0.24.0 without a GPU: vLLM's own wrapper, configuration and post-load step; the model is
-two experts in the layout that vLLM gives them on Blackwell. Prints JSON. Arguments: a model's folder, one to
-write in.
+"""A worker of vLLM 0.24.0 without a GPU: vLLM's own wrapper, configuration, model runners and post-load step;
+the model is two experts in the layout that vLLM gives them on Blackwell. Prints JSON. Arguments: a model's
+folder, one to write in, and a run's engine arguments for a GPU as JSON.
 """
 
 import json
@@ -11,9 +11,14 @@ from unittest.mock import patch
 import torch
 import vllm
 from torch import nn
+from vllm.compilation.cuda_graph import CUDAGraphWrapper
+from vllm.config import CUDAGraphMode
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.platforms import current_platform
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner as RunnerV2
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner as RunnerV1
 from vllm.v1.worker.worker_base import WorkerBase, WorkerWrapperBase
 
 from trinity_compat.synchronizer.collective import HandoverFailed
@@ -37,6 +42,9 @@ class Model(nn.Module):
         places = dict(self.named_parameters())
         for name, tensor in weights:
             places[name].data.copy_(tensor)
+
+    def compute_logits(self, hidden):
+        return torch.zeros(len(hidden), 6)
 
 
 def experts():
@@ -65,9 +73,26 @@ def worker_of(model):
     wrapper.init_worker(
         [{"vllm_config": config, "local_rank": 0, "rank": 0, "distributed_init_method": "none"}]
     )
-    made = Model()
-    wrapper.worker.model_runner = SimpleNamespace(model=made, vllm_config=config, get_model=lambda: made)
-    return wrapper.worker
+    return wrapper.worker, config
+
+
+def run_by(kind, config):
+    """A runner as it is once it has loaded a model: V1 has it in what captures CUDA graphs, V2 as it is."""
+    runner = object.__new__(kind)
+    runner.vllm_config, runner.model = config, Model()
+    if kind is RunnerV1:
+        with patch.object(type(current_platform), "get_global_graph_pool"):
+            runner.model = CUDAGraphWrapper(runner.model, config, CUDAGraphMode.FULL)
+    return runner
+
+
+def picked_for(arguments):
+    """The runner that vLLM takes where there is a GPU (and Triton, which comes with torch there)."""
+    from trinity_compat.explorer.engine import engine_args
+
+    config = engine_args(arguments, "mp").create_engine_config()
+    with patch("vllm.config.vllm.HAS_TRITON", True):
+        return "V2" if config.use_v2_model_runner else "V1"
 
 
 def layouts(worker, folder):
@@ -75,7 +100,7 @@ def layouts(worker, folder):
     file = write_file(folder, 1, SENT.items())
     for _ in range(2):
         answer = worker.receive_file(file.path, file.digest, file.nbytes)
-        found = worker.model_runner.model.experts.w13_weight
+        found = worker.model_runner.get_model().experts.w13_weight
         yield [answer, torch.equal(found, SWAPPED), torch.equal(found, GATE_AND_UP)]
 
 
@@ -103,11 +128,25 @@ def steps_of_quantised(worker, *, breaks):
     return steps
 
 
+def by_runner(worker, config, folder):
+    """What a runner's model holds after each update, and what is left of its logits (vocabulary 4, 1 banned);
+    both runners ask ``self.model`` for logits."""
+    for kind in (RunnerV1, RunnerV2):
+        worker.model_runner = run_by(kind, config)
+        updates = list(layouts(worker, folder))
+        worker.mask_vocabulary(4, (1,))
+        logits = worker.model_runner.model.compute_logits(torch.zeros(2, 3))
+        yield updates, (logits[0] == 0).nonzero()[:, 0].tolist()
+
+
 if __name__ == "__main__":
-    worker = worker_of(sys.argv[1])
+    worker, config = worker_of(sys.argv[1])
+    runners = list(by_runner(worker, config, sys.argv[2]))
     found = {
         "version": vllm.__version__,
-        "updates": list(layouts(worker, sys.argv[2])),
+        "updates": [updates for updates, _ in runners],
+        "allowed": [allowed for _, allowed in runners],
+        "picked": [picked_for(json.loads(arguments)) for arguments in sys.argv[3:]],
         "damaged": worker.receive_file(f"{sys.argv[2]}/v00000001", "0" * 32, 7),
         "quantised": steps_of_quantised(worker, breaks=False),
         "quantised, broken off": steps_of_quantised(worker, breaks=True),

@@ -238,10 +238,12 @@ def _mask(model: Scores, size: int, forbidden: torch.Tensor) -> None:
     original = model.compute_logits
 
     def compute_logits(_self: Scores, *args: object, **kwargs: object) -> torch.Tensor | None:
+        nonlocal forbidden
         logits = original(*args, **kwargs)
         if logits is not None:
+            forbidden = forbidden.to(logits.device)  # once: each copy to a GPU waits for what runs there
             logits[..., size:] = float("-inf")
-            logits.index_fill_(-1, forbidden.to(logits.device), float("-inf"))
+            logits.index_fill_(-1, forbidden, float("-inf"))
         return logits
 
     model.compute_logits = MethodType(compute_logits, model)  # type: ignore[method-assign]
