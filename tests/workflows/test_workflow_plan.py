@@ -277,6 +277,12 @@ def test_a_folder_beside_the_launch_is_found_from_its_place(monkeypatch):
 def test_a_workflow_that_no_plugin_registers_is_refused():
     with pytest.raises(UserError, match="agent_workflows: no workflow of that name runs here"):
         of_plugins(PLUGINS, default_workflow_type="agent_workflows")
+    with pytest.raises(UserError) as refused:
+        of_plugins(PLUGINS, default_workflow_type="window_workflows")
+    assert refused.value.hint == "did you mean 'window_workflow'?"
+    with pytest.raises(UserError) as refused:
+        of_plugins(PLUGINS, default_reward_fn_type="sorted_rewards")
+    assert refused.value.hint == "did you mean 'sorted_reward'?"
     with pytest.raises(UserError, match="nowhere: no such folder"):
         of_plugins("/nowhere", default_workflow_type="agent_workflow")
 

@@ -61,7 +61,7 @@ def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
 
 
 def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> Ask:
-    """Raises UserError for a name that is not in the table, with the nearest that is, or is ``of_plugins``."""
+    """Raises UserError for a name that is not in the table, with the nearest there or ``of_plugins``."""
     if name not in WORKFLOWS:
         raise UserError(
             f"{where}={name}: no workflow of that name runs here",

@@ -140,7 +140,8 @@ def check_update(verl: VerlView, trinity: Tree, said: Tree) -> None:
     tasksets = (value_at(verl.tree, SECTION) or {}).values()
     size, batch = "buffer.train_batch_size", value_at(said, "buffer.batch_size") or 1
     asked, runs = value_at(said, size), batch * (value_at(trinity, "algorithm.repeat_times") or 1)
-    if asked in (None, runs) or not any(each["by_step"] and each["plugin"] for each in tasksets):
+    by_step = any(each["by_step"] and each["plugin"] for each in tasksets)
+    if asked in (None, runs) or not by_step or value_at(trinity, "algorithm.sample_strategy") == MIX:
         return
     raise UserError(
         f"{size}={asked} counts the steps of runs under this algorithm, and how many a run has nobody knows"
