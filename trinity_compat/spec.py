@@ -217,9 +217,9 @@ def has_baseline(verl: Mapping[str, Any]) -> bool:
 
 
 def seed_of(verl: Mapping[str, Any]) -> int:
-    """The run's seed: data.seed, else rollout.seed."""
-    seed = verl["data"].get("seed")
-    return int(verl["actor_rollout_ref"]["rollout"].get("seed", 42) if seed is None else seed)
+    """The run's seed: data.seed, else rollout.seed; where neither is given, rollout.seed of veRL 0.9.1 (42)."""
+    given = (verl["data"].get("seed"), verl["actor_rollout_ref"]["rollout"].get("seed"))
+    return int(next((seed for seed in given if seed is not None), 42))
 
 
 def _moved(data: Mapping[str, Any], here: str) -> Mapping[str, Any]:
