@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trinity_compat import placement
 from trinity_compat.buffer import open_buffer
 from trinity_compat.explorer import workers
 from trinity_compat.explorer.colocate import SharedDevice
@@ -19,16 +20,17 @@ GPUS = 4
 
 @pytest.fixture(scope="module")
 def trainer():
-    """veRL's own placement groups over all GPUs of a Ray that this process has joined."""
+    """All GPUs of a Ray that this process has joined, taken as veRL's trainer takes them on GPUs: a place of
+    one GPU for each of its processes, all on one machine."""
     import ray
-    from verl.single_controller.ray import RayResourcePool
+    from ray.util import placement_group
 
     ray.init(num_cpus=4 * GPUS, num_gpus=GPUS, include_dashboard=False, logging_level="ERROR")
     try:
-        pool = RayResourcePool([GPUS], use_gpu=True, max_colocate_count=3)
-        pool.get_placement_groups()  # returns when they lie on the GPUs
-        assert ray.available_resources().get("GPU", 0) == 0
-        yield pool
+        bundles = [{"CPU": placement.CPUS_PER_GPU, "GPU": 1}] * GPUS
+        group = placement_group(bundles, strategy="STRICT_PACK", name=f"{placement.TRAINER}_4:0")
+        assert group.wait(300)
+        yield group
     finally:
         ray.shutdown()
 

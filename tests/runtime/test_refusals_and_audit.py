@@ -1,5 +1,8 @@
 """The audit never promises what a run refuses: both read the same list."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from trinity_compat.audit import AuditOptions
@@ -9,8 +12,12 @@ from trinity_compat.launch import read_argv
 from trinity_compat.runtime.plan import refusals
 from trinity_compat.translate import Status, to_verl, translate_launch
 from trinity_compat.translate.options import Options
+from trinity_compat.translate.run_refusals import GONE
+from trinity_compat.translate.run_refusals import refusals as every_refusal
 from trinity_compat.verl_config import compose_pinned
+from trinity_compat.vllm_arguments import SECTION
 
+PAGE = Path(__file__).parents[2] / "docs" / "starts.md"
 ROLLOUT = "actor_rollout_ref.rollout"
 GIVEN = ["actor_rollout_ref.model.path=org/m", "data.train_files=/d/t.parquet", "data.val_files=/d/v.parquet"]
 
@@ -42,3 +49,14 @@ def test_what_a_run_refuses_the_audit_does_not_promise(tmp_path, word):
     (found,) = [f for f in audit_launch(launch, AuditOptions()).findings if f.key == key]
     assert found.status is not Status.UNSUPPORTED_UPSTREAM
     assert "our runtime refuses it" in found.reason or "our own runtime refuses it" in found.reason
+
+
+def test_the_page_has_five_keys_that_verl_carries_out_and_names_every_other():
+    text = PAGE.read_text()
+    below = text[text.index("## Keys that a run refuses") :]
+    assert len(re.findall(r"^\| `", below, re.MULTILINE)) == 5
+    asked = {refusal.key for refusal in every_refusal(lambda key: "something")} | set(GONE)
+    keys = {key for key in asked if not key.startswith(SECTION)}  # vLLM's own arguments have a sentence
+    assert len(keys) >= 15 and "an argument of vLLM that the explorer gives itself" in below
+    for key in keys:
+        assert key.rpartition(".")[2] in below or ".".join(key.split(".")[-2:]) in below, key

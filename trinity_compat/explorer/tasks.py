@@ -18,6 +18,7 @@ import torch
 from trinity_compat.buffer.images import kept
 from trinity_compat.buffer.media import Media
 from trinity_compat.errors import UserError, Where
+from trinity_compat.explorer import own_dataset
 
 
 @dataclass(slots=True)
@@ -118,6 +119,7 @@ def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
     """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
     data = config.data
     dataset = _dataset(data.train_files, data, tokenizer, processor, train=True)
+    own_dataset.check(dataset)
     batch = data.train_batch_size
     if len(dataset) < batch:
         raise UserError(

@@ -17,6 +17,7 @@ from trinity_compat import extras
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.explorer import own_dataset
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
@@ -187,6 +188,7 @@ def check_data(verl: Tree, *, cwd: Path) -> None:
     for taskset in section_at(data, "tasksets").values():
         if str(_local(str(value_at(taskset, "path")), cwd)) != made_first:
             _check_taskset(taskset, cwd)
+    own_dataset.check_text(verl, cwd=cwd)
     if value_at(verl, "data.custom_cls.path"):
         return
     for key in ("train_files", "val_files"):
