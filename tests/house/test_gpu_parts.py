@@ -100,6 +100,36 @@ def test_a_part_and_the_checkout_travel_together():
     assert checkout + gpu_parts.LIMIT < gpu_parts.TRAVELS
 
 
+def test_further_commands_go_on_with_the_same_table(tmp_path, monkeypatch):
+    import proof
+    import rows
+
+    def failing(_):
+        raise rows.Failed("too slow")
+
+    made = [rows.Row("one", "a", lambda _: {"n": 1.0}, 8), rows.Row("two", "b", failing, 400)]
+    monkeypatch.setattr(rows, "ROWS", made)
+
+    def run(name, within):
+        words = ("--out", str(tmp_path), "--device", "cpu", "--rows", name, "--within", within)
+        code = proof.main(words)
+        return code, (tmp_path / "proof.md").read_text().splitlines()[4:]
+
+    assert run("one", "50") == (0, ["| one | a | ok | 0 | n 1 |"])
+    both = ["| one | a | ok | 0 | n 1 |", "| two | b | failed | 0 | why Failed: too slow |"]
+    assert run("two", "500") == (1, both)
+    assert run("two", "50") == (0, both)  # no time for it: what is known of it stays
+
+
+def test_a_tokenizer_has_a_token_for_every_row_of_a_made_model():
+    import models
+
+    made = models.whole_tokenizer(400)
+    assert len(made) == 400
+    assert made("hi<|im_end|>").input_ids[-1] == made.eos_token_id
+    assert made.decode([399]) == "<399>"
+
+
 def test_the_rows_of_the_proof_are_in_its_documentation():
     import rows
 

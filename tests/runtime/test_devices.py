@@ -51,6 +51,20 @@ def test_hidden_devices_are_not_used(machine, monkeypatch):
     assert machine("/dev/nvidiactl") == "cpu"
 
 
+@pytest.mark.parametrize(("listed", "count"), [("GPU 0: NVIDIA A (UUID: GPU-a)\nGPU 1: B\n", 2), (None, 0)])
+def test_gpus_without_files_of_their_own_are_counted_by_nvidia_s_tool(machine, monkeypatch, listed, count):
+    """WSL2's. Where the tool is missing there is none."""
+
+    def run(command, **_):
+        if listed is None:
+            raise FileNotFoundError(command[0])
+        return SimpleNamespace(stdout=listed)
+
+    monkeypatch.setattr(Path, "glob", lambda *_: [])
+    monkeypatch.setattr(devices.subprocess, "run", run)
+    assert devices.gpus_here("cuda") == count
+
+
 @pytest.mark.parametrize(
     ("resources", "found"),
     [

@@ -66,7 +66,17 @@ def gpus_here(device: str) -> int:
     shown = os.environ.get(_HIDDEN[0])
     if shown is not None:
         return len([name for name in shown.split(",") if name.strip() not in ("", "-1")])
-    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+    found = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
+    return len(found) or _listed()
+
+
+def _listed() -> int:
+    """As NVIDIA's own tool counts them: under WSL2 no GPU has a file of its own."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_ASK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
 def of_cluster(resources: Mapping[str, float]) -> str:
