@@ -216,7 +216,7 @@ def has_baseline(verl: Mapping[str, Any]) -> bool:
 
 
 def seed_of(verl: Mapping[str, Any]) -> int:
-    """The run's seed: data.seed, else rollout.seed; where neither is given, rollout.seed of veRL 0.9.1 (42)."""
+    """The run's seed: data.seed, else rollout.seed, else that of veRL 0.9.1 (42)."""
     given = (verl["data"].get("seed"), verl["actor_rollout_ref"]["rollout"].get("seed"))
     return int(next((seed for seed in given if seed is not None), 42))
 
