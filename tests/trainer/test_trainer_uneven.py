@@ -133,6 +133,14 @@ def test_an_answer_that_a_pipeline_dropped_is_part_of_no_baseline():
     )
 
 
+def test_rows_of_another_task_are_compared_with_each_other():
+    rows = [[(0, 0, 0.0), (0, 1, 3.0), (1, 0, 1.0), (1, 1, 9.0)]]
+    batch, _ = fitted(rows)
+    for place in (1, 3):
+        batch.non_tensor_batch["of_run"][place]["task"] = "0-judge"
+    assert advantages(batch) == pytest.approx([-(0.5**0.5), -(0.5**0.5), 0.5**0.5, 0.5**0.5], abs=1e-4)
+
+
 def test_figures_of_a_step_are_those_of_its_rows():
     batch, _ = fitted()
     batch = with_dropped_apart(compute_advantage)(batch, adv_estimator="grpo", config={})

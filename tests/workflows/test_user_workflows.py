@@ -130,6 +130,15 @@ def test_a_class_that_makes_all_runs_says_whose_each_is():
     ]
 
 
+def test_what_a_class_gives_another_task_is_a_row_that_says_so():
+    rows = run("all_windows_workflow", parting="each", workflow_args={"judges": True})
+    assert [(row.run, row.place, row.task) for row in rows] == [
+        (r, step, ("", "0-judge")[step]) for r in range(3) for step in range(2)
+    ]
+    judged = run("all_windows_workflow", parting="each", workflow_args={"judges": True}, evaluates=True)
+    assert [row.reward for row in judged] == [0.0] * 3
+
+
 @pytest.mark.parametrize("parting", ["joined", "chains", "each"])
 def test_a_run_s_evaluation_is_its_last_step_s(parting):
     runs = run("stepwise_workflow", workflow_args={"apart": False}, evaluates=True, parting=parting)

@@ -27,7 +27,8 @@ CLASSES = "trinity_compat.trainer.algorithms"  # where veRL finds our kinds of i
 MIX = "mix"
 # In ``info`` of a row that was made of a run's experiences: what each said of itself (workflows/runs.py).
 STEPS = "steps"
-# … of a row where a run may have several: {"run": which of the task's, "row": which of that run's, from 0}.
+# … of a row where a run may have several: {"run": of the task's, "row": of that run's, both from 0}; and
+# "task", where the workflow gave it another one than the run's.
 OF_RUN = "of_run"
 BY_STEP = ("step_wise_grpo", "gigpo")  # advantages that read it
 # What a trainer's rows are (trinity-rft: AlgorithmType.schema): answers of an explorer, or rows of a file.
@@ -58,6 +59,11 @@ def run_of(info: Mapping[str, Any], place: int) -> int:
     is a run, one that only its ``place`` has."""
     told = info.get(OF_RUN)
     return int(told["run"]) if told else ~place
+
+
+def other_task(info: Mapping[str, Any]) -> str:
+    """What a workflow calls a row's task where that is not the run's; "" where it is."""
+    return str((info.get(OF_RUN) or {}).get("task", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trinity_compat.algorithms.model import PREFIX, run_of
+from trinity_compat.algorithms.model import PREFIX, other_task, run_of
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
@@ -62,8 +62,11 @@ class GroupFilter:
         always does. Raises RunError."""
         if not self.metric:
             return True
-        left = [each for each in enumerate(group.experiences) if not each[1].metrics.get(DROPPED)]
-        last = {run_of(part.info, place) if self.by_run else place: part for place, part in left}
+        last = {
+            run_of(part.info, place) if self.by_run else place: part
+            for place, part in enumerate(group.experiences)
+            if not (part.metrics.get(DROPPED) or other_task(part.info))
+        }
         values = [self._value(part) for part in last.values()]
         if len(values) == 1 or not self.threshold:
             return len(values) == 1 or max(values) > min(values)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from trinity_compat.algorithms.model import OF_RUN, run_of
+from trinity_compat.algorithms.model import OF_RUN, other_task, run_of
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.explorer.scoring import FAILED, RETRIES, TIMED_OUT
@@ -115,6 +115,7 @@ def _of_runs(groups: Sequence[Group]) -> dict[str, float]:
         (group.key, run_of(part.info, place)): part.reward
         for group in groups
         for place, part in enumerate(group.experiences)
+        if not other_task(part.info)
     }
     rows = sum(len(group.experiences) for group in groups)
     return {

@@ -116,7 +116,8 @@ def _told(row: Row, taskset: Taskset, *, validates: bool) -> dict[str, Any]:
     if validates:
         return {}
     info = by_step(row) if taskset.by_step else dict(row.info)
-    of_run = {} if taskset.parting == "joined" else {OF_RUN: {"run": row.run, "row": row.place}}
+    other = {"task": row.task} if row.task else {}
+    of_run = {} if taskset.parting == "joined" else {OF_RUN: {"run": row.run, "row": row.place, **other}}
     return {"reward_extra_info": {**info, **of_run}}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from trinity_compat.algorithms.model import OF_RUN
+from trinity_compat.algorithms.model import OF_RUN, other_task
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, Experience, Group
 from trinity_compat.errors import RunError
 from trinity_compat.pipelines import DATA_JUICER
@@ -98,7 +98,9 @@ class Pipeline:
         taskset, index = self._row(group.task_no)
         of_run = part.info.get(OF_RUN) or {"run": part.run, "row": 0}
         made = self._experience(
-            eid=self._id(batch=step, task=group.key, run=of_run["run"], step=of_run["row"]),
+            eid=self._id(
+                batch=step, task=group.key + other_task(part.info), run=of_run["run"], step=of_run["row"]
+            ),
             tokens=[*map(int, part.prompt_ids), *map(int, part.response_ids)],
             prompt_length=len(part.prompt_ids),
             logprobs=[float(value) for value in part.logprobs],

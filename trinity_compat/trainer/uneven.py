@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from verl import DataProto
 
-from trinity_compat.algorithms.model import OF_RUN
+from trinity_compat.algorithms.model import OF_RUN, other_task
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 
 FILLER = "trainer/filler"  # in the metrics of a row that is none
@@ -89,6 +89,7 @@ def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataP
     are part of no baseline and no deviation, and get no advantage."""
 
     def computed(data: DataProto, *args: Any, **kwargs: Any) -> DataProto:
+        _part_tasks(data)
         kept = without(DROPPED, data)
         if kept is None or kwargs.get("adv_estimator") == "gae":  # a row by itself, its mask says all
             return compute(data, *args, **kwargs)
@@ -98,6 +99,14 @@ def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataP
         return data
 
     return computed
+
+
+def _part_tasks(data: DataProto) -> None:
+    """A group of their own for rows that their workflow gave another task."""
+    columns = data.non_tensor_batch
+    for row, told in enumerate(columns.get(OF_RUN, ())):
+        if other := other_task({OF_RUN: told}):
+            columns["uid"][row] = f"{columns['uid'][row]}/{other}"
 
 
 def of_rows_made(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:

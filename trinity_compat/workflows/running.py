@@ -67,7 +67,7 @@ class Workflows:
         models = [Model(around, dict(sampling), version) for sampling in samplings]
         if taskset.workflow == PROGRAM and not self._registers(PROGRAM):
             made = await _together([self._of_program(taskset, row, model) for model in models])
-            return self._rows(made, taskset, evaluates=evaluates)
+            return self._rows(made, taskset, number, evaluates=evaluates)
         found = self._trinity.WORKFLOWS.get(taskset.workflow)
 
         def task(count: int, sampling: Mapping[str, Any]) -> Any:
@@ -83,7 +83,7 @@ class Workflows:
             pairs = zip(models, samplings, strict=True)
             workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
             made = await _together([self._outcome(workflow) for workflow in workflows])
-        return self._rows(made, taskset, evaluates=evaluates)
+        return self._rows(made, taskset, number, evaluates=evaluates)
 
     def _registers(self, name: str) -> bool:
         """A plugin's class comes before what is built in."""
@@ -158,9 +158,14 @@ class Workflows:
             raw_task=dict(row),
         )
 
-    def _rows(self, made: Sequence[Sequence[Any]], taskset: Taskset, *, evaluates: bool) -> list[Row]:
-        """``made``: the experiences of each run."""
-        as_rows = partial(rows_of, parting=taskset.parting, by_step=taskset.by_step, evaluates=evaluates)
+    def _rows(
+        self, made: Sequence[Sequence[Any]], taskset: Taskset, number: int, *, evaluates: bool
+    ) -> list[Row]:
+        """``made``: the experiences of each run of task ``number``."""
+        for experience in (each for of_run in made for each in of_run):
+            experience.eid.task = experience.eid.task or str(number)
+        how = partial(rows_of, parting=taskset.parting, by_step=taskset.by_step, evaluates=evaluates)
+        as_rows = partial(how, task=str(number))
         parted = enumerate(as_rows(experiences, self._limits) for experiences in made)
         return [replace(row, run=run) for run, rows in parted for row in rows]
 
@@ -182,5 +187,8 @@ def _parted(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[lis
         return [[each] for each in experiences]
     told = sorted({each.eid.run for each in experiences})
     if taskset.parting == "joined" or len(told) != runs:
-        raise ValueError(f"{taskset.workflow} returned {len(experiences)} experiences, {runs} were asked for")
+        raise ValueError(
+            f"{taskset.workflow} returned {len(experiences)} experiences, {runs} were asked for; with"
+            " trinity_compat.steps_as_rows: true a run may have several, whose eid.run says which it is"
+        )
     return [[each for each in experiences if each.eid.run == run] for run in told]

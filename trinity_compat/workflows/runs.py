@@ -33,7 +33,8 @@ class Row:
     """A run, or a part of one: token ids of prompt [P] and response [R], mask and log-probabilities [R].
     ``info``: what the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was
     cut. ``steps``: the experiences that it was joined from, of which the last gives the reward. ``run``:
-    which of its task's runs it is of, from 0; ``place``: which of that run's rows."""
+    which of its task's runs it is of, from 0; ``place``: which of that run's rows. ``task``: as the workflow
+    calls it (eid.task) where it is another than the run's, with which it is not compared."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -47,6 +48,7 @@ class Row:
     steps: tuple[Step, ...] = ()
     run: int = 0
     place: int = 0
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,22 @@ def rows_of(
     parting: Parting = "joined",
     by_step: bool = False,
     evaluates: bool = False,
+    task: str = "",
 ) -> list[Row]:
     """A run's experiences, in their order. ``by_step``: the algorithm reads their rewards one by one. An
-    evaluation has one row, the run's last. Raises ValueError for what cannot be trained on."""
+    evaluation has one row, the run's last. ``task``: what they call it (eid.task). Raises ValueError for what
+    cannot be trained on."""
     if not experiences:
         raise ValueError("the workflow returned no experience")
-    parts = [_read(experience, evaluates=evaluates) for experience in experiences]
+    called = [str(experience.eid.task) for experience in experiences]
+    own_name = task if task in called else called[0]
+    parts = [
+        replace(_read(experience, evaluates=evaluates), task="" if name == own_name else name)
+        for experience, name in zip(experiences, called, strict=True)
+    ]
     if evaluates:
-        rows = [replace(_chains(parts)[-1], metrics=_merged(parts))]
+        own = [part for part in parts if not part.task]
+        rows = [replace(_chains(own)[-1], metrics=_merged(own))]
     elif parting == "joined":
         rows = [_joined(parts, by_step=by_step)]
     else:
@@ -173,7 +183,7 @@ def _read(experience: Any, *, evaluates: bool) -> Row:
 
 def _goes_on(whole: Row, after: Row) -> bool:
     before = [*whole.prompt_ids, *whole.response_ids]
-    return after.prompt_ids[: len(before)] == before
+    return after.task == whole.task and after.prompt_ids[: len(before)] == before
 
 
 def _appended(whole: Row, after: Row) -> Row:
@@ -191,6 +201,7 @@ def _appended(whole: Row, after: Row) -> Row:
         {**whole.info, **after.info},
         whole.truncated or after.truncated,
         (*whole.steps, *after.steps),
+        task=whole.task,
     )
 
 

@@ -195,6 +195,10 @@ class AllWindows(Workflow):
             asked = [{"role": "user", "content": question}]
             for run, answer in enumerate(self.model.chat(asked, n=self.repeat_times)):
                 answer.eid.run, answer.eid.step, answer.reward = self.run_id_base + run, step, float(step)
+                if step and self.task.workflow_args.get(
+                    "judges"
+                ):  # of the answer before, by the policy itself
+                    answer.eid.task = f"{self.task.task_id}-judge"
                 made.append(answer)
         return made
 
