@@ -152,7 +152,8 @@ class RunSpec:
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
     agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time
-    agent_failure: OnAgentFailure = "raise"  # of a group that has failed three times
+    agent_failure: OnAgentFailure = "raise"  # of a group that has failed once more than agent_retries
+    agent_retries: int = 2
     scoring: ScoringSpec = ScoringSpec()
     keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
@@ -216,7 +217,7 @@ def has_baseline(verl: Mapping[str, Any]) -> bool:
 
 
 def seed_of(verl: Mapping[str, Any]) -> int:
-    """The run's seed: data.seed, else rollout.seed, else that of veRL 0.9.1 (42)."""
+    """The run's seed: data.seed, else rollout.seed; where neither is given, that of veRL 0.9.1 (42)."""
     given = (verl["data"].get("seed"), verl["actor_rollout_ref"]["rollout"].get("seed"))
     return int(next((seed for seed in given if seed is not None), 42))
 
