@@ -1,3 +1,5 @@
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -7,10 +9,11 @@ def test_the_column_and_what_asks_for_it_are_named(run, tmp_path):
     pq.write_table(pa.table({"prompt": ["a"], "data_source": ["b"]}), file)
     one = run(f"data.train_files={file}").start().finish()
     assert one.code == 2
-    assert one.errors == [
-        f"error: data.train_files: {file} has no column 'reward_model' (veRL's reward managers);"
+    (told,) = one.errors
+    assert told.startswith("error: ") and told.endswith(
+        f".sh: data.train_files: {file} has no column 'reward_model' (veRL's reward managers);"
         " it has data_source, prompt"
-    ]
+    )
     assert not one.job.exists()
 
 
@@ -28,5 +31,6 @@ def test_fewer_rows_than_a_batch(run, tmp_path):
     pq.write_table(pa.Table.from_pylist([row] * 7), file)
     one = run(f"data.train_files={file}").start().finish()
     assert one.code == 2
-    assert one.errors[0] == "error: data.train_batch_size=8, but data.train_files hold 7 rows"
+    said = r"error: \S+\.sh:\d+: data.train_batch_size=8, but data.train_files hold 7 rows"
+    assert re.fullmatch(said, one.errors[0])
     assert not one.job.exists()

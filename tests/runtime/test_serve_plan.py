@@ -105,8 +105,9 @@ def test_a_dry_run_needs_no_data(tmp_path):
     assert done.exit_code == 0, done.output
     assert "mode serve: 3 engine(s)" in done.output and "data." not in done.output
     assert "saves" not in done.output  # it trains nothing
+    (line,) = [at for at, text in enumerate(file.read_text().splitlines(), 1) if "model_path" in text]
     assert [line for line in done.output.splitlines() if "note:" in line] == [
-        "# note: actor_rollout_ref.model.path=/m: no such folder"
+        f"# note: {file}:{line}: model.model_path=/m: no such folder"
     ]
 
 
