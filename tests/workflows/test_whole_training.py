@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from beside import ROOT, modules
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "workflows"
 OPERATOR = """
 from trinity.buffer.operators import EXPERIENCE_OPERATORS, ExperienceOperator
@@ -36,7 +35,7 @@ def toy(tmp_path_factory):
     return made
 
 
-def trained(tmp_path, toy, name, *, plugins, change=lambda config: None, modules=()):
+def trained(tmp_path, toy, name, *, plugins, change=lambda config: None, path=()):
     """The buffer of a run of an example to its end."""
     config = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     config["checkpoint_root_dir"] = str(tmp_path / "checkpoints")
@@ -47,9 +46,9 @@ def trained(tmp_path, toy, name, *, plugins, change=lambda config: None, modules
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(config))
     words = [sys.executable, "-m", "trinity_compat", "run", str(file), "--plugin-dir", str(plugins)]
-    path = os.pathsep.join([*map(str, modules), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    whole = os.pathsep.join([*map(str, path), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": whole}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (database,) = tmp_path.rglob("experiences.db")
@@ -88,19 +87,12 @@ def test_a_class_whose_steps_are_no_conversation(tmp_path, toy, change):
 @pytest.mark.upstream
 def test_a_class_of_trinity_rft_s(tmp_path, toy):
     """Its package beside us, as requirements/workflows.txt installs it; the reward is a plugin's."""
-    made = subprocess.run(
-        [ROOT / "scripts" / "make_upstream_venv.sh", "0.6.0"], capture_output=True, text=True, check=True
-    )
-    (found,) = ((ROOT / made.stdout.strip()).parents[1] / "lib").glob("python*/site-packages")
-    for module in (found / "trinity", *found.glob("trinity_rft-*.dist-info")):
-        (tmp_path / "modules").mkdir(exist_ok=True)
-        (tmp_path / "modules" / module.name).symlink_to(module)
 
     def change(config):
         config["buffer"]["explorer_input"]["default_workflow_type"] = "simple_workflow"
 
-    modules = [tmp_path / "modules"]
-    buffer = trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", change=change, modules=modules)
+    path = [modules(tmp_path / "modules")]
+    buffer = trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", change=change, path=path)
     assert gain(buffer) > 0.1
 
 
