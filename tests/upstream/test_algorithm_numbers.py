@@ -11,12 +11,24 @@ ALGORITHMS = Path(__file__).parents[1] / "algorithms"
 pytestmark = pytest.mark.upstream
 
 
+def leaves(tree, path=""):
+    """(place, number) of all that is nested in dictionaries and lists; an empty one too, as its length."""
+    if not isinstance(tree, dict | list):
+        yield path, tree
+        return
+    yield f"{path}#", len(tree)
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from leaves(value, f"{path}/{key}")
+
+
 def test_the_recorded_numbers_are_what_trinity_gives(upstream):
     done = subprocess.run(
         [upstream("0.6.0"), ALGORITHMS / "upstream_numbers.py"], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == json.loads((ALGORITHMS / "numbers.json").read_text())
+    made, recorded = json.loads(done.stdout), json.loads((ALGORITHMS / "numbers.json").read_text())
+    # float32 of another kind of processor: logarithms and sums differ in the last digits
+    assert dict(leaves(made)) == pytest.approx(dict(leaves(recorded)), rel=1e-5, abs=1e-6)
 
 
 def test_the_recorded_rows_are_what_trinitys_formatters_make(upstream, tmp_path):
