@@ -14,11 +14,14 @@ TOY = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh
 SERVES = f"""
 set -euo pipefail
 PORT=$(python3 -c 'import socket as s; one = s.create_server(("127.0.0.1", 0)); print(one.getsockname()[1])')
-OMP_NUM_THREADS=1 VLLM_CPU_KVCACHE_SPACE=1 vllm serve "$TOY_DIR/rm" --served-model-name judge \\
+export OMP_NUM_THREADS=1 VLLM_CPU_KVCACHE_SPACE=1
+# `vllm serve` asks for the version of a package called vllm, and the CPU's is vllm-cpu.
+python3 -m vllm.entrypoints.openai.api_server --model "$TOY_DIR/rm" --served-model-name judge \\
     --runner pooling --host 127.0.0.1 --port $PORT --enforce-eager --dtype float32 > judge.log 2>&1 &
 server=$!
 trap 'kill $server; wait $server || true' EXIT
 until (exec 3<> /dev/tcp/127.0.0.1/$PORT) 2> /dev/null; do kill -0 $server; sleep 1; done
+unset OMP_NUM_THREADS VLLM_CPU_KVCACHE_SPACE
 export JUDGE_URL=http://127.0.0.1:$PORT
 bash {TOY} "$@"
 """
