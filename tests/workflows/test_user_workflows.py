@@ -181,7 +181,7 @@ def test_of_a_run_that_is_cut_only_the_turns_that_are_left_are_told():
             "stepwise_workflow",
             {"workflow_args": {"apart": True}},
             ValueError,
-            "no one conversation.*trinity_compat.steps_as_rows: true",
+            "not one conversation.*trinity_compat.steps_as_rows: true",
         ),
         ("all_windows_workflow", {}, ValueError, "returned 6 experiences, 3 were asked for"),
         (

@@ -50,7 +50,7 @@ class Experience:
 @dataclass(frozen=True, slots=True)
 class Group:
     """All n responses to one task: written in one transaction, claimed and trained whole. A response of
-    several steps that are no one sequence is several experiences, whose ``info`` says so.
+    several steps that are not one sequence is several experiences, whose ``info`` says so.
 
     ``key`` makes writing idempotent: the same key twice stores one group.
     ``task`` is the veRL dataset row: raw_prompt, data_source, reward_model, extra_info, index, …; JSON, and

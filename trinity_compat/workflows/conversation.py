@@ -2,7 +2,7 @@
 
 An agent sends the whole chat again with each turn. Rendered and tokenized anew, an earlier answer may become
 other tokens than the model wrote (a text has many, and a template writes tool calls in its own way); then the
-turns are no one sequence that could be trained.
+turns are not one sequence that could be trained.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _joined(parts: Sequence[Row], *, by_step: bool) -> Row:
     row, *more = _chains(parts)
     if more:
         raise ValueError(
-            "a run's experiences are no one conversation: the prompt of the later does not begin with the"
+            "a run's experiences are not one conversation: the prompt of the later does not begin with the"
             f" earlier's tokens: {_WRITE}, or let the run return one experience"
             " (process_messages_to_experience)"
         )
@@ -187,7 +187,7 @@ def _goes_on(whole: Row, after: Row) -> bool:
 
 
 def _appended(whole: Row, after: Row) -> Row:
-    """A turn and the next, whose prompt goes on from it; what lies between is no token of the model's."""
+    """A turn and the next, whose prompt goes on from it; what lies between is not a token of the model's."""
     between = after.prompt_ids[len(whole.prompt_ids) + len(whole.response_ids) :]
     silent: list[float] = [0.0] * len(between)
     return Row(

@@ -79,7 +79,7 @@ def check_reward(name: str, where: str, of_plugins: Collection[str] = ()) -> Non
 
 def _known(name: str, known: Collection[str], theirs: Collection[str]) -> str:
     """``theirs``: further names that run here, beside trinity-rft or with this run's plugins."""
-    # A name that nothing resembles is no slip of the pen.
+    # A name that nothing resembles is not a slip of the pen.
     near = question(nearest(name, [*known, *theirs], cutoff=0.9))
     return near or (
         f"neither trinity-rft {TRINITY} nor a plugin of this run has it: it may be another release's, or a"

@@ -29,7 +29,7 @@ def percent(template: str, given: Sequence[Value], where: Where) -> Item:
 def braces(template: str, field: Callable[[str, str], Value], where: Where) -> Value:
     """``{name}`` and ``{name:format}`` of a template; ``field`` says what stands for one.
 
-    Raises NotKnown where it is no template.
+    Raises NotKnown where it is not a template.
     """
     out: Value = ()
     number, line = 0, where.line
