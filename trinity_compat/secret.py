@@ -60,7 +60,8 @@ _URL = re.compile(r"(://[^:@/\s]*:)\S+@")
 _REFERENCE = re.compile(r"\$\{oc\.env:(\w+)\}")
 _WITH_DEFAULT = re.compile(r"\$\{oc\.env:(\w+),[^{}]+\}")  # the default may be the secret
 _PREFIX = "TRINITY_COMPAT_SECRET_"  # of the variables that hand a run's secrets to its processes
-_NAME = re.compile(r"([A-Za-z][\w-]*)[\"']?\s*[:=]\s*[\"']?")
+# From a word's beginning and without a way back, so that a long word is gone through once.
+_NAME = re.compile(r"(?<![\w-])(?:(?![A-Za-z])[\w-])*+([A-Za-z][\w-]*+)[\"']?\s*[:=]\s*[\"']?")
 _VALUE = re.compile(r"[^\s,}\"'&]*")
 _MEASURED = re.compile(r"[-+]?\d+\.\d+(e[-+]?\d+)?")  # veRL's rollout_corr/chi2_token:0.17
 _WHOLE = re.compile(r"[-+~]*(?:(?:env|set)=)?(?:[\w-]+\.)*([A-Za-z][\w-]*)=(?=.)", re.S)
@@ -165,7 +166,7 @@ def _without_values(word: str) -> Iterator[str]:
         value = _VALUE.match(word, match.end())
         if value is None or not value[0] or _MEASURED.fullmatch(value[0]):
             continue
-        if match.start() >= done and _is_secret_option(match[1]):
+        if match.start(1) >= done and _is_secret_option(match[1]):
             yield word[done : match.end()] + _HIDDEN
             done = value.end()
     yield word[done:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from trinity_compat.secret import is_secret, masked
+from trinity_compat.secret import is_secret, masked, shown
 from trinity_compat.translate import Options, translate_launch
 
 from .helpers import script
@@ -55,7 +55,7 @@ def test_resolve_does_not_ask_for_a_secret():
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "expected"),
     [
         (["--env", "HF_TOKEN=abc,d"], ["--env", "HF_TOKEN=***"]),
         (["--env=HF_TOKEN=abc"], ["--env=HF_TOKEN=***"]),
@@ -69,8 +69,8 @@ def test_resolve_does_not_ask_for_a_secret():
         (["data.x=https://h/f?token=abc&y=1"], ["data.x=https://h/f?token=***&y=1"]),
     ],
 )
-def test_a_command_line_is_shown_without_its_secrets(words, shown):
-    assert list(masked(words)) == shown
+def test_a_command_line_is_shown_without_its_secrets(words, expected):
+    assert list(masked(words)) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,10 @@ def test_a_command_line_is_shown_without_its_secrets(words, shown):
 )
 def test_what_is_none_is_shown_as_it_is(word):
     assert list(masked([word, "x"])) == [word, "x"]
+
+
+@pytest.mark.timeout(30)
+def test_a_word_of_any_length_is_gone_through_once():
+    """Gone through from each of its letters, this one takes an hour."""
+    word = "a" * 300_000
+    assert shown(f"{word} api_key={word}") == f"{word} api_key=***"
