@@ -1,6 +1,8 @@
 .PHONY: install demo screenshots test test-whole nightly lint bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
+export OMP_WAIT_POLICY := PASSIVE
 
 install: .venv/.installed
 

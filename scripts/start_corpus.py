@@ -1,14 +1,15 @@
 """Which public launches start: under veRL, and decoupled here.
 
     .venv/bin/python scripts/start_corpus.py tests/facts/public.json.xz --device cuda|cpu
-        [--vllm FOLDER] [--sample N] [--only TEXT] [--main MODULE] [--json FILE] [-v]
+        [--vllm FOLDER] [--sample N] [--only TEXT] [--main MODULE] [--spare TEXT] [--json FILE] [-v]
     .venv/bin/python scripts/start_corpus.py LIST.txt --device cuda|cpu …
 
 Each launch of veRL's main_ppo is planned for ``--device`` and put through the start check of ``run``, with
 stand-ins for the models and nothing said of its data. A launch that is not started is also composed as stock
 veRL would run it: what veRL refuses as well is counted apart. ``--vllm``: the unpacked package vllm of the
 GPU release (scripts/unpack_vllm.sh), for ``--device cuda`` on a machine without a GPU. ``--sample N``: N
-launches by a fixed seed.
+launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason are counted apart (Megatron on a
+CPU), and are not part of the share that starts.
 
 LIST.txt names scripts of your own: in each line a folder (where bash would start) and a script in it. Of each
 the first launch counts. A key that only the script's own tree of veRL knows is refused by stock veRL as well.
@@ -27,7 +28,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ import record_facts
 ROOT = Path(__file__).resolve().parents[1]
 STARTS, NOT_UNDER_VERL, REFUSED = "starts", "does not start under veRL either", "refused by us"
 NOT_READ, WITHOUT_FORK = "no launch is read", "starts with --allow-fork-keys"
+SPARED = "refused by us for what is spared"
 # What stands for a path or name that the user has to fill in.
 _PLACEHOLDER = re.compile(r"^$|[<>]|YOUR_|^/?path/to|^(ref_)?model_path$|^null$", re.IGNORECASE)
 
@@ -203,6 +205,11 @@ def answered(name: str, argv: Sequence[str], device: str, folder: Path) -> str:
     return json.dumps(asdict(outcome))
 
 
+def spared(outcome: Outcome, text: str) -> Outcome:
+    """The outcome, with a state of its own where it is a refusal whose reason names ``text``."""
+    return replace(outcome, state=SPARED) if outcome.state == REFUSED and text in outcome.why else outcome
+
+
 def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[Outcome]:
     """One after the other, each in a fork of a process that has imported everything."""
     from trinity_compat.runtime.checks import objects  # noqa: F401
@@ -223,7 +230,7 @@ def table(found: Sequence[Outcome]) -> Iterator[str]:
     share = f"{states[STARTS] / could:.0%}" if could else "-"
     starting = f"of these {states[STARTS]} start here ({share})"
     yield f"{len(found)} launches; {could} can start under veRL; {starting}"
-    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, REFUSED):
+    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, SPARED, REFUSED):
         reasons = Counter(_short(outcome.why) for outcome in found if outcome.state == state)
         yield f"{state}: {states[state]}"
         for why, count in reasons.most_common():
@@ -248,6 +255,7 @@ def main() -> int:
     cli.add_argument("--sample", type=int)
     cli.add_argument("--only", default="", metavar="TEXT", help="launches whose name holds it")
     cli.add_argument("--main", default="verl.trainer.main_ppo")
+    cli.add_argument("--spare", metavar="TEXT", help="count refusals apart whose reason holds it")
     cli.add_argument("--json", type=Path, metavar="FILE", help="write every outcome there")
     cli.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="exit 1 below it")
     cli.add_argument("-v", "--verbose", action="store_true")
@@ -266,6 +274,8 @@ def main() -> int:
         chosen = random.Random(0).sample(chosen, min(options.sample, len(chosen)))
     begun, found = time.monotonic(), []
     for outcome in outcomes(chosen, options.device):
+        if options.spare:
+            outcome = spared(outcome, options.spare)
         found.append(outcome)
         if options.verbose:
             print(f"{outcome.state:8} {outcome.name}  {' '.join(outcome.why.split())}", flush=True)

@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # there to find out how long: only what hangs runs into this.
 HEAVY, HEAVY_S = ("runtime", "upstream", "postgres", "chaos", "nightly"), 1800
 # Of these the longest files first: two workers that take file by file then end at about the same time.
-LONGEST = ("faults", "trainer", "parity", "explorer", "upstream")
+LONGEST = ("workflows", "runtime", "faults", "trainer", "parity", "explorer", "upstream")
 
 
 def pytest_collection_modifyitems(items):

@@ -41,11 +41,13 @@ def _likeness(name: str, key: str) -> float:
 
 
 def _alike(last: str, candidates: list[str]) -> list[str]:
-    """Those whose last word shares letters enough with ``last``: comparing all in full is slow."""
-    letters = set(last)
-    return [
-        name
-        for name in candidates
-        if abs(len(name.rpartition(".")[2]) - len(last)) <= 4
-        and len(letters ^ set(name.rpartition(".")[2])) <= 4
-    ]
+    """Those whose last word shares letters enough with ``last``, or is ``last`` with a part more:
+    comparing all in full is slow."""
+    letters, parts = set(last), set(last.split("_"))
+
+    def alike(other: str) -> bool:
+        if abs(len(other) - len(last)) <= 4 and len(letters ^ set(other)) <= 4:
+            return True
+        return len(parts) > 1 and parts < set(other.split("_"))
+
+    return [name for name in candidates if alike(name.rpartition(".")[2])]

@@ -81,13 +81,15 @@ def test_a_choice_of_configuration_files_is_counted(tmp_path):
 
 
 def test_unknown_keys_are_named_with_the_nearest_spelling(tmp_path):
-    typos = "actor_rollout_ref.rollout.nn=5 data.shufle=True +actor_rollout_ref.rollout.engine_kwargs.x.y=1"
+    typos = "actor_rollout_ref.rollout.nn=5 data.shufle=True trainer.max_ckpt_to_keep=3"
+    typos += " +actor_rollout_ref.rollout.engine_kwargs.x.y=1"
     (tmp_path / "run.sh").write_text(GRPO.replace('"$@"', typos))
     (launch,) = launches(tmp_path / "run.sh")["launches"]
     unknown = {f["key"]: f["reason"] for f in launch["findings"] if f["status"] == "unknown"}
-    assert set(unknown) == {"actor_rollout_ref.rollout.nn", "data.shufle"}
+    assert set(unknown) == {"actor_rollout_ref.rollout.nn", "data.shufle", "trainer.max_ckpt_to_keep"}
     assert "did you mean actor_rollout_ref.rollout.n?" in unknown["actor_rollout_ref.rollout.nn"]
     assert "did you mean data.shuffle?" in unknown["data.shufle"]
+    assert "did you mean trainer.max_actor_ckpt_to_keep?" in unknown["trainer.max_ckpt_to_keep"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def rewards_by_step(one):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_a_policy_learns_what_a_served_model_likes(run, toy):
     words = [
         *ON,
@@ -73,7 +73,7 @@ def test_a_policy_learns_what_a_served_model_likes(run, toy):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_a_judge_s_death_ends_the_run_by_its_name(run, toy, tmp_path):
     (tmp_path / "judge.py").write_text(JUDGE.replace("MODEL", f"{toy}/model"))
     words = [

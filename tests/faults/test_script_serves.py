@@ -48,7 +48,7 @@ def toy(tmp_path_factory):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_a_policy_learns_what_the_script_s_own_server_likes(run, toy, tmp_path):
     (tmp_path / "serves.sh").write_text(SERVES)
     (tmp_path / "judge.py").write_text(REWARD)

@@ -12,7 +12,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from trinity_compat.buffer import open_buffer
 
-pytestmark = [pytest.mark.runtime, pytest.mark.whole]
+pytestmark = [pytest.mark.runtime, pytest.mark.nightly]
 
 
 def critic_of(model, folder):
