@@ -11,7 +11,7 @@ def warnings(text, **given):
     return [
         (note.where.line, note.message)
         for note in read_text(text, **given).diagnostics
-        if note.code in ("TP104", "TP119")
+        if note.code in ("TP104", "TP119", "TP122")
     ]
 
 
@@ -46,3 +46,26 @@ def test_an_array_that_nothing_sets_is_told_with_the_nearest_name():
 )
 def test_arrays_that_are_set_or_expected_to_be_missing_are_not_told(words):
     assert warnings(f"DATA=()\nGIVEN=()\n{LAUNCH} {words}\n") == []
+
+
+def test_arguments_of_the_script_that_nobody_gave_are_told():
+    text = f"M=$1\n{LAUNCH} model.path=$M \\\n a=${{3}} b=1\n{LAUNCH} a=$3\n"
+    told = "$1, $3 are not set: model.path=, a= here; give them after --, in their order"
+    assert warnings(text) == [(2, told)]
+    assert warnings(text, args=["m"]) == [(3, "$3 is not set: a= here; give it after --, in their order")]
+    assert warnings(text, args=["m", "2", "3"]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LAUNCH} a=${{1:-x}}\n",
+        f"if [ -n \"$1\" ]; then A=$1; fi\n{LAUNCH} a=1\n",
+        f"run() {{ {LAUNCH} a=$1 b=$2; }}\nrun 3\n",
+        f"{LAUNCH} a=\n",
+        f"{LAUNCH} a=1 $1\n",
+    ],
+    ids=["default", "tested", "of a function", "written so", "words of their own"],
+)
+def test_arguments_that_no_value_needs_are_not_told(text):
+    assert warnings(text) == []

@@ -299,6 +299,8 @@ def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
     _tell_of_scheduler(log)
     for where, message in unset.warnings(log.launches):
         log.warn("TP119", message, where)
+    if found := unset.of_arguments(log.launches, log.lacking):
+        log.warn("TP122", found[1], found[0])
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", f"the script ends here before it starts a training main{hint}", shell.ended_at)
     return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))

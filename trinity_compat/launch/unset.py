@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import EnvRef, Launch, Part, Word
@@ -35,6 +35,22 @@ def warnings(launches: Iterable[Launch]) -> Iterator[tuple[Where, str]]:
         are, them = ("is", "it") if len(names) == 1 else ("are", "them")
         listed = " and ".join(filter(None, (", ".join(f"${n}" for n in names[:-1]), f"${names[-1]}")))
         yield where, f"{listed} {are} not set: {', '.join(words)} here, unless the environment has {them}"
+
+
+def of_arguments(launches: Iterable[Launch], lacking: Collection[int]) -> tuple[Where, str] | None:
+    """A place and a message where values are empty and the script reads arguments that nobody gave it."""
+    words = [word for launch in launches for word in launch.arguments if _is_empty(word)]
+    if not words or not lacking:
+        return None
+    names = ", ".join(f"${number}" for number in sorted(lacking))
+    are, them = ("is", "it") if len(lacking) == 1 else ("are", "them")
+    empty = ", ".join(dict.fromkeys(word.text for word in words))
+    return words[0].where, f"{names} {are} not set: {empty} here; give {them} after --, in their order"
+
+
+def _is_empty(word: Word) -> bool:
+    """``key=`` with nothing behind it, not even what could be in a variable."""
+    return word.text.endswith("=") and not any(part.source for part in word.parts)
 
 
 def missing(part: Part) -> EnvRef | None:

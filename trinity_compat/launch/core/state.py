@@ -143,6 +143,7 @@ class Log:
     given: dict[str, Given] = field(default_factory=dict)
     scheduled: list[Scheduled] = field(default_factory=list)
     unread: list[Value] = field(default_factory=list)  # the script's own arguments that nothing took so far
+    lacking: set[int] = field(default_factory=set)  # numbers of those that a line reads and nobody gave
     guesses: Guesses = field(default_factory=Guesses)
     beside: dict[Where, Beside] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
@@ -247,6 +248,11 @@ class Shell:
         if self.log.unread:
             names = {id(value) for value in taken}
             self.log.unread = [value for value in self.log.unread if id(value) not in names]
+
+    def note_lacking_argument(self, number: int) -> None:
+        """A positional parameter that is not set is used; those of functions and other scripts are their own."""
+        if not self.frames and len(self.scripts) <= 1:
+            self.log.lacking.add(number)
 
     def schedule(self, settings: Mapping[str, Setting]) -> dict[str, Value]:
         """The values of a job's variables, without those that the environment has or the script set."""

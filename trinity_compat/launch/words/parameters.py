@@ -91,8 +91,11 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
         index = int(name[:9])
         if index == 0:
             return sh.name
+        if index > len(sh.positional):
+            sh.note_lacking_argument(index)
+            return None
         sh.note_arguments(sh.positional[index - 1 : index])
-        return sh.positional[index - 1] if index <= len(sh.positional) else None
+        return sh.positional[index - 1]
     if name in ("$", "!"):
         return (Bit("", where, Open(f"${name}", where)),)
     if name == "?":
