@@ -48,6 +48,25 @@ def test_a_ray_that_does_not_start_takes_nothing_of_the_user_s_along(monkeypatch
     assert (tmp_path / "session_of_somebody_else").is_dir()
 
 
+@pytest.mark.parametrize("slow", [1, 2])
+def test_a_machine_too_busy_for_ray_s_own_limit_is_given_another_try(monkeypatch, slow):
+    ray, starts = FakeRay(monkeypatch), []
+
+    def init(**arguments):
+        starts.append(arguments)
+        if len(starts) <= slow:
+            raise RuntimeError("The current node timed out during startup. This could happen")
+        return ray.init(**arguments)
+
+    monkeypatch.setattr(sys.modules["ray"], "init", init)
+    if slow == 2:
+        with pytest.raises(RunError, match="timed out during startup"):
+            started({})
+    else:
+        started({})
+    assert len(starts) == 2
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_folder_of_our_own_goes(monkeypatch, refuses):
     ray = FakeRay(monkeypatch, refuses=refuses)

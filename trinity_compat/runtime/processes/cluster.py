@@ -21,6 +21,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
+_TOO_SLOW = "timed out during startup"  # Ray's words after 30 s, a number that nobody can set
 _PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
 
 
@@ -74,13 +75,18 @@ def _folder(named: object) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _started(options: Tree, folder: Path, gpus: int | None, cpus: int) -> str:
+def _started(options: Tree, folder: Path, gpus: int | None, cpus: int, *, again: bool = True) -> str:
+    """Ray's address. On a busy machine it may be too slow for Ray itself: then once more."""
     import ray
 
     try:
         with _quiet(), _own_signals():
             context = ray.init(**_init_arguments(options, folder, gpus, cpus))
     except Exception as error:
+        if again and _TOO_SLOW in str(error):
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            return _started(options, folder, gpus, cpus, again=False)
         lie = "lie in" if options.get("_temp_dir") else "lay in"
         raise RunError(
             f"Ray does not start: {_first_line(error)}",
