@@ -8,8 +8,8 @@ Each launch of veRL's main_ppo is planned for ``--device`` and put through the s
 stand-ins for the models and nothing said of its data. A launch that is not started is also composed as stock
 veRL would run it: what veRL refuses as well is counted apart. ``--vllm``: the unpacked package vllm of the
 GPU release (scripts/unpack_vllm.sh), for ``--device cuda`` on a machine without a GPU. ``--sample N``: N
-launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason are counted apart (Megatron on a
-CPU), and are not part of the share that starts.
+launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason (Megatron on a CPU) are
+counted apart, and are not part of the share that starts.
 
 LIST.txt names scripts of your own: in each line a folder (where bash would start) and a script in it. Of each
 the first launch counts. A key that only the script's own tree of veRL knows is refused by stock veRL as well.

@@ -178,7 +178,7 @@ def test_a_task_of_an_agent_s_program(tmp_path, toy):
 
     shown = with_server(work, model=f"{toy}/model")
     assert [part.reward for part in shown.trajectories] == [0.0, 0.0]  # the served engine echoes
-    assert "\n".join(shown.lines()).count("reward 0, 8 tokens, 8 by the policy") == 2
+    assert "\n".join(shown.lines()).count("reward 0, 20 tokens, 20 by the policy") == 2
     assert shown.fates == ["dropped by reward_filter"] * 2
 
 

@@ -1,5 +1,6 @@
 """A class of trinity-rft's, a class of one's own and an agent's program train the toy, and it learns."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 import yaml
 from beside import ROOT, modules
+from transformers import AutoTokenizer
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
@@ -23,7 +25,7 @@ class LeaveFirstOut(ExperienceOperator):
         return kept, {"left_out_count": len(exps) - len(kept)}
 """
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,13 @@ def toy(tmp_path_factory):
     return made
 
 
-def trained(tmp_path, toy, name, *, plugins, change=lambda config: None, path=()):
-    """The buffer of a run of an example to its end."""
+def trained(tmp_path, toy, name, *, plugins, change=lambda config: None, path=(), updates=None):
+    """The buffer of a run of an example: to its end, or for some updates that nothing is evaluated beside."""
     config = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    if updates:
+        config["buffer"]["total_steps"] = updates
+        config["trainer"]["save_interval"] = config["explorer"]["eval_interval"] = updates
+        config["explorer"]["eval_on_startup"] = False
     config["checkpoint_root_dir"] = str(tmp_path / "checkpoints")
     config["model"]["model_path"] = f"{toy}/model"
     for kind, part in (("tasksets", "train"), ("eval_tasksets", "val")):
@@ -62,8 +68,19 @@ def gain(buffer):
     return sum(scores[-part:]) / part - sum(scores[:part]) / part
 
 
+@pytest.mark.whole
 def test_a_class_of_one_s_own(tmp_path, toy):
-    assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins")) > 0.1
+    assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", updates=16)) > 0.2
+
+
+@pytest.mark.whole
+def test_an_agent_s_program_with_a_tool(tmp_path, toy):
+    buffer = trained(tmp_path, toy, "agent", plugins=tmp_path, updates=12)
+    assert gain(buffer) > 0.1
+    (group,) = buffer.groups("train", limit=1)
+    tokenizer = AutoTokenizer.from_pretrained(toy / "model")
+    for part in group.experiences:
+        assert set(json.loads(tokenizer.decode(part.response_ids, skip_special_tokens=True))) == {"digits"}
 
 
 def every_step(config):
@@ -71,6 +88,7 @@ def every_step(config):
     config["trainer"]["trainer_config"]["trinity_compat"] = {"steps_as_rows": True}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "change", [lambda config: None, every_step], ids=["multi_step_grpo", "steps_as_rows"]
 )
@@ -84,6 +102,7 @@ def test_a_class_whose_steps_are_no_conversation(tmp_path, toy, change):
         assert metrics["critic/score/mean"] == pytest.approx(explored[step]["critic/score/mean"], abs=1e-5)
 
 
+@pytest.mark.whole
 @pytest.mark.upstream
 def test_a_class_of_trinity_rft_s(tmp_path, toy):
     """Its package beside us, as requirements/workflows.txt installs it; the reward is a plugin's."""
@@ -92,10 +111,12 @@ def test_a_class_of_trinity_rft_s(tmp_path, toy):
         config["buffer"]["explorer_input"]["default_workflow_type"] = "simple_workflow"
 
     path = [modules(tmp_path / "modules")]
-    buffer = trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", change=change, path=path)
-    assert gain(buffer) > 0.1
+    plugins = EXAMPLES / "plugins"
+    buffer = trained(tmp_path, toy, "plugin", plugins=plugins, change=change, path=path, updates=16)
+    assert gain(buffer) > 0.2
 
 
+@pytest.mark.nightly
 def test_an_agent_s_program_whose_answers_a_pipeline_thins(tmp_path, toy):
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "leaving.py").write_text(OPERATOR)

@@ -5,8 +5,10 @@ The SDK takes address and key from OPENAI_BASE_URL and OPENAI_API_KEY; by itself
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x OPENAI_MODEL=m python sorter.py "Sort 4213"
 """
 
+import json
 import os
 import sys
+from collections import Counter
 
 from openai import OpenAI
 
@@ -16,14 +18,24 @@ HAND_IN = {
     "function": {
         "name": "hand_in",
         "description": "Hand in the digits in ascending order.",
-        "parameters": {"type": "object", "properties": {"digits": {"type": "string"}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"digits": {"type": "string", "pattern": "^[0-9]{4}$"}},
+            "required": ["digits"],
+        },
     },
 }
 
 
-def hand_in(digits: str, truth: str) -> float:
-    """The tool: it knows what is right."""
-    return float(digits.strip() == truth)
+def hand_in(arguments: str, truth: str) -> dict:
+    """The tool: half for the share of the digits that are there, half for those in their places."""
+    try:
+        digits = str(json.loads(arguments)["digits"])
+    except (ValueError, KeyError, TypeError):  # cut off, or no such call
+        return {"there": 0.0, "in_place": 0.0}
+    there = (Counter(digits) & Counter(truth)).total()
+    in_place = sum(given == right for given, right in zip(digits, truth, strict=False))
+    return {"there": there / len(truth) / 2, "in_place": in_place / len(truth) / 2}
 
 
 def solve(row: dict) -> dict:
@@ -33,10 +45,10 @@ def solve(row: dict) -> dict:
         messages=[{"role": "user", "content": row["question"]}],
         tools=[HAND_IN],
         tool_choice={"type": "function", "function": {"name": "hand_in"}},
-        max_tokens=8,
+        max_tokens=20,
     )
-    calls = reply.choices[0].message.tool_calls or []
-    return {"right": sum(hand_in(call.function.arguments, row["answer"]) for call in calls)}
+    (call,) = reply.choices[0].message.tool_calls
+    return hand_in(call.function.arguments, row["answer"])
 
 
 if __name__ == "__main__":

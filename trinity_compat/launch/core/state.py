@@ -250,7 +250,7 @@ class Shell:
             self.log.unread = [value for value in self.log.unread if id(value) not in names]
 
     def note_lacking_argument(self, number: int) -> None:
-        """A positional parameter that is not set is used; those of functions and other scripts are their own."""
+        """A parameter that is not set is used. Those of functions and of other scripts are their own."""
         if not self.frames and len(self.scripts) <= 1:
             self.log.lacking.add(number)
 
