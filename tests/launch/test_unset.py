@@ -60,7 +60,7 @@ def test_arguments_of_the_script_that_nobody_gave_are_told():
     "text",
     [
         f"{LAUNCH} a=${{1:-x}}\n",
-        f"if [ -n \"$1\" ]; then A=$1; fi\n{LAUNCH} a=1\n",
+        f'if [ -n "$1" ]; then A=$1; fi\n{LAUNCH} a=1\n',
         f"run() {{ {LAUNCH} a=$1 b=$2; }}\nrun 3\n",
         f"{LAUNCH} a=\n",
         f"{LAUNCH} a=1 $1\n",
