@@ -14,8 +14,8 @@ SCALE = 2.0  # lora_alpha / r
 
 
 def go(rank: int, model: str, folder: str, world: int, patched: bool) -> None:
-    """Rank 0 writes what is handed over (``merged.pt``), and the engine's weights and adapters before and after
-    that (``before.pt``, ``after.pt``)."""
+    """Rank 0 writes what is handed over (``merged.pt``), and the engine's weights and adapters before that
+    and after it (``before.pt``, ``after.pt``)."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     from trinity_compat.plugins import lora_merge

@@ -1,9 +1,9 @@
-"""Patch: ``verl.utils.fsdp_utils.fsdp_merge_unmerge`` also merges the adapters of the root's own unit. verl 0.9.1,
-any device.
+"""Patch: ``verl.utils.fsdp_utils.fsdp_merge_unmerge`` also merges the adapters of the root's own unit. verl
+0.9.1, any device.
 
 Why: under FSDP2 verl merges unit by unit and skips the root ("skip root model"). Layers that no unit of
-their own holds belong to the root: of a model that sees, what lies between its vision blocks and its language model
-(Qwen2-VL's merger). What is handed over as the merged model lacks their adapters, in silence.
+their own holds belong to the root: of a model that sees, what lies between its vision blocks and its
+language model (Qwen2-VL's merger). What is handed over as the merged model lacks their adapters, in silence.
 """
 
 from __future__ import annotations
