@@ -24,6 +24,8 @@ _MACHINE = (
 def settings_mark(verl: Tree) -> str:
     """Of the data, the model, the rollout and the reward that ``verl`` (plain containers) names."""
     data = {key: value for key, value in section_at(verl, "data").items() if key not in _ELSEWHERE}
+    if value_at(verl, "data.dataloader_num_workers"):  # a task's number means another row (explorer/tasks.py)
+        data["drawn"] = "by workers"
     rollout = section_at(verl, "actor_rollout_ref.rollout")
     answered = {key: value for key, value in rollout.items() if key not in _MACHINE}
     model = value_at(verl, "actor_rollout_ref.model.path")

@@ -8,17 +8,17 @@ from omegaconf import OmegaConf
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.rollout import PromptTooLong, truncate
-from trinity_compat.explorer.tasks import TaskOrder, sampling_seed, to_json, train_stream
+from trinity_compat.explorer.tasks import TaskOrder, draws_of, sampling_seed, to_json, train_stream
 
 
-def verl_order(rows, batch, shuffle, seed, epochs):
+def verl_order(rows, batch, shuffle, seed, epochs, workers=0):
     """What veRL's own sampler and dataloader draw."""
     from torchdata.stateful_dataloader import StatefulDataLoader
     from verl.trainer.ppo.utils import create_rl_sampler
 
     data = list(range(rows))
     sampler = create_rl_sampler(OmegaConf.create({"shuffle": shuffle, "seed": seed}), data)
-    loader = StatefulDataLoader(data, batch_size=batch, num_workers=0, drop_last=True, sampler=sampler)
+    loader = StatefulDataLoader(data, batch_size=batch, num_workers=workers, drop_last=True, sampler=sampler)
     return [int(row) for _ in range(epochs) for rows_ in loader for row in rows_]
 
 
@@ -29,6 +29,22 @@ def test_the_order_is_verls_over_several_epochs(rows, batch, shuffle, seed):
     expected = verl_order(rows, batch, shuffle, seed, epochs=3)
     order = TaskOrder(rows, batch, shuffle, seed)
     assert [order.row(number) for number in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_order_is_that_of_a_loader_with_as_many_workers(workers, shuffle):
+    expected = verl_order(10, 3, shuffle, 42, epochs=3, workers=workers)
+    order = TaskOrder(10, 3, shuffle, 42, draws_of({"dataloader_num_workers": workers}))
+    assert [order.row(number) for number in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("workers", [0, 8])
+def test_the_stream_draws_as_the_configurations_loader(toy, tokenizer, workers):
+    tasks = stream(toy, tokenizer, "data.seed=42", f"data.dataloader_num_workers={workers}")
+    expected = TaskOrder(len(tasks), tasks.order.batch_size, True, 42, draws=2 if workers else 1)
+    numbers = range(2 * expected.tasks_per_epoch)
+    assert [tasks.order.row(number) for number in numbers] == [expected.row(number) for number in numbers]
 
 
 def test_a_position_needs_no_history():

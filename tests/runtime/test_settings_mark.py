@@ -33,6 +33,8 @@ def edited(path, value):
         ("actor_rollout_ref.rollout.temperature", 0.7, False),
         ("reward.num_workers", 2, False),
         ("data.val_files", "b", True),
+        ("data.dataloader_num_workers", 0, True),
+        ("data.dataloader_num_workers", 8, False),  # another order
         ("actor_rollout_ref.rollout.val_kwargs", {"n": 2}, True),
         ("actor_rollout_ref.actor.optim", {"lr": 1e-5}, True),
         ("actor_rollout_ref.rollout.n_gpus_per_node", 2, True),  # another split, or machine

@@ -25,13 +25,15 @@ from trinity_compat.explorer import own_dataset
 class TaskOrder:
     """The rows that veRL's dataloader draws: ``create_rl_sampler`` and drop_last, epoch after epoch.
 
-    ``seed`` None gives torch.Generator's default seed, as in veRL (trainer/ppo/utils.py, 0.9.1).
+    ``seed`` None gives torch.Generator's default seed, as in veRL (trainer/ppo/utils.py, 0.9.1). ``draws``:
+    ``draws_of``.
     """
 
     rows: int
     batch_size: int
     shuffle: bool
     seed: int | None
+    draws: int = 1
     _epochs: list[list[int]] = field(default_factory=list, init=False, repr=False)
     _generator: torch.Generator = field(default_factory=torch.Generator, init=False, repr=False)
 
@@ -50,10 +52,24 @@ class TaskOrder:
         return self._permutation(epoch)[place] if self.shuffle else place
 
     def _permutation(self, epoch: int) -> list[int]:
-        # One generator serves all epochs, as veRL's sampler keeps one: epoch e is its e-th draw.
+        # One generator serves all epochs, as veRL's sampler keeps one.
         while len(self._epochs) <= epoch:
-            self._epochs.append(torch.randperm(self.rows, generator=self._generator).tolist())
+            self._epochs.append(drawn(self.rows, self._generator, self.draws))
         return self._epochs[epoch]
+
+
+def drawn(rows: int, generator: torch.Generator, draws: int) -> list[int]:
+    """The next epoch's permutation: the last of ``draws``."""
+    made = [torch.randperm(rows, generator=generator) for _ in range(draws)]
+    permutation: list[int] = made[-1].tolist()
+    return permutation
+
+
+def draws_of(data: Any) -> int:
+    """How often the loader of veRL's ``data`` section asks its sampler for an order when an epoch begins. One
+    with workers does so twice, and takes the second: torchdata 0.11's StatefulDataLoader makes the sampler's
+    iterator in its base class and again as it resets itself, and the iterator draws as it is made."""
+    return 2 if data.get("dataloader_num_workers", 0) else 1
 
 
 class Order(Protocol):
@@ -130,7 +146,8 @@ def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
         from trinity_compat.explorer.tasksets import order_of
 
         return TaskStream(dataset, order_of(dataset, data))
-    return TaskStream(dataset, TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed")))
+    order = TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed"), draws_of(data))
+    return TaskStream(dataset, order)
 
 
 def eval_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:

@@ -14,6 +14,7 @@ from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
 
 from trinity_compat.lora import is_handed_over
+from trinity_compat.plugins import lora_merge
 from trinity_compat.synchronizer.adapters import as_version
 from trinity_compat.trainer.algorithms import loss_function
 
@@ -38,6 +39,7 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         teacher = self.config.actor.policy_loss.get("trinity_teacher")
         if teacher:
             self.ref_worker_cls = partial(_taught, self.ref_worker_cls, self.config.model, teacher)
+        lora_merge.apply()
         super().init_model()
         if self.actor is not None:
             self.set_loss_fn(loss_function(self.loss_fn, self.loss_fn.keywords["config"]))
