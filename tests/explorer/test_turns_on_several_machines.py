@@ -72,7 +72,7 @@ def trainers(cluster):
 
     def start(nodes, each, job):
         words = [sys.executable, "-c", TRAINER, cluster.address, str(nodes), str(each), job]
-        env = os.environ | {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
+        env = os.environ | {"VERL_PLATFORM": "nvidia"}
         made = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         started.append(made)
         for line in made.stdout:

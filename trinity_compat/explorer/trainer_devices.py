@@ -78,8 +78,9 @@ def _seen(places: Sequence[tuple[str, int]]) -> list[Devices]:
     """What a task in each place sees: the devices of each machine, in their own order."""
     import ray
 
-    task = ray.remote(_look).options(num_cpus=0, num_gpus=_NO_SHARE)
-    found = ray.get([task.options(scheduling_strategy=_in_bundle(*place)).remote() for place in places])
+    task, share = ray.remote(_look), {"num_cpus": 0, "num_gpus": _NO_SHARE}
+    asked = [task.options(scheduling_strategy=_in_bundle(*place), **share).remote() for place in places]
+    found: list[tuple[str, str]] = ray.get(asked)
     ordered = sorted(found, key=lambda pair: (pair[0], len(pair[1]), pair[1]))  # 9 before 10
     by_node = groupby(ordered, key=lambda pair: pair[0])
     return [Devices(node, tuple(number for _, number in pairs)) for node, pairs in by_node]
