@@ -1,18 +1,22 @@
-"""A processor that hears, Gemma 4's, which is the only one with sounds that veRL 0.9.1 knows; and a task with
-one sound in each prompt. There is no model to it: none of this kind runs on vLLM's CPU build within a test.
+"""A model that hears, of Gemma 4's kind, the only one with sounds whose processor veRL 0.9.1 knows; and a
+task with one sound in each prompt, of another length in each row.
 
 Needs torchvision, which the processor's other half imports.
 """
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from transformers import (
     AutoTokenizer,
     Gemma4AudioFeatureExtractor,
     Gemma4Config,
+    Gemma4ForConditionalGeneration,
     Gemma4ImageProcessor,
     Gemma4Processor,
     Gemma4VideoProcessor,
@@ -38,8 +42,9 @@ CHAT_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 {% endif %}"""
 
 
-def make_hearing_toy(directory, *, rows=4):
-    """Write model/ (without weights), data/train.parquet and data/val.parquet; returns ``directory``."""
+def make_hearing_toy(directory, *, rows=4, warm_steps=None):
+    """Write model/, data/train.parquet and data/val.parquet; returns ``directory``. ``warm_steps``: of a warm
+    start; None leaves the weights out."""
     (directory / "data").mkdir(parents=True)
     for name in ("train", "val"):
         pq.write_table(
@@ -52,8 +57,62 @@ def make_hearing_toy(directory, *, rows=4):
     tokenizer = AutoTokenizer.from_pretrained(directory / "model", extra_special_tokens=MARKS)
     parts = (Gemma4AudioFeatureExtractor(), Gemma4ImageProcessor(), tokenizer, Gemma4VideoProcessor())
     Gemma4Processor(*parts, chat_template=CHAT_TEMPLATE).save_pretrained(directory / "model")
-    Gemma4Config(architectures=["Gemma4ForConditionalGeneration"]).save_pretrained(directory / "model")
+    if warm_steps is None:
+        Gemma4Config(architectures=["Gemma4ForConditionalGeneration"]).save_pretrained(directory / "model")
+    else:
+        warm_start(tokenizer, warm_steps).save_pretrained(directory / "model")
     return directory
+
+
+def warm_start(tokenizer, steps):
+    """Letters after any prompt; what it hears means nothing to it yet, and still moves its probabilities."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        rng = random.Random(0)
+        model = Gemma4ForConditionalGeneration(_config(tokenizer)).float()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        for _ in range(steps):
+            asked = [f"<|im_start|>user\nwhat {rng.randrange(9)}<|im_end|>\n<|im_start|>assistant\n"] * 32
+            texts = [text + "".join(rng.choices("abcdEFGH", k=8)) for text in asked]
+            ids = torch.tensor(tokenizer(texts, add_special_tokens=False)["input_ids"])
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.eval()
+
+
+def _config(tokenizer):
+    text = {
+        "vocab_size": len(tokenizer) + 5,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "global_head_dim": 32,
+        "hidden_size_per_layer_input": 0,
+        "max_position_embeddings": 512,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+    }
+    small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = small | {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 32}
+    audio = small | {"output_proj_dims": 64, "subsampling_conv_channels": [128, 8]}
+    ids = {f"{name}_id": tokenizer.convert_tokens_to_ids(mark) for name, mark in MARKS.items()}
+    ids["eoa_token_index"] = ids.pop("eoa_token_id")
+    ids["video_token_id"] = tokenizer.convert_tokens_to_ids("<|video|>")
+    return Gemma4Config(
+        text_config=text,
+        vision_config=vision,
+        audio_config=audio,
+        architectures=["Gemma4ForConditionalGeneration"],
+        tie_word_embeddings=True,
+        **ids,
+    )
 
 
 def _row(index):

@@ -7,6 +7,7 @@ engines get groups of their own on machines that the trainer can spare.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import uuid
@@ -106,6 +107,23 @@ def _engine_group(width: int, node: str | None) -> PlacementGroup:
     where = {"bundle_label_selector": [{"ray.io/node-id": node}]} if node else {}
     name = f"{ENGINES}_{uuid.uuid4().hex}"  # Ray refuses a name that it knows
     return placement_group([{"GPU": width}], strategy="STRICT_PACK", name=name, **where)
+
+
+def tag_of(job_dir: str) -> str:
+    """What stands in the names of a run's groups on a cluster that others use too."""
+    return f"tc_{hashlib.sha256(job_dir.encode()).hexdigest()[:12]}_"
+
+
+def trainer_groups(tag: str) -> dict[str, _Group]:
+    """Placement group's id → group, of the trainer of the run ``tag``: those that Ray has placed."""
+    from ray.util import placement_group_table
+
+    groups: Mapping[str, _Group] = placement_group_table()
+    return {
+        identity: group
+        for identity, group in groups.items()
+        if tag in group["name"] and TRAINER in group["name"] and group["state"] == "CREATED"
+    }
 
 
 def waiting(name: str) -> str:

@@ -20,8 +20,8 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import AsyncEngine, Completion, EngineConfig, InProcessEngine
-from trinity_compat.explorer.main import _placeholders
 from trinity_compat.explorer.maker import GroupMaker
+from trinity_compat.explorer.media_tokens import hears, placeholders
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.tasks import train_stream
 from trinity_compat.explorer.trajectory import Job, Rollout
@@ -120,7 +120,7 @@ def ours(made, row, folder):
         loops = AgentLoops(made.config, engine, made.processor)
         one = replace(job, n=1)  # one after the other: which answer is whose must not depend on threads
         rollout = Rollout(row, tuple([part for _ in ANSWERS for part in await loops.run(one)]))
-        maker = GroupMaker(None, Half(), made.tokenizer, placeholders=_placeholders(made.processor))
+        maker = GroupMaker(None, Half(), made.tokenizer, placeholders=placeholders(made.processor))
         return await maker._score(SimpleNamespace(kind="train", step_of=lambda _: 1), job, rollout, 0, 1)
 
     group = asyncio.run(go())
@@ -293,6 +293,46 @@ def test_the_engine_never_samples_a_placeholder(made, monkeypatch):
     monkeypatch.setattr(rollout, "arguments_for", lambda *_, **__: {})
     engine = rollout.make_engine(made.config, made, "cpu", 0)
     assert set(engine._config.banned) == {made.processor.image_token_id, made.processor.video_token_id}
+
+
+def test_nor_one_of_a_sound(hearing):
+    kinds = ("image", "video", "audio")
+    wanted = [getattr(hearing.processor, f"{kind}_token_id") for kind in kinds]
+    assert placeholders(hearing.processor) == wanted and None not in wanted
+    assert placeholders(None) == []
+
+
+def test_only_a_model_with_a_part_for_sounds_hears(hearing, made):
+    assert not hears(made.processor) and not hears(None)
+    processor = SimpleNamespace(audio_token_id=7, config=SimpleNamespace(audio_config=None))
+    assert not hears(processor)  # as the larger ones of Gemma 4
+    assert hears(hearing.processor) == (hearing.processor.config.audio_config is not None)
+
+
+def test_sounds_of_several_lengths_become_one_tensor_and_are_heard_as_alone():
+    from transformers import Gemma4AudioConfig, Gemma4AudioModel
+    from verl.utils.model import extract_multi_modal_inputs
+
+    from trinity_compat.trainer.multi_modal import level
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 16}
+    tower = Gemma4AudioModel(Gemma4AudioConfig(**sizes, subsampling_conv_channels=[128, 4])).eval()
+    rows = [
+        {"input_features": torch.randn(1, frames, 128), "input_features_mask": torch.ones(1, frames).bool()}
+        for frames in (30, 17, 44)
+    ]
+    before = [dict(row) for row in rows]
+    rows.insert(1, {})  # a prompt without a sound
+    level(rows)
+    together = extract_multi_modal_inputs(rows)
+    assert together["input_features"].shape == (3, 44, 128)
+    with torch.no_grad():
+        heard = tower(together["input_features"], together["input_features_mask"])
+        for index, alone in enumerate(before):
+            own = tower(alone["input_features"], alone["input_features_mask"])
+            mine = heard.last_hidden_state[index][heard.attention_mask[index]]
+            assert torch.allclose(mine, own.last_hidden_state[own.attention_mask], atol=1e-5)
 
 
 class Noted:

@@ -76,8 +76,10 @@ def test_a_yaml_by_hand_means_what_it_says():
 def test_the_share_of_idle_time_is_told_with_the_ways_that_there_are(words, options, share):
     (line,) = told(planned(*words, device="cuda", **options), "idle while the other side works")
     assert f"works, {share} of all GPU time; `--set synchronizer.sync_offset=" in line
-    # Turns are for one machine, and for two sides.
-    assert ("--mode colocate" in line) == (len(words) == 1)
+    # Turns are for two sides.
+    assert ("--mode colocate" in line) == (not any("reward_model" in word for word in words))
+    where = "16 GPUs of 2 machines" if "trainer.nnodes=2" in words else "8 GPUs"
+    assert (f"(not run on {where} yet: docs/gpu.md)" in line) == ("--mode colocate" in line)
 
 
 HAND = """

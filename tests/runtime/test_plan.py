@@ -599,12 +599,10 @@ def test_what_one_device_cannot_hold_is_refused(options, message):
         planned(mode="colocate", **options)
 
 
-def test_turns_are_not_taken_on_several_machines():
+def test_turns_on_several_machines_hand_weights_over_where_all_of_them_look():
     sets = ("trainer.nnodes=2",)
-    with pytest.raises(UserError, match=r"one machine, and trainer\.nnodes=2") as caught:
-        planned(mode="colocate", sets=sets, device="cuda")
-    assert "--set trainer.nnodes=1" in caught.value.hint
-    assert planned(mode="colocate", sets=sets).spec.mode == "colocate"  # a CPU is one, for all processes
+    assert planned(mode="colocate", sets=sets, device="cuda").spec.sync.method == "checkpoint"
+    assert planned(mode="colocate", sets=sets).spec.sync.method == "memory"  # a CPU is one, for all processes
 
 
 @pytest.mark.parametrize(("width", "used"), [(1, 1), (2, 2), (3, 1), (8, 8), (16, 8)])

@@ -256,7 +256,7 @@ def test_sizes_that_need_every_gpu_take_turns_as_in_verl():
     assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 8}
     turns = [note for note in made.notes if "turns" in note]
     assert "of 8 GPUs no share fits (the trainer's 4 GPUs hold no whole groups of 8" in turns[0]
-    assert "8 GPUs in turns: 4 engine(s) of 2" in turns[1] and "not run on several GPUs yet" in turns[1]
+    assert "8 GPUs in turns: 4 engine(s) of 2" in turns[1] and "not run on 8 GPUs yet" in turns[1]
 
 
 @pytest.mark.parametrize(
@@ -266,12 +266,68 @@ def test_sizes_that_need_every_gpu_take_turns_as_in_verl():
         ((), {"explorers": 2}),
         ((), {"sets": ("synchronizer.sync_method=nccl",)}),
         (("reward_model.enable=True", "reward_model.model.path=/m"), {}),
-        (("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=2"), {}),
+        # 16 GPUs hold no whole groups of 24 either
+        (("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=3"), {}),
     ],
 )
 def test_where_turns_are_out_of_the_question_such_sizes_are_refused(words, options):
     with pytest.raises(UserError, match=r"no whole groups of|for the explorer"):
         planned(*MEGATRON, *words, device="cuda", **options)
+
+
+def test_sizes_that_need_every_gpu_of_several_machines_take_turns_there():
+    words = ("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=2", f"{TP}=4")
+    made = planned(*MEGATRON, *words, device="cuda")
+    assert made.spec.mode == "colocate"
+    assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 16}
+    rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
+    assert (engine_count(rollout, "cuda"), rollout["tensor_model_parallel_size"]) == (4, 4)
+    turns = [note for note in made.notes if "turns" in note]
+    assert "of 16 GPUs no share fits (the trainer's 8 GPUs hold no whole groups of 16" in turns[0]
+    assert "16 GPUs of 2 machines in turns: 4 engine(s) of 4, then training on all of them" in turns[1]
+    assert "not run on 16 GPUs of 2 machines yet" in turns[1]
+
+
+def test_weights_of_turns_on_several_machines_lie_where_all_of_them_look():
+    words = (*MEGATRON, "trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=2")
+    made = planned(*words, device="cuda")
+    assert made.spec.sync.method == "checkpoint" and made.spec.sync.directory == f"{made.job.root}/weights"
+    assert any("every machine must see the job's folder" in note for note in made.notes)
+    memory = "synchronizer.sync_method=memory"
+    with pytest.raises(UserError, match="engines on 2 machines do not see the memory of one") as error:
+        planned(*words, device="cuda", sets=(memory,))
+    assert "synchronizer.sync_method=checkpoint" in error.value.hint
+    assert planned(*MEGATRON, device="cuda", sets=(memory,)).spec.sync.method == "memory"
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "width", "engines"),
+    [
+        (("trainer.nnodes=4", f"{TP}=16"), "both", 8, 2),
+        (("trainer.nnodes=4", f"{TP}=32"), "colocate", 8, 4),
+        (("trainer.nnodes=4", f"{TP}=12"), "colocate", 1, 32),  # 6 and 3 don't fill a machine
+    ],
+)
+def test_an_engine_is_one_machine_s_and_what_that_means_is_told(words, mode, width, engines):
+    made = planned("trainer.n_gpus_per_node=8", *words, device="cuda", mode=mode)
+    rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
+    assert (rollout["tensor_model_parallel_size"], engine_count(rollout, "cuda")) == (width, engines)
+    given = int(words[1].partition("=")[2])
+    (line,) = [note for note in made.notes if "rollout.tensor_model_parallel_size = " in note]
+    assert f"a GPU holds {given // width} times as much of the model as with {given}" in line
+
+
+def test_experts_of_several_machines_become_engines_of_one_and_what_that_means_is_told():
+    words = (
+        f"{TP}=32",
+        f"{ROLLOUT}.expert_parallel_size=32",
+        "trainer.nnodes=4",
+        "trainer.n_gpus_per_node=8",
+    )
+    made = planned(*words, device="cuda")
+    assert made.spec.verl["actor_rollout_ref"]["rollout"]["expert_parallel_size"] == 8
+    (line,) = [note for note in made.notes if "times as much of the model" in note]
+    assert "holds 4 times as much of the model as with 32" in line
 
 
 def test_sizes_that_fit_a_share_are_split():

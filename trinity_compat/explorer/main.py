@@ -29,6 +29,7 @@ from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.maker import GroupMaker
+from trinity_compat.explorer.media_tokens import placeholders
 from trinity_compat.explorer.operators import pipeline_of, prepared
 from trinity_compat.explorer.plan import Ended, Plan
 from trinity_compat.explorer.receiving import Receiver
@@ -183,7 +184,7 @@ def _maker(spec: RunSpec, workers: Workers, scorer: Scorer, tokenizer: Any, proc
         workers,
         scorer,
         tokenizer,
-        placeholders=_placeholders(processor),
+        placeholders=placeholders(processor),
         retries=spec.agent_retries,
         agent_failure=spec.agent_failure,
     )
@@ -217,7 +218,7 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
                 workers,
                 scorer,
                 tokenizer,
-                placeholders=_placeholders(processor),
+                placeholders=placeholders(processor),
                 retries=spec.agent_retries,
             )
             await Bench(spec, buffer, maker, jobs, trackers, heart).run()
@@ -238,13 +239,6 @@ async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
     finally:
         workers.close()
         buffer.close()
-
-
-def _placeholders(processor: Any) -> list[int]:
-    from verl.workers.rollout.utils import get_vision_placeholder_token_ids
-
-    ids: list[int] = get_vision_placeholder_token_ids(processor)
-    return ids
 
 
 async def _served(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat) -> list[str]:

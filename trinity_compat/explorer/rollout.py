@@ -26,6 +26,7 @@ from trinity_compat.explorer.engine import (
 from trinity_compat.explorer.engine_arguments import engine_arguments
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.loops.wire import LoopFailed
+from trinity_compat.explorer.media_tokens import placeholders
 from trinity_compat.explorer.own_time import limited
 from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory
 from trinity_compat.lora import for_model
@@ -383,8 +384,6 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
 def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
     """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
     can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
-    from verl.workers.rollout.utils import get_vision_placeholder_token_ids
-
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":
         raise UserError(
@@ -392,8 +391,7 @@ def make_engine(config: Any, model: Any, device: str, index: int, *, shared: boo
             hint="write rollout.name=vllm",
         )
     arguments = arguments_for(config, model, device, index, shared=shared)
-    # A sampled placeholder has no image behind it: veRL bans them (vllm_async_server.py, 0.9.1).
-    banned = tuple(get_vision_placeholder_token_ids(model.processor))
+    banned = tuple(placeholders(model.processor))
     settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer), banned=banned)
     return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 from trinity_compat import extras, placement
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
+from trinity_compat.explorer import trainer_devices
 from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.rollout import RolloutWorker
 from trinity_compat.explorer.routing import Loads
+from trinity_compat.explorer.trainer_devices import Devices
 from trinity_compat.explorer.trajectory import Job, Rollout
 from trinity_compat.gpus import engine_count, engine_width
 from trinity_compat.spec import RunSpec
@@ -41,19 +43,22 @@ _CPU_ENV = {
 @dataclass(frozen=True, slots=True)
 class Place:
     """``trainer``: its nodes and the GPUs of each, (0, 0) for none on this Ray; of ``explorers`` that place
-    as many engines each this is number ``index``."""
+    as many engines each this is number ``index``. ``tag``: that of the trainer's places where the engines are
+    on its devices, on several machines."""
 
     trainer: tuple[int, int] = (0, 0)
     explorers: int = 1
     index: int = 0
+    tag: str = ""
 
     @classmethod
     def of(cls, spec: RunSpec, index: int) -> Self:
         """Of an explorer of a run: each command of a split one has a Ray of its own."""
-        if spec.mode != "both":
-            return cls()
         trainer = spec.verl["trainer"]
-        return cls((int(trainer["nnodes"]), int(trainer["n_gpus_per_node"])), spec.explorers, index)
+        sizes = int(trainer["nnodes"]), int(trainer["n_gpus_per_node"])
+        if spec.mode == "colocate" and spec.device != "cpu" and sizes[0] > 1:
+            return cls(sizes, tag=placement.tag_of(spec.job_dir))
+        return cls(sizes, spec.explorers, index) if spec.mode == "both" else cls()
 
 
 class Workers:
@@ -92,9 +97,10 @@ class Workers:
         """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
         RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check`` raises."""
         count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
-        options = await asyncio.to_thread(lambda: list(self._options(count)))
-        self._actors = [self._actor(index, each) for index, each in enumerate(options)]
         limit_s = max(timeout_s, START_S)
+        beside = await self._beside(check, limit_s)
+        options = await asyncio.to_thread(lambda: list(self._options(count, beside)))
+        self._actors = [self._actor(index, each) for index, each in enumerate(options)]
         starting = _all(self._actors, "start")
         await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
         self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in enumerate(self._actors)]
@@ -108,14 +114,25 @@ class Workers:
         """Answers that the engines could begin now."""
         return self._loads.room()
 
-    def _options(self, count: int) -> Iterator[dict[str, Any]]:
+    async def _beside(self, check: Callable[[], None], limit_s: float) -> list[Devices]:
+        """The devices of each engine, where these are a trainer's on several machines; else none."""
+        if not (tag := self._place.tag):
+            return []
+        nodes, each = self._place.trainer
+        machines = await trainer_devices.awaited(tag, nodes * each, check, limit_s=limit_s)
+        return trainer_devices.engines_on(machines, self._width)
+
+    def _options(self, count: int, beside: Sequence[Devices]) -> Iterator[dict[str, Any]]:
         """Ray's options for each engine's actor. A shared device is the trainer's as far as Ray knows: the
-        engine finds it by its environment."""
+        engine finds it by its environment. ``beside``: the devices of each, where they are not this
+        machine's."""
         env = worker_env(self._device, self._env)
         for index in range(count):
             own = _shared_env(index, self._width) if self._shared else {}
+            where = beside[index].options() if beside else self._gpus(index, count)
+            own |= trainer_devices.environment(beside[index].numbers) if beside else {}
             own |= engine_environment(self._verl, self._device, index)
-            yield {"num_cpus": 0, "runtime_env": {"env_vars": env | own}, **self._gpus(index, count)}
+            yield {"num_cpus": 0, "runtime_env": {"env_vars": env | own}, **where}
 
     def _gpus(self, index: int, count: int) -> dict[str, Any]:
         if self._device == "cpu" or self._shared:
@@ -277,8 +294,7 @@ def _shared_env(index: int, width: int) -> dict[str, str]:
     first = index * width
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = named.split(",") if named else [str(number) for number in range(first + width)]
-    mine = ",".join(seen[first : first + width])
-    return {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "CUDA_VISIBLE_DEVICES": mine}
+    return trainer_devices.environment(seen[first : first + width])
 
 
 async def _all(actors: Sequence[Any], method: str, *args: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from types import FrameType
 import ray
 import verl  # noqa: F401  loads the plugins, which choose the platform
 from omegaconf import DictConfig
+from verl.single_controller.ray import RayResourcePool
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
@@ -32,6 +33,7 @@ from trinity_compat.trainer.experts.trainer import MixTrainer
 from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
 from trinity_compat.trainer.verl_v0 import Data, Datasets, TrinityRayPPOTrainer, build
+from trinity_compat.trainer.workers import placed
 
 
 def run(spec: RunSpec) -> None:
@@ -86,9 +88,10 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
     )
     with _ray(spec, config):
         try:
+            pool = _places_first(config, spec, heart)
             exchange.wait_for_device()
             kind = MixTrainer if experts else TrinityRayPPOTrainer
-            trainer = _build(config, exchange, datasets, spec, heart, kind)
+            trainer = _build(config, exchange, datasets, spec, heart, kind, pool)
             with Dropper(spec):
                 trainer.fit()
         finally:
@@ -102,9 +105,18 @@ def _build(
     spec: RunSpec,
     heart: Heart,
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
+    pool: RayResourcePool | None = None,
 ) -> Adapter:
     with placement.told_when_pending(placement.TRAINER, heart.note):
-        return build(config, exchange, datasets, spec.device, kind)
+        return build(config, exchange, datasets, spec.device, kind, pool)
+
+
+def _places_first(config: DictConfig, spec: RunSpec, heart: Heart) -> RayResourcePool | None:
+    """The trainer's places, before its first turn, where engines on several machines look for its devices."""
+    if spec.mode != "colocate" or spec.device == "cpu" or int(config.trainer.nnodes) == 1:
+        return None
+    with placement.told_when_pending(placement.TRAINER, heart.note):
+        return placed(config, placement.tag_of(spec.job_dir))
 
 
 @contextmanager

@@ -9,12 +9,13 @@ and the processor, so it is computed here and never stored. verl 0.9.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from torch.nn.functional import pad
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopWorker
 from verl.utils.dataset.rl_dataset import get_dataset_class
@@ -28,6 +29,8 @@ _OF_MEDIA = {
     *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
     *("input_features", "input_features_mask", "feature_attention_mask"),
 }
+
+_SOUND, _SOUND_MASK = "input_features", "input_features_mask"  # of Gemma 4
 
 Inputs = dict[str, torch.Tensor]
 
@@ -56,6 +59,21 @@ class MultiModal:
             positions.append(worker.positions(ids, attention, inputs))
             batch.non_tensor_batch["multi_modal_inputs"][row] = inputs
         batch.batch["position_ids"] = torch.cat(positions)
+        level(batch.non_tensor_batch["multi_modal_inputs"])
+
+
+def level(rows: Iterable[Inputs]) -> None:
+    """Sounds of one length, that of the longest: veRL's engine puts those of a micro-batch into one tensor
+    (``extract_multi_modal_inputs``, verl 0.9.1), which pads the last dimension alone. Frames behind a
+    sound's own are masked, as the processor masks them where it is given several at once; the model makes no
+    token of them. Changes the dictionaries of ``rows`` in place: input_features float32 [sounds, frames, mel
+    bins] and input_features_mask bool [sounds, frames]."""
+    heard = [inputs for inputs in rows if _SOUND_MASK in inputs]
+    frames = max((inputs[_SOUND_MASK].shape[1] for inputs in heard), default=0)
+    for inputs in heard:
+        if short := frames - inputs[_SOUND_MASK].shape[1]:
+            inputs[_SOUND] = pad(inputs[_SOUND], (0, 0, 0, short))
+            inputs[_SOUND_MASK] = pad(inputs[_SOUND_MASK], (0, short))
 
 
 class _Worker(AgentLoopWorker):

@@ -19,7 +19,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch.utils.data import Dataset
 from verl import DataProto
-from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.main_ppo_v0 import BaseTaskRunner
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role, create_rl_dataset
@@ -51,7 +51,7 @@ from trinity_compat.trainer.config import hand_over_whole
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.uneven import EveryRow, is_uneven, levelled, of_rows_made, with_dropped_apart
-from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
+from trinity_compat.trainer.workers import CpuPools, PlacedPools, TrainingOnlyWorker
 
 TASK_NO = "trinity_task_no"
 
@@ -405,7 +405,7 @@ class _Roles(BaseTaskRunner):
     """veRL's choice of roles and pools, with our worker in the actor's place."""
 
     def build(
-        self, config: DictConfig, device: str
+        self, config: DictConfig, device: str, pool: RayResourcePool | None = None
     ) -> tuple[dict[Role, type], ResourcePoolManager, type[RayWorkerGroup]]:
         _, group_class = self.add_actor_rollout_worker(config)
         self.add_critic_worker(config)
@@ -413,7 +413,11 @@ class _Roles(BaseTaskRunner):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(TrainingOnlyWorker)
         pools = self.init_resource_pool_mgr(config)
-        if device == "cpu":
+        if pool is not None:
+            pools = PlacedPools(
+                pools.resource_pool_spec, pools.mapping, resource_pool_dict={"global_pool": pool}
+            )
+        elif device == "cpu":
             pools = CpuPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
         return self.role_worker_mapping, pools, group_class
 
@@ -433,11 +437,13 @@ def build(
     datasets: Data,
     device: str,
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
+    pool: RayResourcePool | None = None,
 ) -> TrinityRayPPOTrainer:
-    """A trainer with its workers started and its models loaded."""
+    """A trainer with its workers started and its models loaded. ``pool``: its places, where it has them
+    already."""
     if datasets.processor is not None:
         _hand_over_what_vllm_adapts(config)
-    roles, pools, group_class = _Roles().build(config, device)
+    roles, pools, group_class = _Roles().build(config, device, pool)
     trainer = kind(
         config=config,
         tokenizer=datasets.tokenizer,

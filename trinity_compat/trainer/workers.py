@@ -13,6 +13,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
 
+from trinity_compat import placement
 from trinity_compat.lora import is_handed_over
 from trinity_compat.plugins import lora_merge
 from trinity_compat.synchronizer.adapters import as_version
@@ -67,6 +68,22 @@ def _taught(
     """A reference's worker with the teacher's weights."""
     named = OmegaConf.merge(model, {"path": teacher, "hf_config_path": None})
     return kind(config=replace(config, model_config=omega_conf_to_dataclass(named)))
+
+
+def placed(config: DictConfig, tag: str) -> RayResourcePool:
+    """The trainer's places, taken before it starts any process: engines that use its devices in turns look
+    for them by ``tag`` (``explorer/trainer_devices.py``), and start first. Waits for Ray."""
+    sizes = [int(config.trainer.n_gpus_per_node)] * int(config.trainer.nnodes)
+    pool = RayResourcePool(sizes, name_prefix=f"{tag}pool", max_colocate_count=placement.CPUS_PER_GPU)
+    pool.get_placement_groups(device_name=config.trainer.device)
+    return pool
+
+
+class PlacedPools(ResourcePoolManager):
+    """Pools that have their places already, in ``resource_pool_dict``."""
+
+    def create_resource_pool(self) -> None:
+        """Nothing is left to do."""
 
 
 class CpuPools(ResourcePoolManager):

@@ -19,7 +19,7 @@ from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.arguments import SECTION
 from trinity_compat.explorer.rollout import arguments_for
 from trinity_compat.plugins import cpu_engine
-from trinity_compat.runtime.checks import blame, explorer_side, models, trainer_side
+from trinity_compat.runtime.checks import blame, explorer_side, media, models, trainer_side
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.runtime.checks.trainer_side import Stage
 from trinity_compat.runtime.plan import micro_batches
@@ -76,6 +76,8 @@ class _Examination:
 
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self._all(explorer_side.stages(config, model, self.cwd))
+        if "actor_rollout_ref.model.path" not in self.report.stand_ins:
+            self._all(media.stages(config, model, self.cwd))
         section = "actor_rollout_ref.rollout"
         shared = self.spec.mode == "colocate"
         given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))

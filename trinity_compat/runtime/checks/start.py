@@ -21,6 +21,7 @@ from trinity_compat.nearest import did_you_mean
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.runtime.plan import checkout
 from trinity_compat.runtime.plan.devices import detect_device
+from trinity_compat.runtime.plan.media import held
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.refusals import place
 from trinity_compat.runtime.plan.source import LaunchRecord
@@ -103,6 +104,7 @@ def _mark(made: RunPlan, native: bool, execute: bool) -> str:
         native,
         execute,
         models,
+        held(spec.verl, made.cwd),
         [extras.version(n) for n in _JUDGES],
     ]
     # Another vLLM may answer otherwise.

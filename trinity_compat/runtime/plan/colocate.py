@@ -1,4 +1,4 @@
-"""Mode colocate: both sides of a run take turns on the devices of one machine."""
+"""Mode colocate: both sides of a run take turns on the devices of the trainer's machines."""
 
 from __future__ import annotations
 
@@ -25,21 +25,39 @@ def mode_of(config: Tree, device: str) -> Mode:
     raise UserError(f"mode: {named} is not among {', '.join(get_args(Mode))}")
 
 
-def weights(sync: SyncSpec, mode: str, sets: Sequence[str]) -> tuple[SyncSpec, list[str]]:
-    """How weights move in ``mode``. A YAML's nccl, which ``translate`` writes for a split, gives way to
-    memory on devices that both sides use; one that ``--set`` asks for stays, to be refused."""
-    if mode != "colocate" or sync.method != "nccl" or NCCL_ASKED in sets:
+def weights(sync: SyncSpec, mode: str, sets: Sequence[str], machines: int) -> tuple[SyncSpec, list[str]]:
+    """How weights move in ``mode`` between ``machines``. What can't be on devices that both sides use gives
+    way to files, in memory or, of several machines, where all of them see them; what ``--set`` asks for
+    stays, to be refused."""
+    asked = any(text.partition("=")[0] == _METHOD for text in sets)
+    if mode != "colocate" or asked or not (why := _unfit(sync, machines)):
         return sync, []
-    line = f"{_METHOD} = memory: both sides are on the same devices, and NCCL takes a device once"
-    return replace(sync, method="memory"), [line]
+    if machines == 1:
+        return replace(sync, method="memory"), [f"{_METHOD} = memory: {why}"]
+    line = f"{_METHOD} = checkpoint: {why}; every machine must see the job's folder"
+    return replace(sync, method="checkpoint"), [line]
+
+
+def _unfit(sync: SyncSpec, machines: int) -> str:
+    """Why weights can't move by the method of ``sync``."""
+    if sync.method == "nccl":
+        return "both sides are on the same devices, and NCCL takes a device once"
+    if sync.method == "memory" and machines > 1:
+        return f"engines on {machines} machines do not see the memory of one"
+    return ""
+
+
+def machines(device: str, nodes: int) -> int:
+    """Those on which a run has devices: a CPU is one, for all processes."""
+    return 1 if device == "cpu" else nodes
 
 
 def check(spec: RunSpec) -> None:
-    """One machine, one explorer, weights through files: NCCL knows a device once in a group. Raises
+    """One explorer, weights through files that all machines see: NCCL knows a device once in a group. Raises
     UserError."""
     if spec.mode != "colocate":
         return
-    _check_one_machine(spec)
+    nodes = machines(spec.device, value_at(spec.verl, "trainer.nnodes"))
     if spec.explorers > 1:
         raise UserError(
             "mode colocate shares the devices between the trainer and one explorer",
@@ -48,21 +66,15 @@ def check(spec: RunSpec) -> None:
     if spec.sync.method == "nccl":
         raise UserError(
             "synchronizer.sync_method=nccl: mode colocate has both sides on one device, which NCCL refuses",
-            hint="write synchronizer.sync_method=memory",
+            hint=f"write {_METHOD}={'memory' if nodes == 1 else 'checkpoint'}",
+        )
+    if spec.sync.method == "memory" and nodes > 1:
+        raise UserError(
+            f"{_METHOD}=memory: {_unfit(spec.sync, nodes)}",
+            hint=f"write {_METHOD}=checkpoint, with a job folder that every machine sees (--job DIR)",
         )
     if spec.replay and spec.replay.max_uses > 1:  # the trainer would never have to give the device away
         raise UserError(
             "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
             hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
-        )
-
-
-def _check_one_machine(spec: RunSpec) -> None:
-    """An engine is an actor without GPUs of its own as far as Ray knows: it finds its machine's."""
-    nodes = value_at(spec.verl, "trainer.nnodes")
-    if spec.device != "cpu" and nodes > 1:
-        raise UserError(
-            f"mode colocate: both sides take turns on the GPUs of one machine, and trainer.nnodes={nodes}",
-            hint="leave out --mode colocate: the GPUs are then split between the two sides; or write"
-            " --set trainer.nnodes=1",
         )

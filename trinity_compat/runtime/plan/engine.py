@@ -66,9 +66,17 @@ def _of_experts(verl: VerlView, experts: int) -> Step:
     # vLLM's workers are processes of one machine here (engine.py of the explorer).
     wide = next(size for size in halvings(experts) if size <= each)
     told = f"{EXPERT_PARALLEL}={experts}: an engine of {wide} GPUs, the experts spread over them"
-    told += " as under veRL" if wide == experts else ": it is one machine's"
+    told += " as under veRL" if wide == experts else f" ({of_one_machine(experts, wide)})"
     sizes = {TENSOR_PARALLEL: wide, EXPERT_PARALLEL: wide, DATA_PARALLEL: 1}
     return verl.changed(sizes), [f"{told}; attention is split among them, which {DATA_PARALLEL} repeats"]
+
+
+def of_one_machine(given: int, wide: int) -> str:
+    """What follows from an engine of ``wide`` GPUs in place of ``given``, of several machines."""
+    return (
+        f"an engine is one machine's here; a GPU holds {given // wide} times as much of the model as with"
+        f" {given}, and vLLM does not start where that is more than its memory"
+    )
 
 
 def narrowed(verl: VerlView, width: int) -> VerlView:

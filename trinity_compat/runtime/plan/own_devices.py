@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from trinity_compat.dotted import value_at
 from trinity_compat.gpus import Side, shares
-from trinity_compat.runtime.plan.split import UNPROVEN
+from trinity_compat.runtime.plan.split import unproven
 from trinity_compat.runtime.plan.verl_view import ROLLOUT, Step, VerlView
 from trinity_compat.spec import Mode, RunSpec
 
@@ -38,8 +38,9 @@ def idle(spec: RunSpec, *, machines: int) -> Iterator[str]:
         f"`--set synchronizer.sync_offset={spec.updates_per_step}` overlaps them, with weights one veRL step"
         " older"
     ]
-    if machines == spec.explorers == 1 and found.keys() == {"trainer", "explorer"}:
-        ways.append(f"`--mode colocate` gives all GPUs to both in turns ({UNPROVEN})")
+    if spec.explorers == 1 and found.keys() == {"trainer", "explorer"}:
+        untried = unproven(sum(found.values()), machines)
+        ways.append(f"`--mode colocate` gives all GPUs to both in turns ({untried})")
     yield (
         "every step waits for the weights of the one before it, so each side's GPUs are idle while the other"
         f" side works, {_idle_share(found)} of all GPU time; {'; '.join(ways)}"

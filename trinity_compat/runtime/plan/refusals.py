@@ -10,9 +10,10 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from trinity_compat.containers import Tree, section_at
+from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
+from trinity_compat.runtime.plan.media import held
 from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.translate.run_refusals import (
     ENGINES,
@@ -25,7 +26,7 @@ from trinity_compat.translate.run_refusals import (
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
 _ACTOR = "actor_rollout_ref.actor"
-_SEEN = {"image_key": "images", "video_key": "videos"}
+_SEEN = ("images", "videos")
 _FOR_SEEING = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  # module → package
 
 
@@ -106,14 +107,9 @@ def _check_engine(verl: Tree, record: LaunchRecord) -> None:
 
 def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
     """What is seen needs packages that veRL opens it with; what is heard needs the processor alone."""
-    data = section_at(verl, "data")
-    files = data.get("train_files")
-    for text in files if isinstance(files, list | tuple) else [files]:
-        path = cwd / Path(str(text)).expanduser()
-        for key, default in _SEEN.items():
-            column = str(data.get(key) or default)
-            if path.suffix == ".parquet" and path.is_file() and _holds(path, column):
-                _check_medium(f"{path} has {column} (data.{key})", place(record, ("data.train_files",)))
+    for kind, where in held(verl, cwd).items():
+        if kind in _SEEN:
+            _check_medium(where, place(record, ("data.train_files",)))
 
 
 def _check_medium(what: str, where: Where | None) -> None:
@@ -123,19 +119,3 @@ def _check_medium(what: str, where: Where | None) -> None:
             where=where,
             hint=f"pip install {' '.join(missing)}",
         )
-
-
-def _holds(path: Path, column: str) -> bool:
-    """Whether the first rows of a column have something in them."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        if column not in file.schema_arrow.names:
-            return False
-        # The first rows tell: a dataset of texts has the column empty throughout.
-        batch = next(file.iter_batches(batch_size=8, columns=[column]), None)
-    except (pyarrow.ArrowException, OSError):
-        return False  # the check of the data files names what is wrong with it
-    return batch is not None and any(batch.column(0).to_pylist())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import ENGINES, engine_places
-from trinity_compat.runtime.plan.engine import narrowed
+from trinity_compat.runtime.plan.engine import narrowed, of_one_machine
 from trinity_compat.runtime.plan.reward_model import Placed, asked_of
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, Step, VerlView
 from trinity_compat.translate.inverse import from_launch
@@ -30,7 +30,11 @@ from trinity_compat.translate.sections.gpus import (
 )
 from trinity_compat.translate.trinity_reader import TrinityReader
 
-UNPROVEN = "not run on several GPUs yet: docs/gpu.md"
+
+def unproven(gpus: int, nodes: int) -> str:
+    """What is said of turns on several GPUs, until they ran on such."""
+    machines = f" of {nodes} machines" if nodes > 1 else ""
+    return f"not run on {gpus} GPUs{machines} yet: docs/gpu.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
     if asked not in (None, own):
         whole = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node, OWN_NODES: 0}
         return _shared(verl.changed(whole), asked, explorers, reward)
-    width = next(tp for tp in halvings(verl.rollout.tensor_parallel) if own % tp == 0)
+    width = next(tp for tp in _widths(verl, verl.size(OWN_PER_NODE)) if own % tp == 0)
     fitted, lines = _lowered(verl, width, _fitting_sequence(verl, own, width, reward.taken))
     engines, left = own // width, verl.trainer.gpus - reward.taken
     each = _of_each(engines, explorers, f"the explorers' {own} GPUs hold {engines} of {width}")
@@ -163,13 +167,15 @@ def _shared(
 
 
 def _in_turns(verl: VerlView) -> Step:
-    """Every GPU is both sides': as many engines as the machine holds, awake while the trainer's models
-    lie in the host's memory, as veRL itself does it."""
-    gpus = verl.trainer.gpus_per_node
-    width = next(tp for tp in halvings(verl.rollout.tensor_parallel) if gpus % tp == 0)
+    """Every GPU is both sides': as many engines as the machines hold, each on one of them, awake while the
+    trainer's models lie in the host's memory, as veRL itself does it."""
+    gpus, each, nodes = verl.trainer.gpus, verl.trainer.gpus_per_node, verl.trainer.nodes
+    width = next(tp for tp in _widths(verl, each) if each % tp == 0)
     fitted, lines = _lowered(verl, width, verl.size(f"{ACTOR}.{SEQUENCE}"))
-    told = f"{gpus} GPUs in turns: {gpus // width} engine(s) of {width}, then training on all of them"
-    return fitted.changed(engine_places(gpus // width, width)), [*lines, f"{told} ({UNPROVEN})"]
+    engines = gpus // width
+    where = f"{gpus} GPUs of {nodes} machines" if nodes > 1 else f"{gpus} GPUs"
+    told = f"{where} in turns: {engines} engine(s) of {width}, then training on all of them"
+    return fitted.changed(engine_places(engines, width)), [*lines, f"{told} ({unproven(gpus, nodes)})"]
 
 
 def _on_one(verl: VerlView, mode: str) -> Step:
@@ -214,10 +220,10 @@ def _split(verl: VerlView, asked: int | None, auxiliary: int, *, nearest: bool =
     being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
     its weights lie, in checkpoints too."""
     machines = list(_machines(verl, auxiliary))
-    if not any(machine.choices() for _, machine in machines):
+    if not _able(machines):
         # Whatever the explorer has, the trainer's are no whole nodes: the same part of every node then.
-        parts = [(tp, replace(machine, spread=True)) for tp, machine in machines]
-        if any(machine.choices() for _, machine in parts):
+        parts = _parts(machines)
+        if _able(parts):
             machines, asked = parts, None
     for tp, machine in machines:
         choices = machine.choices()
@@ -234,31 +240,48 @@ def _machines(verl: VerlView, auxiliary: int) -> Iterator[tuple[int, Machine]]:
     """(GPUs of an engine, what is split then), the launch's own sizes first."""
     sequence = sharing(ACTOR, verl.size, megatron=verl.megatron)
     for sp in [sequence] if verl.megatron else halvings(sequence):
-        for tp in halvings(verl.rollout.tensor_parallel):
+        for tp in _widths(verl, verl.trainer.gpus_per_node):
             yield tp, _machine(verl, tp, sp, auxiliary)
+
+
+def _widths(verl: VerlView, each: int) -> list[int]:
+    """GPUs that an engine may have, the launch's own first: an engine's workers are processes of one machine,
+    which has ``each``."""
+    return [tp for tp in halvings(verl.rollout.tensor_parallel) if tp <= each]
+
+
+def _parts(machines: Sequence[tuple[int, Machine]]) -> list[tuple[int, Machine]]:
+    return [(tp, replace(machine, spread=True)) for tp, machine in machines]
+
+
+def _able(machines: Sequence[tuple[int, Machine]]) -> bool:
+    return any(machine.choices() for _, machine in machines)
 
 
 def fits_no_share(verl: VerlView) -> str:
     """Why the launch's sizes fit no share of its GPUs though all of them together hold them, as veRL has it;
-    empty where some split can run, or the GPUs are of several machines."""
-    if verl.rollout.nodes or verl.trainer.nodes != 1 or verl.trainer.gpus < 2 or verl.batches.mini is None:
+    empty where some split can run, or where all of them don't hold the trainer either."""
+    if verl.rollout.nodes or verl.trainer.gpus < 2 or verl.batches.mini is None:
         return ""
-    machines = [machine for _, machine in _machines(verl, 0)]
-    if any(machine.choices() for machine in machines):
+    machines = list(_machines(verl, 0))
+    if _able(machines) or _able(_parts(machines)):
         return ""
-    return f"of {machines[0].total} GPUs no share fits ({machines[0].fault(max(1, machines[0].total // 2))})"
+    machine = machines[0][1]
+    if verl.trainer.gpus % machine.sequence:
+        return ""
+    return f"of {machine.total} GPUs no share fits ({machine.fault(max(1, machine.total // 2))})"
 
 
 def _impossible(machine: Machine, asked: int | None) -> UserError:
     explorer = asked or max(machine.engine, machine.total // 2)
     able = [count // machine.engine for count in machine.choices()]
-    turns = f"--mode colocate gives all of them to both sides in turns ({UNPROVEN}); or "
+    untried = unproven(machine.total, machine.nodes)
     return UserError(
         f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
         hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
         if able
-        else (turns if machine.nodes == 1 else "")
-        + "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
+        else f"--mode colocate gives all of them to both sides in turns ({untried}); or "
+        "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
     )
 
 
@@ -274,10 +297,11 @@ def _lowered(verl: VerlView, tp: int, sp: int) -> Step:
     """Sizes that fit a share, with a line for each that is smaller than the launch's."""
     values: dict[str, int] = {}
     lines = []
-    if tp != verl.rollout.tensor_parallel:
-        lines.append(
-            f"rollout.tensor_model_parallel_size = {tp}: the explorer's share of the GPUs holds no more"
-        )
+    if tp != (given := verl.rollout.tensor_parallel):
+        why = "the explorer's share of the GPUs holds no more"
+        if verl.trainer.nodes > 1 and given > verl.trainer.gpus_per_node:
+            why = of_one_machine(given, tp)
+        lines.append(f"rollout.tensor_model_parallel_size = {tp}: {why}")
         verl = narrowed(verl, tp)
     # Megatron's sizes are not Ulysses', and were not halved.
     for role in () if verl.megatron else (ACTOR, REF, "critic"):

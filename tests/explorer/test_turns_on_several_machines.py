@@ -1,0 +1,190 @@
+"""Mode colocate on several machines, as far as that goes without one: a Ray of machines that pretend to have
+GPUs, veRL's own pool taking some of them in a process of its own, and engines that note what they see."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trinity_compat import placement
+from trinity_compat.buffer import open_buffer
+from trinity_compat.errors import RunError
+from trinity_compat.explorer import trainer_devices, workers
+from trinity_compat.explorer.colocate import SharedDevice
+from trinity_compat.explorer.trainer_devices import Devices, engines_on
+from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.turns import Turn
+
+NODES, EACH = 2, 4
+JOB = "/jobs/one"
+TRAINER = """
+import sys, ray
+from omegaconf import OmegaConf
+from trinity_compat import placement
+from trinity_compat.trainer.workers import placed
+ray.init(address=sys.argv[1], logging_level="ERROR")
+sizes = {"nnodes": int(sys.argv[2]), "n_gpus_per_node": int(sys.argv[3]), "device": "cuda"}
+placed(OmegaConf.create({"trainer": sizes}), placement.tag_of(sys.argv[4]))
+print("placed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "numbers"),
+    [
+        (1, [("0",), ("1",), ("2",), ("3",)] * 2),
+        (2, [("0", "1"), ("2", "3")] * 2),
+        (4, [("0", "1", "2", "3")] * 2),
+        (3, [("0", "1", "2")] * 2),  # never one of two machines
+    ],
+)
+def test_engines_lie_on_one_machine_each(width, numbers):
+    machines = [Devices(node, ("0", "1", "2", "3")) for node in "ab"]
+    engines = engines_on(machines, width)
+    assert [each.numbers for each in engines] == numbers
+    assert [each.node for each in engines] == sorted("ab" * (len(numbers) // 2))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head without GPUs, two machines of four and one of eight; this process has joined it."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": 0})
+    for gpus in (EACH, EACH, 2 * EACH):
+        made.add_node(num_cpus=3 * gpus, num_gpus=gpus)
+    ray.init(address=made.address, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def trainers(cluster):
+    """Starts veRL's pool as the trainer of a run takes it, in a job of its own."""
+    started = []
+
+    def start(nodes, each, job):
+        words = [sys.executable, "-c", TRAINER, cluster.address, str(nodes), str(each), job]
+        env = os.environ | {"VERL_PLATFORM": "nvidia"}
+        made = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        started.append(made)
+        for line in made.stdout:
+            if line == "placed\n":
+                return
+        pytest.fail("no place for the trainer")
+
+    yield start
+    for made in started:
+        made.communicate("")
+
+
+def noting(folder):
+    """In the place of the actors' own; made here, so that Ray takes it along by its code."""
+
+    class Engine:
+        def __init__(self, verl, device, index, *, shared, **_):
+            import ray
+
+            self.file = Path(folder, f"engine{index}")
+            seen = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+            self.note(json.dumps([shared, ray.get_runtime_context().get_node_id(), seen]))
+
+        def note(self, what):
+            with self.file.open("a") as out:
+                out.write(f"{what}\n")
+
+        async def start(self):
+            self.note("start")
+
+        async def sleep(self):
+            self.note("sleep")
+
+        async def wake(self):
+            self.note("wake")
+
+        async def ended(self):
+            return
+            yield
+
+    return Engine
+
+
+def spec(width, *, job=JOB, nodes=NODES, each=EACH, **fields):
+    rollout = {"nnodes": 1, "n_gpus_per_node": nodes * each, "tensor_model_parallel_size": width}
+    verl = {
+        "trainer": {"nnodes": nodes, "n_gpus_per_node": each},
+        "actor_rollout_ref": {"rollout": rollout},
+    }
+    given = {"device": "cuda", "mode": "colocate", **fields}
+    return RunSpec(job, "", verl, 1, None, SyncSpec(), **given)
+
+
+def made_for(given):
+    return workers.Workers(given.verl, "cuda", {}, shared=True, place=workers.Place.of(given, 0))
+
+
+def noted(folder):
+    return [path.read_text().splitlines() for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.runtime
+def test_engines_sleep_and_wake_on_every_gpu_that_ray_gave_the_trainer(
+    cluster, trainers, tmp_path, monkeypatch
+):
+    trainers(1, EACH, "/jobs/another")
+    trainers(NODES, EACH, JOB)
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    monkeypatch.setattr(workers, "RolloutWorker", noting(folder))
+    made, buffer = made_for(spec(2)), open_buffer(f"sqlite:///{tmp_path}/b.db")
+    other, device = Turn(buffer, "trainer"), SharedDevice(Turn(buffer, "explorer"), made)
+
+    async def go():
+        await made.start()
+        for turn in range(3):
+            await device.use()
+            await device.leave()
+            assert other.mine() and {lines[-1] for lines in noted(folder)} == {"sleep"}, turn
+            other.give()
+        made.close()
+
+    asyncio.run(go())
+    seen = [json.loads(lines[0]) for lines in noted(folder)]
+    of_trainer = {
+        node
+        for group in placement.trainer_groups(placement.tag_of(JOB)).values()
+        for node in group["bundles_to_node_id"].values()
+    }
+    assert len(seen) == NODES * EACH // 2 and all(shared for shared, _, _ in seen)
+    assert {node for _, node, _ in seen} == of_trainer and len(of_trainer) == NODES
+    taken = [(node, number) for _, node, numbers in seen for number in numbers]
+    assert len(set(taken)) == NODES * EACH  # every GPU has one engine
+    assert [lines[1:] for lines in noted(folder)] == [
+        ["start", "sleep", "wake", "sleep", "wake", "sleep"]
+    ] * len(seen)
+
+
+@pytest.mark.runtime
+def test_a_trainer_that_ray_cannot_place_is_waited_for_and_told_of(cluster, monkeypatch):
+    monkeypatch.setattr(trainer_devices, "_POLL_S", 0.0)
+    monkeypatch.setattr(workers, "START_S", 0.0)
+    with pytest.raises(RunError, match=r"no place for all of its processes after 0 s: 0 of 8 are there"):
+        asyncio.run(made_for(spec(2, job="/jobs/nobody")).start(timeout_s=0.0))
+
+    def check():
+        raise RuntimeError("the trainer failed")
+
+    with pytest.raises(RuntimeError, match="the trainer failed"):
+        asyncio.run(made_for(spec(2, job="/jobs/nobody")).start(check))
+
+
+@pytest.mark.parametrize("fields", [{"nodes": 1}, {"device": "cpu"}, {"mode": "both"}, {"mode": "bench"}])
+def test_elsewhere_nobody_looks_for_the_trainer_s_places(fields):
+    assert not workers.Place.of(spec(2, **fields), 0).tag
