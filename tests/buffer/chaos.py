@@ -32,7 +32,7 @@ import sqlalchemy as sa
 from buffer_postgres import PostgresServer
 from buffer_samples import groups
 
-from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer import leased, open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Holder, TaskQuery
 
@@ -81,6 +81,7 @@ def work(role: str, url: str, folder: Path, name: int, point: str, after: int) -
         os.dup2(log.fileno(), 2)
     if point.startswith("inside"):
         arm(point, after)
+    leased.FEW = 3  # so that takers rely on their note, as they do where hundreds of tasks are under way
     buffer = open_buffer(url, retry_s=120)
     one_round = Writer(buffer, name).round if role == "writer" else trainer_round
     with (folder / f"journal-{role}-{name}").open("ab", buffering=0) as journal:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, media, queries, replay, states
+from trinity_compat.buffer import groups, leased, media, queries, replay, states
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
@@ -111,7 +111,7 @@ def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:
     bind = {"kind": kind, "min_version": min_version}
     tasks = conn.execute(query(queries.DROP_STALE), bind).scalars().all()
     if tasks and kind == "train":
-        conn.execute(query(queries.LOWER_COMPLETE), {"value": min(tasks)})
+        leased.lower(conn, min(tasks))
     return len(tasks)
 
 

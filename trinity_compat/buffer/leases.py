@@ -4,21 +4,25 @@ An explorer holds a place as long as it renews it; it holds a task when its toke
 place. So the end of one row frees all that a dead explorer had, and its successor, which takes the place with
 another token, frees it at once. A lease keeps work from being done twice; that nothing is *stored* twice
 rests on the groups' keys alone.
+
+Taking looks at what it takes, not at all that is under way (``leased``).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import filterfalse, islice
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import queries, tasks
+from trinity_compat.buffer import leased, position, queries, tasks
+from trinity_compat.buffer.leased import Note, Places
 from trinity_compat.buffer.model import Group, Holder, Pending, TaskQuery
-from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.queries import of_ids, query
 from trinity_compat.faults import point
+
+CHUNK = 256  # tasks that a taker looks at first, then twice as many, until it has found enough
 
 
 def enter(conn: sa.Connection, holder: Holder, *, ready: bool, until: float) -> None:
@@ -39,32 +43,35 @@ def keep(conn: sa.Connection, holder: Holder, *, until: float) -> bool:
 
 def places(conn: sa.Connection, *, now: float) -> dict[int, bool]:
     """Places that somebody has, and whether he takes tasks already."""
-    return {place: bool(ready) for place, ready in conn.execute(query(queries.PLACES), {"now": now})}
+    return Places.read(conn, now=now).ready
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one look at the queue tells ``asked``'s holder. ``held``: tokens by task."""
+    """What one look at the queue tells ``asked``'s holder. ``held``: tokens by task; ``living``: all tokens'
+    fingerprint."""
 
     asked: TaskQuery
     held: Mapping[int, str]
     places: Mapping[int, bool]
     live: tasks.Live
+    living: int = 0
 
     def free(self) -> Iterator[int]:
-        """Tasks that the holder may take, in order."""
+        """Tasks that the holder may take, in order: never what it has."""
         missing, held = self.live.missing(self.asked.upto), self.held
-        if self.asked.by_place:
-            return (number for number in missing if self._may_have(number))
         token, have = self.asked.holder.token, self.asked.have
+        if self.asked.by_place:
+            return (number for number in missing if number not in have and self._may_have(number))
         forgotten = [number for number, holder in held.items() if holder == token and number not in have]
         kept = held.keys() - forgotten if forgotten else held
-        return filterfalse(kept.__contains__, missing)  # thousands of tasks are under way in a large job
+        others = filterfalse(kept.__contains__, missing)  # thousands are under way in a large job
+        return filterfalse(have.__contains__, others)
 
     def _may_have(self, number: int) -> bool:
         asked = self.asked
         if (token := self.held.get(number)) is not None:
-            return token == asked.holder.token and number not in asked.have
+            return token == asked.holder.token
         place = number % asked.by_place
         return place == asked.holder.place or place not in self.places
 
@@ -76,35 +83,142 @@ class Share:
         holder, have = self.asked.holder, self.asked.have
         mine = sum(number in have for number, token in self.held.items() if token == holder.token)
         others = sum(token != holder.token for token in self.held.values())
-        ready = len({place for place, is_ready in self.places.items() if is_ready} | {holder.place})
+        ready = _ready(self.places, holder)
         enough = (limit + mine) * ready - others - mine  # with so many free the limit alone counts
         free = list(islice(self.free(), max(limit, enough)))
-        fair = max(0, -(-(len(free) + others + mine) // ready) - mine)
-        return free[: min(limit, fair)]
+        return free[: min(limit, _part(len(free) + others + mine, ready, mine))]
+
+    def next(self, taken: Sequence[int]) -> int:
+        """The first free one after these, which were the first."""
+        return next(islice(self.free(), len(taken), None), self.asked.upto)
+
+
+def _part(tasks_: int, ready: int, have: int) -> int:
+    """How many more belong to one that has ``have`` of them, when all who are ready have equally many."""
+    return max(0, -(-tasks_ // ready) - have)
+
+
+def _ready(places: Mapping[int, bool], holder: Holder) -> int:
+    return len({place for place, ready in places.items() if ready} | {holder.place})
 
 
 def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Share:
     """Leases before groups: one that ends between the two has its group there."""
+    living = Places.read(conn, now=now)  # first: whoever leaves after it is missed by the next taker
     held = {
         task: token for task, token, _ in conn.execute(query(queries.HELD), {"kind": asked.kind, "now": now})
     }
     live = tasks.live(conn, asked.kind, first=asked.first, upto=asked.upto)
-    return Share(asked, held, places(conn, now=now), live)
+    return Share(asked, held, living.ready, live, living.fingerprint)
 
 
-def take(conn: sa.Connection, asked: TaskQuery, *, limit: int, version: int, now: float) -> list[int]:
-    """Lease up to ``limit`` free tasks; none to a holder whose place another has. The caller holds the tasks'
-    lock: there is one taker at a time."""
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The tasks from the note on, as one who doesn't look at all that is under way sees them."""
+
+    conn: sa.Connection
+    asked: TaskQuery
+    note: Note
+    places: Places
+    now: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is seen so is all there is."""
+        lives = self.asked.holder.token in self.places.tokens
+        return lives and self.note.holds(self.places, now=self.now)
+
+    def free(self) -> Iterator[int]:
+        """Tasks that the holder may take, in order; reads as many as are asked for."""
+        yield from self.again()
+        _, adopted = position.adopted(self.conn)
+        first, size = self.note.first, CHUNK
+        while first < self.asked.upto:
+            upto = min(first + size, self.asked.upto)
+            yield from self._between(first, upto, frozenset(adopted)).free()
+            first, size = upto, 2 * size
+
+    def _between(self, first: int, upto: int, adopted: frozenset[int]) -> Share:
+        bind = {"kind": tasks.TRAIN, "first": first, "upto": upto, "now": self.now}
+        held = {task: token for task, token, _ in self.conn.execute(query(queries.HELD_BETWEEN), bind)}
+        live = tasks.between(self.conn, adopted, first=first, upto=upto)
+        return Share(replace(self.asked, upto=upto), held, self.places.ready, live)
+
+    def again(self) -> list[int]:
+        """Of what the holder has given up, below the note, what is still its own."""
+        given_up = [number for number in self.asked.again if number < min(self.note.first, self.asked.upto)]
+        if not given_up:
+            return []
+        bind = {"kind": tasks.TRAIN, "token": self.asked.holder.token, "ids": given_up}
+        return list(self.conn.execute(of_ids(queries.MAY_AGAIN), bind).scalars())
+
+    def take(self, limit: int) -> list[int]:
+        """As ``Share.take``; how many are stored is as old as the note."""
+        unfinished, have = max(0, self.asked.upto - self.note.stored), len(self.asked.have)
+        wanted = min(limit, _part(unfinished, _ready(self.places.ready, self.asked.holder), have))
+        found = list(islice(self.free(), wanted + 1))
+        if len(found) <= wanted:  # there are no more
+            leased.move(self.conn, max(self.note.first, self.asked.upto))
+        elif found[-1] >= self.note.first:
+            leased.move(self.conn, found[-1])
+        return found[:wanted]
+
+
+def near(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Near | None:
+    """Where there is a note for such a question."""
+    note = Note.read(conn)
+    return Near(conn, asked, note, Places.read(conn, now=now), now) if note.serves(asked) else None
+
+
+def free(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float) -> list[int] | None:
+    """The first ones that the holder may take. None where it is time for a full look (``refreshed``)."""
+    seen = near(conn, asked, now=now)
+    if seen and not seen.holds:
+        return None
+    return list(islice((seen or look(conn, asked, now=now)).free(), limit))
+
+
+def refreshed(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float) -> list[int]:
+    """As ``free``, after a full look unless another has just had one. The caller holds the tasks' lock."""
+    if (found := free(conn, asked, limit=limit, now=now)) is not None:
+        return found
     share = look(conn, asked, now=now)
-    if asked.kind == tasks.TRAIN:
-        tasks.advance(conn, share.live)
+    _note(conn, share, [], now=now)
+    return list(islice(share.free(), limit))
+
+
+def _note(conn: sa.Connection, share: Share, taken: Sequence[int], *, now: float) -> None:
+    """What was seen by a full look, ``taken`` after it."""
+    if share.asked.kind != tasks.TRAIN:
+        return
+    tasks.advance(conn, share.live)
+    if share.asked.by_place:
+        return
+    leased.write(conn, Note(share.live.below, share.next(taken), share.live.count, now, share.living))
+
+
+def take(
+    conn: sa.Connection, asked: TaskQuery, *, limit: int, version: int, now: float, fully: bool = False
+) -> list[int]:
+    """Lease up to ``limit`` free tasks; none to a holder whose place another has. The caller holds the tasks'
+    lock: there is one taker at a time. ``fully``: whatever the note says, look at all that is under way."""
     if conn.execute(query(queries.HAS_PLACE), {"token": asked.holder.token}).first() is None:
         return []
-    taken = share.take(limit)
+    taken = _choose(conn, asked, limit=limit, now=now, fully=fully)
     if taken:
         bind = {"kind": asked.kind, "token": asked.holder.token, "version": version}
         conn.execute(query(queries.LEASE), [{**bind, "task_no": number} for number in taken])
     point("inside lease")
+    return taken
+
+
+def _choose(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float, fully: bool) -> list[int]:
+    seen = None if fully else near(conn, asked, now=now)
+    if seen and seen.holds:
+        return seen.take(limit)
+    share = look(conn, asked, now=now)
+    taken = share.take(limit)
+    _note(conn, share, taken, now=now)
     return taken
 
 
@@ -116,6 +230,6 @@ def served(conn: sa.Connection, holder: Holder, groups: Sequence[Group]) -> None
 
 def pending(conn: sa.Connection, holder: Holder, *, upto: int, now: float) -> Pending:
     """How far the training stream is, and what others are making of it."""
-    rows = conn.execute(query(queries.HELD), {"kind": tasks.TRAIN, "now": now})
-    others = Counter(version for _, token, version in rows if token != holder.token)
-    return Pending(tasks.live(conn, tasks.TRAIN, first=0, upto=upto).count, others)
+    bind = {"kind": tasks.TRAIN, "token": holder.token, "now": now}
+    others = {row[0]: row[1] for row in conn.execute(query(queries.HELD_BY_OTHERS), bind)}
+    return Pending(tasks.count(conn, upto=upto), others)

@@ -97,7 +97,8 @@ class TaskQuery:
     """Tasks below ``upto`` that ``holder`` may take: of the training stream, or (``kind`` draw:STEP) of a
     drawing that begins at ``first``. With ``by_place`` (the number of explorers) a task belongs to place
     ``number mod by_place``, and to anybody while nobody has that place. ``have``: what the holder knows that
-    it has; other tasks that it holds (an answer that never arrived gave them) are given to it again."""
+    it has; ``again``: what it holds, has ended unfinished, and will make anew. Other tasks that it holds (an
+    answer that never arrived gave them) are given to it again by its own next full look."""
 
     holder: Holder
     upto: int
@@ -105,6 +106,7 @@ class TaskQuery:
     first: int = 0
     by_place: int = 0
     have: Set[int] = frozenset()
+    again: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

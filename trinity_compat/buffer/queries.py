@@ -42,7 +42,11 @@ def for_share(dialect: str) -> str:
 HISTORY = "SELECT value FROM counters WHERE name = 'history'"
 COMPLETE_BELOW = "SELECT value FROM counters WHERE name = 'complete_below'"
 SET_COUNTER = "UPDATE counters SET value = :value WHERE name = :name"
-LOWER_COMPLETE = "UPDATE counters SET value = :value WHERE name = 'complete_below' AND value > :value"
+LOWER_COUNTER = """UPDATE counters SET value = CASE WHEN value > :value THEN :value ELSE value END
+WHERE name = :name"""
+COUNTERS = "SELECT name, value FROM counters"
+NOTE_COUNTER = """INSERT INTO counters (name, value) VALUES (:name, :value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
 NEW_HISTORY = "INSERT INTO histories (from_step, started_at) VALUES (:step, :now) RETURNING id"
 
 # -- writing ------------------------------------------------------------------------------------
@@ -92,6 +96,8 @@ UNION ALL SELECT CASE WHEN c.lease_until >= :now THEN 'claimed' WHEN g.use_count
     WHERE c.state = 'open' AND g.kind = :kind"""
 LIVE_TASKS = """SELECT DISTINCT task_no FROM task_groups WHERE kind = :kind
     AND state NOT IN ('void', 'stale') AND task_no >= :first AND task_no < :upto ORDER BY task_no"""
+COUNT_LIVE = """SELECT count(DISTINCT task_no) FROM task_groups WHERE kind = :kind
+    AND state NOT IN ('void', 'stale') AND task_no >= :first AND task_no < :upto"""
 
 # -- leases of tasks ----------------------------------------------------------------------------
 ENTER_PLACE = """INSERT INTO task_places (place, token, ready, held_until)
@@ -104,9 +110,16 @@ HAS_PLACE = "SELECT 1 FROM task_places WHERE token = :token"
 # Renewed every second, for seconds: what ends later than in a minute was written before the clock was put
 # back, and its holder, if he lives, writes it anew in a moment.
 _IS_HELD = "p.held_until >= :now AND p.held_until <= :now + 60"
-PLACES = f"SELECT place, ready FROM task_places p WHERE {_IS_HELD}"
+PLACES = f"SELECT place, token, ready FROM task_places p WHERE {_IS_HELD}"
 HELD = f"""SELECT l.task_no, l.token, l.version FROM task_leases l JOIN task_places p ON p.token = l.token
 WHERE l.kind = :kind AND {_IS_HELD}"""
+HELD_BETWEEN = f"{HELD} AND l.task_no >= :first AND l.task_no < :upto"
+HELD_BY_OTHERS = f"""SELECT l.version, count(*) FROM task_leases l JOIN task_places p ON p.token = l.token
+WHERE l.kind = :kind AND l.token <> :token AND {_IS_HELD} GROUP BY l.version"""
+MAY_AGAIN = """SELECT l.task_no FROM task_leases l
+WHERE l.kind = :kind AND l.token = :token AND l.task_no IN :ids AND NOT EXISTS (SELECT 1 FROM task_groups g
+    WHERE g.kind = l.kind AND g.task_no = l.task_no AND g.state NOT IN ('void', 'stale'))
+ORDER BY l.task_no"""
 LEASE = """INSERT INTO task_leases (kind, task_no, token, version)
 VALUES (:kind, :task_no, :token, :version)
 ON CONFLICT (kind, task_no) DO UPDATE SET token = excluded.token, version = excluded.version"""

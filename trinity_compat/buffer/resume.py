@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import claims, queries
+from trinity_compat.buffer import claims, leased, queries
 from trinity_compat.buffer.model import Reconciled
 from trinity_compat.buffer.position import Position, adopt, is_ours
 from trinity_compat.buffer.queries import query
@@ -34,11 +34,12 @@ def reconcile(
     conn.execute(query(queries.VOID_EXPERTS))
     voided = conn.execute(query(queries.VOID_GROUPS), {"step": made_upto}).scalars().all()
     if voided:
-        conn.execute(query(queries.LOWER_COMPLETE), {"value": min(voided)})
+        leased.lower(conn, min(voided))
     conn.execute(query(queries.VOID_VERSIONS), lost)
     conn.execute(query(queries.VOID_METRICS if ours else queries.VOID_ALL_METRICS), lost)
     if position is not None and not ours:
         adopt(conn, step=step, history=history, position=position)
+    leased.forget(conn)  # last, as whoever drops groups locks them before the counters
     point("inside resume")
     return Reconciled(
         history=history,

@@ -174,14 +174,23 @@ class SqlBuffer:
         return self._read(lambda conn: leases.places(conn, now=self._now(conn)))
 
     def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
-        share = self._read(lambda conn: leases.look(conn, asked, now=self._now(conn)))
-        return list(itertools.islice(share.free(), limit))
+        found = self._read(lambda conn: leases.free(conn, asked, limit=limit, now=self._now(conn)))
+        return self._db.run(lambda conn: self._refreshed(conn, asked, limit)) if found is None else found
+
+    def _refreshed(self, conn: sa.Connection, asked: TaskQuery, limit: int) -> list[int]:
+        self._still(conn, None)  # a resume ends all leases: not between the look and its note
+        tasks.lock(conn, self._db.dialect)
+        return leases.refreshed(conn, asked, limit=limit, now=self._now(conn))
 
     def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
+        attempts = itertools.count()
+
         def work(conn: sa.Connection) -> list[int]:
+            fully = next(attempts) > 0  # the first one may have taken tasks, and its answer was lost
             self._still(conn, history)
             tasks.lock(conn, self._db.dialect)
-            return leases.take(conn, asked, limit=limit, version=version, now=self._now(conn))
+            now = self._now(conn)
+            return leases.take(conn, asked, limit=limit, version=version, now=now, fully=fully)
 
         taken = self._db.run(work)
         point("after lease")

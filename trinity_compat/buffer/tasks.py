@@ -50,6 +50,22 @@ def live(conn: sa.Connection, kind: str, *, first: int, upto: int) -> Live:
     return Live(below, frozenset(number for number in found if number > below), known)
 
 
+def between(conn: sa.Connection, adopted: frozenset[int], *, first: int, upto: int) -> Live:
+    """Of the training stream those of a range alone: ``below`` is where it begins."""
+    bind = {"kind": TRAIN, "first": first, "upto": upto}
+    return Live(first, adopted.union(conn.execute(query(queries.LIVE_TASKS), bind).scalars()), first)
+
+
+def count(conn: sa.Connection, *, upto: int) -> int:
+    """How many of the training stream have one."""
+    before, adopted = position.adopted(conn)
+    first = max(before, int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one()))
+    if any(number >= first for number in adopted):
+        return live(conn, TRAIN, first=0, upto=upto).count
+    bind = {"kind": TRAIN, "first": first, "upto": upto}
+    return first + int(conn.execute(query(queries.COUNT_LIVE), bind).scalar_one())
+
+
 def lock(conn: sa.Connection, dialect: str) -> None:
     """From here to the transaction's end nobody else takes tasks, nor moves the note of how far all are live.
     (SQLite has one writer anyway.)"""

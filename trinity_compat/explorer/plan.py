@@ -276,6 +276,7 @@ class Plan:
     def ended(self, tasks: Sequence[int]) -> None:
         """They were; they are to begin again."""
         self._under_way.difference_update(tasks)
+        self.sharing.ended(tasks)
         self._spared.update(tasks)
         self._next = None if tasks else self._next
 

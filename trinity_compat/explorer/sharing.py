@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Protocol
 
 from trinity_compat.buffer import HistoryChanged
@@ -33,6 +33,9 @@ class Sharing(Protocol):
     def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
         """Have up to ``limit`` of them for itself; ``version`` of the weights will make them."""
 
+    def ended(self, tasks: Iterable[int]) -> None:
+        """It has ended some that it had, and will begin them again."""
+
     def pending(self, upto: int) -> Pending | None:
         """How far the others are with the tasks below ``upto``; None where there are none."""
 
@@ -58,6 +61,9 @@ class Alone:
     def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
         return self.free(upto, limit, have)
 
+    def ended(self, tasks: Iterable[int]) -> None:
+        """They are missing."""
+
     def pending(self, upto: int) -> Pending | None:
         return None
 
@@ -73,6 +79,7 @@ class Queue:
     def __init__(self, buffer: Buffer, place: int, *, by_place: int) -> None:
         self._buffer, self._place, self._by_place = buffer, place, by_place
         self._looked, self._first = -math.inf, False
+        self._again: set[int] = set()  # leased, ended unfinished
         self.holder = self._enter(ready=False)
 
     def _enter(self, *, ready: bool) -> Holder:
@@ -82,16 +89,22 @@ class Queue:
         return holder
 
     def begin(self) -> None:
+        self._again.clear()
         self.holder = self._enter(ready=True)
 
     def asked(self, upto: int, have: Set[int] = frozenset()) -> TaskQuery:
-        return TaskQuery(self.holder, upto, by_place=self._by_place, have=have)
+        return TaskQuery(self.holder, upto, by_place=self._by_place, have=have, again=self._again)
 
     def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
         return self._buffer.free_tasks(self.asked(upto, have), limit=min(limit, 1))
 
     def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
-        return self.lease(self.asked(upto, have), limit, version, history)
+        taken = self.lease(self.asked(upto, have), limit, version, history)
+        self._again.difference_update(taken)
+        return taken
+
+    def ended(self, tasks: Iterable[int]) -> None:
+        self._again.update(tasks)
 
     def lease(self, asked: TaskQuery, limit: int, version: int, history: int) -> list[int]:
         """Of any kind; none of an ended history."""
