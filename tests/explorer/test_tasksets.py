@@ -16,7 +16,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.plan import INITIAL, Plan
 from trinity_compat.explorer.tasks import eval_stream, train_stream
-from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, joined, load_rows
+from trinity_compat.explorer.tasksets import as_verl_rows, joined, load_rows
 from trinity_compat.spec import SyncSpec
 
 FORMAT = {
@@ -130,35 +130,6 @@ def test_a_system_prompt_comes_before_the_user_s(tmp_path):
 def test_what_is_not_there_is_said_with_its_field(folder, change, said):
     with pytest.raises(UserError, match=said):
         rows_of(folder, **change)
-
-
-def drawn(order, count):
-    return [order.row(number) for number in range(count)]
-
-
-def test_one_taskset_in_its_own_order_begins_again_within_a_batch():
-    assert drawn(TasksetOrder([5], 2, [None]), 12) == [0, 1, 2, 3, 4] * 2 + [0, 1]
-
-
-def test_each_epoch_has_each_row_once_whatever_the_order():
-    order = TasksetOrder([4, 7], 3, [None, 42])
-    first, second = drawn(order, 22)[:11], drawn(order, 22)[11:]
-    assert sorted(first) == sorted(second) == list(range(11))
-    assert first != second
-    assert [row for row in first if row < 4] == [0, 1, 2, 3]  # in its own order among the others'
-
-
-def test_a_shuffled_taskset_has_numpy_s_permutation_of_seed_and_epoch():
-    import numpy
-
-    order = TasksetOrder([6], 2, [42])
-    expected = [numpy.random.default_rng(42 + epoch).permutation(6).tolist() for epoch in (0, 1)]
-    assert drawn(order, 12) == expected[0] + expected[1]
-
-
-def test_a_row_does_not_depend_on_what_was_asked_before():
-    walked, jumped = TasksetOrder([4, 7], 3, [1, 2]), TasksetOrder([4, 7], 3, [1, 2])
-    assert drawn(walked, 30)[29] == jumped.row(29)
 
 
 @pytest.fixture
