@@ -10,6 +10,7 @@ from test_loop import Run, ready
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.position import Position
 from trinity_compat.explorer.feedback import known_before
+from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.operators import pipeline_of
 from trinity_compat.explorer.selectors import selector_of
 from trinity_compat.spec import SyncSpec
@@ -120,6 +121,15 @@ def test_steps_that_a_resume_has_ended_are_forgotten(make):
     run.buffer.set_state("feedback/2", {"history": 1, "told": [[0, [0, 4, 8], [1.0, 1.0, 0.0]]]})
     run.plan._feedback.tell(2, 2)
     assert rows_of(until(run, STEPS)) == expected(SyncSpec())
+
+
+def test_a_step_that_is_made_again_changes_what_later_ones_know(make):
+    run = make()
+    feedback, order = run.plan._feedback, run.plan._train.order
+    for rates in ([0.0, 0.0], [1.0, 1.0]):  # groups that got too old are made anew, beside later steps
+        feedback.keep(Draw(run.plan._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
+        feedback.tell(2, 1)
+        assert (order.selectors[0].estimator.rates()[0] > 0.5) == (rates[0] == 1.0)
 
 
 def test_what_another_run_brought_back_does_not_count(make, capsys):

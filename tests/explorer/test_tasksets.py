@@ -1,7 +1,6 @@
 """Trinity's tasksets: what is read of a folder, in veRL's columns, in Trinity's order."""
 
 import json
-import sqlite3
 from dataclasses import replace
 
 import pyarrow
@@ -179,23 +178,3 @@ def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     assert (kinds["test"]["temperature"], kinds["test"]["top_k"]) == (0.5, 7)
     assert [job.sampling["temperature"] for job in eval_jobs(spec.verl, evaluation)] == [1.0, 0, 0, 0]
     assert ["seed" in job.sampling for job in eval_jobs(spec.verl, evaluation)] == [True, False, False, False]
-
-
-@pytest.mark.parametrize("as_url", [True, False])
-def test_a_table_of_tasks_is_read_in_the_order_of_its_ids(tmp_path, as_url):
-    """As trinity-rft writes it: TaskModel in its buffer/schema/sql_schema.py."""
-    file = tmp_path / "tasks.db"
-    with sqlite3.connect(file) as connection:
-        connection.execute("create table sums (id integer primary key, raw_task json)")
-        rows = [(2, {"question": "1 + 2", "answer": "3"}), (1, {"question": "1 + 1", "answer": "2"})]
-        connection.executemany(
-            "insert into sums values (?, ?)", [(key, json.dumps(row)) for key, row in rows]
-        )
-    path = f"sqlite:///{file}" if as_url else file
-    found = rows_of(path, storage_type="sql")
-    assert [row["prompt"][0]["content"] for row in found] == ["1 + 1", "1 + 2"]
-    assert [row["reward_model"]["ground_truth"] for row in found] == ["2", "3"]
-    with pytest.raises(UserError, match=r"tasksets\.0\.path=.*no table 'products'"):
-        rows_of(path, storage_type="sql", name="products")
-    with pytest.raises(UserError, match="cannot be read"):
-        rows_of("postgres://h/d", storage_type="sql")

@@ -379,7 +379,6 @@ READ[f"{EXPERTS}.path"] = ("/d/other.jsonl", MIXED)
 
 # Fields that are read, and why no plan of a training run shows it.
 SEEN_ELSEWHERE = {
-    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "buffer.trainer_input.auxiliary_buffers.*.storage_type": "another kind than a file is refused, below",
     "explorer.bench_on_latest_checkpoint": "a bench's plan: tests/runtime/test_bench_plan.py",
     "*.rollout_args.max_tokens": "another value than the model's is refused, below",
@@ -511,7 +510,6 @@ def sample_of(pattern):
 
 
 ELSEWHERE = {
-    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "another workflow": ({"default_workflow_type": "math_workflow"}, "eval_tasksets.0 names no workflow"),
     "another reward": ({"default_reward_fn_type": "math_reward"}, "default_reward_fn_type=math_reward"),
     "an argument of another workflow": ({"workflow_args": {"max_env_steps": 3}}, "max_env_steps"),
@@ -579,29 +577,6 @@ def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(cas
     with pytest.raises(UserError, match=said) as error:
         plan_of(tmp_path, config)
     assert error.value.where.line > 0
-
-
-@pytest.mark.parametrize("path", ["", "sqlite:///b.db", "/d/backup.jsonl", "postgresql+psycopg://db/run"])
-@pytest.mark.parametrize("kind", ["queue", "sql", "file"])
-def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(kind, path, tmp_path):
-    """Its behaviour is held by tests/buffer, on SQLite and PostgreSQL alike."""
-    replay = {"enable": True, "reuse_cooldown_time": 5}
-    storage = {"storage_type": kind, "replay_buffer": replay, **({"path": path} if path else {})}
-    made = plan_of(
-        tmp_path,
-        merged(BASE, {"buffer": {"trainer_input": {"experience_buffer": {**storage, "capacity": 3}}}}),
-    )
-    own = f"sqlite:///{made.job.root}/buffer/experiences.db"
-    assert made.spec.database_url == (path if path.startswith("postgresql") else own)
-    assert (made.spec.replay.cooldown_s, made.spec.replay.max_uses > 1) == (5.0, True)
-    (line,) = [note for note in made.notes if ".capacity=" in note]
-    assert "x.yaml:" in line and "has no capacity" in line
-    # A queue is trinity-rft's default.
-    assert len([note for note in made.notes if f"storage_type={kind}: the run's" in note]) == (
-        kind != "queue"
-    )
-    told = [note for note in made.notes if f"path={path}:" in note]
-    assert len(told) == path.startswith(("sqlite", "/"))
 
 
 @pytest.mark.parametrize(

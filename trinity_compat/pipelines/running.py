@@ -94,8 +94,8 @@ class Pipeline:
             metrics |= {**told, f"time/operator/{number}_{name}": time.monotonic() - began}
         metrics["experience_count"] = len(alive)
         outcome = _outcome(groups, {_place(each): each for each in alive}, by)
-        told = _feedback(metrics.get(SELECTOR_METRIC) or {})
-        return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)), feedback=told)
+        feedback = _feedback(metrics.get(SELECTOR_METRIC) or {})
+        return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)), feedback=feedback)
 
     def _as_trinity(self, group: Group, part: Experience, step: int) -> Any:
         """As upstream's explorer hands it to its pipeline (explorer/workflow_runner.py)."""

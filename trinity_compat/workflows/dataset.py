@@ -56,7 +56,9 @@ def _tasksets(config: Any) -> Mapping[str, Any]:
     return config.get("tasksets") or {}
 
 
-def _columns(selector: Mapping[str, Any], taskset: Taskset, part: Sequence[Row]) -> dict[str, list[Any]]:
+def _columns(
+    selector: Mapping[str, Any], taskset: Taskset, part: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Any]]:
     """What a selector looks at in the rows ``part`` that are left of a taskset."""
     if not selector.get("feature_keys"):
         return {}
