@@ -27,10 +27,6 @@ def train(buffer, count, step, **options):
     return tasks(claim)
 
 
-def replace_step(made, step):
-    return dataclasses.replace(made, explorer_step=step)
-
-
 def version(number, path="w"):
     return WeightVersion(number, path, f"sha-{number}", 10)
 
@@ -214,69 +210,6 @@ def test_stale_groups_are_dropped_and_their_tasks_are_missing_again(buffer):
     assert buffer.missing_tasks(upto=4, limit=9) == [0, 3]
     buffer.put_groups([group(0, version=2)])
     assert tasks(buffer.claim_groups(1, owner="t", step=3, min_version=1)) == [0]
-
-
-def test_trained_groups_come_again_only_where_reuse_is_asked(buffer, clock, sql):
-    buffer.put_groups(groups(2))
-    assert train(buffer, 2, 1) == [0, 1]
-    assert buffer.claim_groups(1, owner="t", step=2) is None
-    reuse = {"replay": ReplaySpec(max_uses=2, cooldown_s=30)}
-    clock.seconds += 29
-    assert buffer.claim_groups(1, owner="t", step=2, **reuse) is None
-    clock.seconds += 1
-    buffer.put_groups([group(9)])
-    assert train(buffer, 2, 2, **reuse) == [9, 0]  # of one version: the fresh one first
-    assert train(buffer, 1, 3, **reuse) == [1]
-    clock.seconds += 99
-    assert buffer.claim_groups(2, owner="t", step=4, **reuse) is None
-    uses = sql("SELECT group_id, use_no, trainer_step FROM ledger GROUP BY 1, 2, 3 ORDER BY 1, 2")
-    assert uses == [(1, 1, 1), (1, 2, 2), (2, 1, 1), (2, 2, 3), (3, 1, 2)]
-
-
-@pytest.mark.parametrize(
-    ("decay", "updates", "order"),
-    [
-        (2.0, 1, [4, 5, 3, 2, 4, 5]),  # after a use 4 has 2, as task 2 has, which was never used
-        (0.5, 1, [4, 5, 4, 5, 3, 4]),
-        (2.0, 3, [4, 5, 4, 5, 3, 4]),  # 12, 12, 10, 10, 9, 8
-        (5.0, 1, [4, 5, 3, 2, 0, 1]),
-        (0.0, 1, [4, 5, 4, 5, 4, 5]),
-        (-1.0, 1, [4, 4, 4, 4, 4, 4]),
-    ],
-)
-def test_a_replay_takes_the_highest_of_version_less_decay_per_use(buffer, decay, updates, order):
-    for number, version in enumerate((0, 0, 2, 3, 4, 4)):
-        buffer.put_groups([group(number, version=version)])
-    replay = ReplaySpec(max_uses=9, decay=decay, updates_per_version=updates)
-    assert [train(buffer, 1, step, replay=replay)[0] for step in range(1, 7)] == order
-
-
-def test_a_replay_without_reuse_takes_the_newest_weights_first_and_each_group_once(buffer):
-    buffer.put_groups([group(0, version=1), group(1, version=3), group(2, version=3), group(3, version=2)])
-    once = {"replay": ReplaySpec()}
-    assert buffer.claim_groups(5, owner="t", step=1, **once) is None
-    assert [train(buffer, 1, step, **once)[0] for step in range(1, 5)] == [1, 2, 3, 0]
-    assert buffer.claim_groups(1, owner="t", step=5, **once) is None
-
-
-def test_the_drawn_part_of_a_replay_is_a_step_s_and_repeats_with_the_seed(buffer, url, sql):
-    """Groups of one version, eight to a step of the explorer: the order of the steps is drawn."""
-    made = [replace_step(group(number), number // 8) for number in range(64)]
-    buffer.put_groups(made)
-
-    def order(seed):
-        replay = ReplaySpec(sigma=1.0, seed=seed)
-        claimed = [buffer.claim_groups(8, owner="t", step=1, replay=replay) for _ in range(8)]
-        steps = [{each.explorer_step for each in claim.groups} for claim in claimed]
-        for claim in claimed:
-            buffer.release(claim)
-        return [step for (step,) in steps]
-
-    orders = [order(seed) for seed in range(4)]
-    assert orders == [order(seed) for seed in range(4)]
-    assert all(sorted(each) == list(range(8)) for each in orders)
-    assert len({tuple(each) for each in orders}) == 4
-    assert sorted(orders[0]) != orders[0]
 
 
 def test_a_clock_that_was_put_back_keeps_nothing_from_its_next_use(buffer, clock):

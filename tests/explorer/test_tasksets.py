@@ -1,7 +1,6 @@
 """Trinity's tasksets: what is read of a folder, in veRL's columns, in Trinity's order."""
 
 import json
-import sqlite3
 from dataclasses import replace
 
 import pyarrow
@@ -16,7 +15,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.jobs import eval_jobs
 from trinity_compat.explorer.plan import INITIAL, Plan
 from trinity_compat.explorer.tasks import eval_stream, train_stream
-from trinity_compat.explorer.tasksets import TasksetOrder, as_verl_rows, joined, load_rows
+from trinity_compat.explorer.tasksets import as_verl_rows, joined, load_rows
 from trinity_compat.spec import SyncSpec
 
 FORMAT = {
@@ -132,35 +131,6 @@ def test_what_is_not_there_is_said_with_its_field(folder, change, said):
         rows_of(folder, **change)
 
 
-def drawn(order, count):
-    return [order.row(number) for number in range(count)]
-
-
-def test_one_taskset_in_its_own_order_begins_again_within_a_batch():
-    assert drawn(TasksetOrder([5], 2, [None]), 12) == [0, 1, 2, 3, 4] * 2 + [0, 1]
-
-
-def test_each_epoch_has_each_row_once_whatever_the_order():
-    order = TasksetOrder([4, 7], 3, [None, 42])
-    first, second = drawn(order, 22)[:11], drawn(order, 22)[11:]
-    assert sorted(first) == sorted(second) == list(range(11))
-    assert first != second
-    assert [row for row in first if row < 4] == [0, 1, 2, 3]  # in its own order among the others'
-
-
-def test_a_shuffled_taskset_has_numpy_s_permutation_of_seed_and_epoch():
-    import numpy
-
-    order = TasksetOrder([6], 2, [42])
-    expected = [numpy.random.default_rng(42 + epoch).permutation(6).tolist() for epoch in (0, 1)]
-    assert drawn(order, 12) == expected[0] + expected[1]
-
-
-def test_a_row_does_not_depend_on_what_was_asked_before():
-    walked, jumped = TasksetOrder([4, 7], 3, [1, 2]), TasksetOrder([4, 7], 3, [1, 2])
-    assert drawn(walked, 30)[29] == jumped.row(29)
-
-
 @pytest.fixture
 def config(folder):
     """Of two tasksets to train on, of 3 rows and 1, and two of 1 and 3 to evaluate."""
@@ -208,23 +178,3 @@ def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     assert (kinds["test"]["temperature"], kinds["test"]["top_k"]) == (0.5, 7)
     assert [job.sampling["temperature"] for job in eval_jobs(spec.verl, evaluation)] == [1.0, 0, 0, 0]
     assert ["seed" in job.sampling for job in eval_jobs(spec.verl, evaluation)] == [True, False, False, False]
-
-
-@pytest.mark.parametrize("as_url", [True, False])
-def test_a_table_of_tasks_is_read_in_the_order_of_its_ids(tmp_path, as_url):
-    """As trinity-rft writes it: TaskModel in its buffer/schema/sql_schema.py."""
-    file = tmp_path / "tasks.db"
-    with sqlite3.connect(file) as connection:
-        connection.execute("create table sums (id integer primary key, raw_task json)")
-        rows = [(2, {"question": "1 + 2", "answer": "3"}), (1, {"question": "1 + 1", "answer": "2"})]
-        connection.executemany(
-            "insert into sums values (?, ?)", [(key, json.dumps(row)) for key, row in rows]
-        )
-    path = f"sqlite:///{file}" if as_url else file
-    found = rows_of(path, storage_type="sql")
-    assert [row["prompt"][0]["content"] for row in found] == ["1 + 1", "1 + 2"]
-    assert [row["reward_model"]["ground_truth"] for row in found] == ["2", "3"]
-    with pytest.raises(UserError, match=r"tasksets\.0\.path=.*no table 'products'"):
-        rows_of(path, storage_type="sql", name="products")
-    with pytest.raises(UserError, match="cannot be read"):
-        rows_of("postgres://h/d", storage_type="sql")

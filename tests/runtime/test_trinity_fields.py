@@ -35,7 +35,24 @@ LORA = {"model": {"lora_configs": [{"name": "a"}]}}
 SHUFFLED = {
     "buffer": {"explorer_input": {"taskset": {**TASKSET, "data_selector": {"selector_type": "shuffle"}}}}
 }
+DIFFICULT = {
+    "selector_type": "difficulty_based",
+    "feature_keys": ["weak", "strong"],
+    "kwargs": {"m": 8, "lamb": 0.2, "rho": 0.2, "tau": 0.5, "do_sample": False, "adaptive_rho": False},
+}
+BY_DIFFICULTY = {"buffer": {"explorer_input": {"taskset": {**TASKSET, "data_selector": DIFFICULT}}}}
 IN_0_4_1 = {"synchronizer": {"sync_style": "dynamic_by_trainer"}}
+OLDER_DIFFICULT = {"buffer": {"explorer_input": {"taskset": {**TASKSET, "task_selector": DIFFICULT}}}}
+OF_A_SELECTOR = {
+    "feature_keys": ["a", "b"],
+    "kwargs.m": 4,
+    "kwargs.lamb": 0.5,
+    "kwargs.rho": 0.5,
+    "kwargs.target_reward": 0.5,
+    "kwargs.tau": 0,
+    "kwargs.do_sample": True,
+    "kwargs.adaptive_rho": True,
+}
 OLDER = {
     "buffer": {"explorer_input": {"taskset": {**TASKSET, "task_selector": {"selector_type": "shuffle"}}}}
 }
@@ -325,6 +342,8 @@ READ = {
     ),
     f"{ROW}.task_selector.selector_type": ("shuffle", {}),
     f"{ROW}.task_selector.seed": (7, OLDER),
+    **{f"{ROW}.data_selector.{field}": (value, BY_DIFFICULTY) for field, value in OF_A_SELECTOR.items()},
+    **{f"{ROW}.task_selector.{field}": (value, OLDER_DIFFICULT) for field, value in OF_A_SELECTOR.items()},
     "buffer.explorer_input.default_workflow_type": ("math_workflow", {}),
     "buffer.explorer_input.default_eval_workflow_type": ("math_boxed_workflow", ASKED),
     "buffer.explorer_input.default_reward_fn_type": ("format_reward", ASKED),
@@ -360,7 +379,6 @@ READ[f"{EXPERTS}.path"] = ("/d/other.jsonl", MIXED)
 
 # Fields that are read, and why no plan of a training run shows it.
 SEEN_ELSEWHERE = {
-    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "buffer.trainer_input.auxiliary_buffers.*.storage_type": "another kind than a file is refused, below",
     "explorer.bench_on_latest_checkpoint": "a bench's plan: tests/runtime/test_bench_plan.py",
     "*.rollout_args.max_tokens": "another value than the model's is refused, below",
@@ -492,11 +510,37 @@ def sample_of(pattern):
 
 
 ELSEWHERE = {
-    "a queue of tasks": ({"storage_type": "queue"}, "storage_type=queue"),
     "another workflow": ({"default_workflow_type": "math_workflow"}, "eval_tasksets.0 names no workflow"),
     "another reward": ({"default_reward_fn_type": "math_reward"}, "default_reward_fn_type=math_reward"),
     "an argument of another workflow": ({"workflow_args": {"max_env_steps": 3}}, "max_env_steps"),
-    "a selector that learns": ({"data_selector": {"selector_type": "difficulty_based"}}, "difficulty_based"),
+    "a selector that there is not": (
+        {"data_selector": {"selector_type": "dificulty_based"}},
+        r"selector_type=dificulty_based: .*(?s:.)*did you mean 'difficulty_based'",
+    ),
+    "a selector without columns": (
+        {"data_selector": {"selector_type": "offline_easy2hard"}},
+        r"feature_keys=\[\]: .* one column or more",
+    ),
+    "a selector with a column too few": (
+        {"data_selector": {**DIFFICULT, "feature_keys": ["weak"]}},
+        r"feature_keys=\['weak'\]: .* 2 columns",
+    ),
+    "an argument that a selector has not": (
+        {"data_selector": {**DIFFICULT, "kwargs": {"lambda": 0.3}}},
+        r"data_selector\.kwargs\.lambda=0\.3: difficulty_based has no such argument",
+    ),
+    "an argument of another type": (
+        {"data_selector": {**DIFFICULT, "kwargs": {"tau": True}}},
+        r"data_selector\.kwargs\.tau=True: write a number",
+    ),
+    "a temperature below 0": (
+        {"data_selector": {**DIFFICULT, "kwargs": {"tau": -1}}},
+        r"data_selector\.kwargs\.tau=-1: write 0 or more",
+    ),
+    "an older selector that there is not": (
+        {"task_selector": {"selector_type": "easy"}},
+        r"selector_type=easy: ",
+    ),
     "a length of its own": ({"rollout_args": {"max_tokens": 5}}, r"rollout_args\.max_tokens=5"),
 }
 
@@ -535,27 +579,19 @@ def test_a_taskset_that_cannot_be_served_as_it_asks_is_refused_with_its_line(cas
     assert error.value.where.line > 0
 
 
-@pytest.mark.parametrize("path", ["", "sqlite:///b.db", "/d/backup.jsonl", "postgresql+psycopg://db/run"])
-@pytest.mark.parametrize("kind", ["queue", "sql", "file"])
-def test_whatever_kind_of_storage_a_file_names_the_buffer_is_the_same_database(kind, path, tmp_path):
-    """Its behaviour is held by tests/buffer, on SQLite and PostgreSQL alike."""
-    replay = {"enable": True, "reuse_cooldown_time": 5}
-    storage = {"storage_type": kind, "replay_buffer": replay, **({"path": path} if path else {})}
-    made = plan_of(
-        tmp_path,
-        merged(BASE, {"buffer": {"trainer_input": {"experience_buffer": {**storage, "capacity": 3}}}}),
-    )
-    own = f"sqlite:///{made.job.root}/buffer/experiences.db"
-    assert made.spec.database_url == (path if path.startswith("postgresql") else own)
-    assert (made.spec.replay.cooldown_s, made.spec.replay.max_uses > 1) == (5.0, True)
-    (line,) = [note for note in made.notes if ".capacity=" in note]
-    assert "x.yaml:" in line and "has no capacity" in line
-    # A queue is trinity-rft's default.
-    assert len([note for note in made.notes if f"storage_type={kind}: the run's" in note]) == (
-        kind != "queue"
-    )
-    told = [note for note in made.notes if f"path={path}:" in note]
-    assert len(told) == path.startswith(("sqlite", "/"))
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ([], True),
+        (["reward_filter"], True),
+        (["pass_rate_calculator"], False),
+        (["reward_filter", "pass_rate_calculator"], False),
+    ],
+)
+def test_it_is_said_where_nothing_tells_a_selector_what_came_back(names, told, tmp_path):
+    operators = {"experience_pipeline": {"operators": [{"name": name} for name in names]}}
+    made = plan_of(tmp_path, merged(BASE, merged(BY_DIFFICULTY, {"data_processor": operators})))
+    assert bool([note for note in made.notes if "no operator tells difficulty_based" in note]) == told
 
 
 def test_a_mode_that_there_is_not_is_refused_with_its_line(tmp_path):

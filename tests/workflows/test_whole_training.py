@@ -12,6 +12,9 @@ from transformers import AutoTokenizer
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
+from trinity_compat.explorer.feedback import known_before
+from trinity_compat.explorer.selectors import selector_of
+from trinity_compat.spec import SyncSpec
 
 EXAMPLES = ROOT / "examples" / "workflows"
 OPERATOR = """
@@ -136,3 +139,46 @@ def test_an_agent_s_program_whose_answers_a_pipeline_thins(tmp_path, toy):
         for group in groups
     )
     assert len(buffer.groups(DROPPED_KIND)) == steps * 16  # two draws a step: a fifth, and what was too much
+
+
+SELECTOR = {"selector_type": "difficulty_based", "seed": 3, "feature_keys": ["weak", "strong"]}
+ARGUMENTS = {"m": 8, "lamb": 0.2, "rho": 0.2, "target_reward": 0.5, "tau": 0.02}
+
+
+def test_rows_are_drawn_by_what_came_back(tmp_path, toy):
+    """Each step's rows follow from the rewards in the buffer, by the two pass rates that the file gives."""
+    rows = [json.loads(line) for line in (toy / "data" / "train.jsonl").read_text().splitlines()]
+    columns = {"weak": [0.0] * len(rows), "strong": [1 / len(row["answer"]) for row in rows]}
+    told = (
+        {**row, "weak": 0.0, "strong": strong} for row, strong in zip(rows, columns["strong"], strict=True)
+    )
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+
+    def change(config):
+        taskset = config["buffer"]["explorer_input"]["tasksets"][0]
+        taskset |= {"path": str(tmp_path / "rows.jsonl"), "data_selector": {**SELECTOR, "kwargs": ARGUMENTS}}
+        operators = [{"name": "pass_rate_calculator"}]
+        config["data_processor"] = {"experience_pipeline": {"operators": operators}}
+        config["buffer"]["total_steps"] = 12
+
+    buffer = trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", change=change)
+    groups = buffer.groups("train")
+    found = [group.task["index"] for group in groups]
+    rates = [sum(part.reward for part in group.experiences) / len(group.experiences) for group in groups]
+    assert len(found) == 12 * 16
+    assert found == expected(columns, found, rates)
+    assert found != expected(columns, found, [0.0] * len(rates))
+
+
+def expected(columns, found, rates):
+    """The rows that the steps draw, ``rates`` having come back of the rows ``found``."""
+    arguments = {**ARGUMENTS, "do_sample": False, "adaptive_rho": False}
+    asked = {**SELECTOR, "type": "difficulty_based", "kwargs": arguments, "place": ""}
+    drawn = []
+    for step in range(12):
+        selector = selector_of(asked, len(columns["weak"]), columns, "")
+        for each in range(known_before(SyncSpec(interval=2), step + 1)):
+            batch = slice(each * 16, (each + 1) * 16)
+            selector.learn(found[batch], rates[batch])
+        drawn += selector.rows(step * 16, 16)
+    return drawn

@@ -18,7 +18,8 @@ from trinity_compat.buffer import queries, states
 from trinity_compat.buffer.queries import query
 
 NOBODYS = ""  # no buffer's id: what it goes on from is not here, whatever is
-_ID, _ADOPTED = "buffer_id", "adopted"
+_ID = "buffer_id"
+ADOPTED = "adopted"  # the state that says where a line of the ledger came in from elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> Posit
 
 def is_ours(conn: sa.Connection, *, step: int, position: Position) -> bool:
     """Whether the ledger's current line runs through the checkpoint."""
-    base = states.read(conn, _ADOPTED, {"step": 0, "history": 0})
+    base = states.read(conn, ADOPTED, {"step": 0, "history": 0})
     if step < base["step"]:
         return False
     if position.buffer is None:
@@ -78,14 +79,14 @@ def adopt(conn: sa.Connection, *, step: int, history: int, position: Position) -
     """Go on at ``position``; the caller has voided what was here."""
     conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": position.below})
     kept = {"below": position.below, "beyond": list(position.beyond)}
-    states.write(conn, _ADOPTED, {"step": step, "history": history, **kept})
+    states.write(conn, ADOPTED, {"step": step, "history": history, **kept})
     if position.stream is not None:
         states.write(conn, stream_key(step + 1), position.stream)
 
 
 def adopted(conn: sa.Connection) -> tuple[int, set[int]]:
     """What was trained before this database came in: all tasks below the first, and the others."""
-    kept = states.read(conn, _ADOPTED, {"below": 0, "beyond": ()})
+    kept = states.read(conn, ADOPTED, {"below": 0, "beyond": ()})
     return kept["below"], set(kept["beyond"])
 
 

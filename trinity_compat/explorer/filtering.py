@@ -24,7 +24,7 @@ from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
 from trinity_compat.pipelines import SECTION as PIPELINE
-from trinity_compat.pipelines.running import Outcome, dropped, summed
+from trinity_compat.pipelines.running import Feedback, Outcome, dropped, summed
 
 _REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
 
@@ -96,6 +96,7 @@ class Draw:
     kept: list[Group] = field(default_factory=list)
     dropped: list[Group] = field(default_factory=list)  # by a pipeline, to be stored beside the step
     metrics: dict[str, float] = field(default_factory=dict)  # a pipeline's
+    feedback: list[Feedback] = field(default_factory=list)  # of its operators to selectors
 
     @property
     def full(self) -> bool:
@@ -142,6 +143,7 @@ class Draw:
     def add_processed(self, outcome: Outcome) -> None:
         """Groups of one draw that a pipeline took."""
         self.metrics = summed(self.metrics, outcome.metrics)
+        self.feedback += outcome.feedback
         self.dropped += outcome.dropped
         for group in outcome.kept:
             if self.filter.differs(group):

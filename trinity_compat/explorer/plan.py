@@ -12,6 +12,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Glance, WeightVersion
 from trinity_compat.buffer.position import stream_key
 from trinity_compat.explorer.drawing import Settled, SharedDrawing, begins
+from trinity_compat.explorer.feedback import Feedback
 from trinity_compat.explorer.filtering import Draw, GroupFilter
 from trinity_compat.explorer.jobs import eval_jobs, make_job, seeds_requests
 from trinity_compat.explorer.outbox import Outbox, Slack
@@ -95,6 +96,7 @@ class Plan:
         self._spec, self._buffer, self._train, self._eval = spec, buffer, train, evaluation
         self._batch = train.order.batch_size
         self._filter = GroupFilter.of(spec.verl)
+        self._feedback = Feedback(buffer, train.order, spec.sync)
         self.sharing, self._drawing = self._share(index)
         self._ended, self._accompanied = ended or Ended(), False
         self._missed: tuple[WeightVersion, float] | None = None
@@ -300,6 +302,7 @@ class Plan:
         """Begin a step whose groups are filtered, by this explorer alone; else None."""
         if self._filter is None or self._drawing:
             return None
+        self._feedback.tell(work.step, self._history)
         return Draw(self._filter, work.step, begins(self._buffer, work.step))
 
     def draw_work(self, draw: Draw) -> Work:
@@ -309,6 +312,7 @@ class Plan:
     def drawn(self, draw: Draw) -> None:
         """Note where the next step begins. Call before the step's groups are stored: a crash between the
         two makes the step again, from its own beginning."""
+        self._feedback.keep(draw, self._history)
         self._buffer.set_state(stream_key(draw.step + 1), draw.position)
 
     def _missing(self, limit: int) -> list[int]:

@@ -143,7 +143,7 @@ def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
             hint="lower data.train_batch_size, or raise data.max_prompt_length (longer prompts are dropped)",
         )
     if data.get("tasksets"):
-        from trinity_compat.explorer.tasksets import order_of
+        from trinity_compat.explorer.taskset_order import order_of
 
         return TaskStream(dataset, order_of(dataset, data))
     order = TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed"), draws_of(data))

@@ -1,23 +1,20 @@
-"""Trinity's tasksets as veRL's dataset: which rows, in whose order.
+"""Trinity's tasksets as veRL's dataset.
 
 Rows come from a file or through HF ``datasets`` (a folder, a name on the hub) with ``split`` and
-``subset_name``, as trinity-rft's ``buffer/reader/file_reader.py`` reads them. The order is that of its
-``buffer/task_scheduler.py`` and ``buffer/selector/selector.py``: a pure function of the task's number.
+``subset_name``, as trinity-rft's ``buffer/reader/file_reader.py`` reads them. Their order: ``taskset_order``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.selectors import columns_of
 from trinity_compat.explorer.task_tables import table_rows
 
 # Columns that veRL's dataset, agent loops or rewards take by name.
@@ -33,10 +30,12 @@ _BY_SUFFIX = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
 class Tasksets(RLHFDataset):
     """The rows of ``data.train_files`` or ``data.val_files``, which name entries of ``data.tasksets``.
 
-    ``sizes``: rows of each, after prompts that are too long were dropped.
+    ``sizes``: rows of each, after prompts that are too long were dropped; ``columns``: what the selector of
+    each looks at in them.
     """
 
     sizes: list[int]
+    columns: list[dict[str, list[Any]]]
 
     def _download(self, use_origin_parquet: bool = False) -> None:
         """HF ``datasets`` fetches what is not here."""
@@ -46,6 +45,11 @@ class Tasksets(RLHFDataset):
         tasksets = [self.config.tasksets[name] for name in self.data_files]
         parts = [self._part(taskset) for taskset in tasksets]
         self.sizes = [len(part) for part in parts]
+        # Before they are joined: columns of unlike types are left out there.
+        self.columns = [
+            columns_of(each.get("selector", {}), part, each["path"])
+            for each, part in zip(tasksets, parts, strict=True)
+        ]
         self.dataframe = joined(parts, [f"{each['place']}.path={each['path']}" for each in tasksets])
 
     def _part(self, taskset: Mapping[str, Any]) -> Any:
@@ -152,60 +156,3 @@ def _chat(row: Mapping[str, Any], form: Mapping[str, Any]) -> list[dict[str, Any
     system = row.get(system_key) if system_key else form.get("system_prompt")
     first = [{"role": "system", "content": str(system)}] if system else []
     return [*first, {"role": "user", "content": said}]
-
-
-@dataclass(slots=True)
-class TasksetOrder:
-    """The rows that Trinity's scheduler draws, of tasksets that lie one behind the other.
-
-    ``shuffled``: the seed of each taskset that is shuffled, None for one in its own order. Epochs follow each
-    other without a gap: a batch may lie in two of them.
-    """
-
-    sizes: Sequence[int]
-    batch_size: int
-    shuffled: Sequence[int | None]
-    _epochs: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
-
-    @property
-    def rows(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def tasks_per_epoch(self) -> int:
-        """Of whole batches: so many of them veRL's trainer counts in an epoch."""
-        return self.rows // self.batch_size * self.batch_size
-
-    def row(self, task_no: int) -> int:
-        """The dataset row of a task number (from 0)."""
-        epoch, place = divmod(task_no, self.rows)
-        if epoch not in self._epochs:
-            self._epochs[epoch] = self._drawn(epoch)
-        return self._epochs[epoch][place]
-
-    def _drawn(self, epoch: int) -> list[int]:
-        each = np.repeat(np.arange(len(self.sizes)), self.sizes).tolist()
-        if len(self.sizes) > 1:
-            np.random.default_rng(epoch).shuffle(each)
-        starts = np.cumsum([0, *self.sizes]).tolist()
-        orders = [self._order(taskset, epoch) for taskset in range(len(self.sizes))]
-        drawn: Counter[int] = Counter()
-        rows = []
-        for taskset in each:
-            rows.append(starts[taskset] + orders[taskset][drawn[taskset]])
-            drawn[taskset] += 1
-        return rows
-
-    def _order(self, taskset: int, epoch: int) -> Sequence[int]:
-        size, seed = self.sizes[taskset], self.shuffled[taskset]
-        if seed is None:
-            return range(size)
-        permutation: list[int] = np.random.default_rng(seed + epoch).permutation(size).tolist()
-        return permutation
-
-
-def order_of(dataset: Tasksets, data: Any) -> TasksetOrder:
-    """Of the training tasksets of veRL's ``data`` section."""
-    selectors = [data.tasksets[name]["selector"] for name in data.train_files]
-    seeds = [int(each["seed"]) if each["type"] == "shuffle" else None for each in selectors]
-    return TasksetOrder(dataset.sizes, int(data.train_batch_size), seeds)

@@ -25,6 +25,7 @@ from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, Experience, Group
 from trinity_compat.errors import RunError
 from trinity_compat.pipelines import DATA_JUICER
 from trinity_compat.pipelines.juicer.experiences import DataJuicer
+from trinity_compat.pipelines.operators import SELECTOR_METRIC
 from trinity_compat.pipelines.table import OPERATORS
 
 LIMIT_S = 1800.0  # for one operator on one batch: one that hangs must not hold the run for ever
@@ -33,15 +34,18 @@ DROPPED_BY = "dropped_by"  # in the info of a dropped answer: the operator's nam
 _PREFIX = "experience_pipeline/"
 _OF_THE_RUN = ("model_version", "model_version_drift", "use_count", "task_index")
 Place = tuple[str, int]  # an answer: its group's key, its run
+Feedback = tuple[int, list[int], list[float]]  # a taskset, rows of it, their mean rewards
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``kept`` go on, with at least one answer of theirs to train; ``dropped`` are those of which none is."""
+    """``kept`` go on, with at least one answer of theirs to train; ``dropped`` are those of which none is.
+    ``feedback``: what the operators tell the tasksets' selectors."""
 
     kept: list[Group]
     dropped: list[Group]
     metrics: dict[str, float]
+    feedback: Sequence[Feedback] = ()
 
 
 class Pipeline:
@@ -90,7 +94,8 @@ class Pipeline:
             metrics |= {**told, f"time/operator/{number}_{name}": time.monotonic() - began}
         metrics["experience_count"] = len(alive)
         outcome = _outcome(groups, {_place(each): each for each in alive}, by)
-        return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)))
+        feedback = _feedback(metrics.get(SELECTOR_METRIC) or {})
+        return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)), feedback=feedback)
 
     def _as_trinity(self, group: Group, part: Experience, step: int) -> Any:
         """As upstream's explorer hands it to its pipeline (explorer/workflow_runner.py)."""
@@ -237,6 +242,20 @@ def dropped(group: Group, by: Mapping[Place, str] | str) -> Group:
     )
     key = group.key.replace("/train/", f"/{DROPPED_KIND}/", 1)
     return replace(group, key=key, kind=DROPPED_KIND, experiences=tuple(parts))
+
+
+def _feedback(told: Any) -> list[Feedback]:
+    """``selector_metric`` of the last operator that has one. Raises RunError for what is none."""
+    try:
+        found = [
+            (int(taskset), [int(row) for row in each["indices"]], [float(rate) for rate in each["values"]])
+            for taskset, each in told.items()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"an operator's {SELECTOR_METRIC} is not indices and values of tasksets") from error
+    if any(len(rows) != len(rates) or not all(map(math.isfinite, rates)) for _, rows, rates in found):
+        raise RunError(f"an operator's {SELECTOR_METRIC} has not one number for each of its indices")
+    return found
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.translate.launch_view import ARR
 from trinity_compat.translate.registry import Told
 from trinity_compat.translate.sections.data import REWARD, SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
+from trinity_compat.translate.selectors import selector_of
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
 from trinity_compat.trinity_config.complete import EVAL_TASKSETS, TASKSETS, Completed
@@ -30,7 +31,6 @@ _ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has 
 _TRAINER = "trainer.trainer_config"
 _MODELS = ("model", "actor", "ref", "rollout")
 _SAMPLED = ("temperature", "top_p", "top_k")
-_SELECTORS = ("sequential", "shuffle")
 _WORKFLOW_ARGUMENTS = (
     *("files", "filter_overlong_prompts", "truncation", "apply_chat_template_kwargs"),
     *("max_prompt_length", "tokenizer", "trust_remote_code"),
@@ -101,8 +101,6 @@ def check(reading: TrinityReader) -> None:
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
             _check_storage(place, section)
-            if kind == TASKSETS:
-                _check_selector(place, section)
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
             own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
             if own:
@@ -134,15 +132,6 @@ def _check_storage(place: str, section: TrinityReader) -> None:
             f"{place}.storage_type={kind}: tasks are read from files or a table, and again in each epoch;"
             " upstream's queue holds experiences, not tasks",
             hint="write file or sql",
-        )
-
-
-def _check_selector(place: str, section: TrinityReader) -> None:
-    selector = section.get("data_selector.selector_type", "sequential")
-    if selector not in _SELECTORS:
-        raise UserError(
-            f"{place}.data_selector.selector_type={selector}: rows are drawn in their own order or shuffled",
-            hint=f"write {' or '.join(_SELECTORS)}",
         )
 
 
@@ -211,8 +200,8 @@ def _scoring(reading: TrinityReader) -> Told:
 
 def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, object]:
     section = TrinityReader(taskset)
-    selector = "data_selector" if section.get("data_selector") else "task_selector"
-    drawn = {} if place.startswith(EVAL_TASKSETS) else {"selector": _selector(section, selector)}
+    # An evaluation asks each row.
+    drawn = {} if place.startswith(EVAL_TASKSETS) else {"selector": selector_of(section, place)}
     return {
         "place": place,
         "name": section.get("name") or name,
@@ -223,14 +212,6 @@ def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, 
         "subset_name": section.get("subset_name"),
         "format": {key: section.get(f"format.{key}") for key in _FORMAT},
         **drawn,
-    }
-
-
-def _selector(section: TrinityReader, path: str) -> dict[str, object]:
-    """In which order training draws the rows; an evaluation asks each of them."""
-    return {
-        "type": section.get(f"{path}.selector_type", "sequential"),
-        "seed": section.get(f"{path}.seed", 42),
     }
 
 

@@ -35,6 +35,11 @@ class TasksetRows(Dataset[dict[str, Any]]):
         section = _plain(config["workflows"])
         parts = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
         self.sizes = [len(part) for part in parts]  # rows of each taskset
+        selectors = {name: _plain(each).get("selector", {}) for name, each in _tasksets(config).items()}
+        self.columns = [
+            _columns(selectors.get(name, {}), referred(name, section), part)
+            for name, part in zip(names, parts, strict=True)
+        ]
         rows = [row for part in parts for row in part]
         self._rows = rows if max_samples < 0 else rows[:max_samples]
 
@@ -44,6 +49,23 @@ class TasksetRows(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         # veRL makes batches of tensors: as its own dataset's, an empty one stands for them.
         return {**self._rows[index], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+
+
+def _tasksets(config: Any) -> Mapping[str, Any]:
+    """``data.tasksets``, where translate/by_hand.py says how training draws the rows."""
+    return config.get("tasksets") or {}
+
+
+def _columns(
+    selector: Mapping[str, Any], taskset: Taskset, part: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Any]]:
+    """What a selector looks at in the rows ``part`` that are left of a taskset."""
+    if not selector.get("feature_keys"):
+        return {}
+    from trinity_compat.explorer.selectors import columns_of
+
+    found = columns_of(selector, opened(taskset), taskset.path)
+    return {key: [values[row["index"]] for row in part] for key, values in found.items()}
 
 
 def _rows(name: str, taskset: Taskset, tokenizer: Any, config: Any) -> Iterator[dict[str, Any]]:

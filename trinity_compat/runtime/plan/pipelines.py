@@ -12,10 +12,17 @@ from trinity_compat.errors import UserError
 from trinity_compat.pipelines import DATA_JUICER, SECTION
 from trinity_compat.runtime.plan import juicer
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.translate.by_hand import TASKSETS_KEY
+from trinity_compat.translate.selectors import BY_DIFFICULTY
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows.plugins import registered_in
 
 OPERATORS = "data_processor.experience_pipeline.operators"
+# Operators that have no word for a selector; a plugin's may.
+_SILENT = (
+    *("reward_filter", "reward_std_filter", "dapo_dynamic_sampling", "mask_response_truncated"),
+    *("reward_shaping_mapper", "invalid_reward_filter", DATA_JUICER),
+)
 
 
 def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *, explorers: int) -> Step:
@@ -23,7 +30,7 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *,
     ``plugins``: folders; their files are read, not run. ``cwd``: where files that operators name are."""
     given = value_at(trinity, OPERATORS)
     if not given:
-        return verl, []
+        return verl, _unfed(verl, [])
     if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
         raise UserError(f"{OPERATORS} is {given!r}: write a list of sections with name and args")
     registered = registered_in(plugins)
@@ -32,7 +39,20 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *,
     _check_run(verl, explorers)
     names = ", ".join(str(each["name"]) for each in operators)
     told = f"experience pipeline: {names}; a step draws tasks until its groups have passed"
-    return verl.changed({f"{SECTION}.operators": operators}), [told]
+    notes = [told, *_unfed(verl, [str(each["name"]) for each in operators])]
+    return verl.changed({f"{SECTION}.operators": operators}), notes
+
+
+def _unfed(verl: VerlView, operators: Sequence[str]) -> list[str]:
+    """What to know where rows are drawn by what comes back, and no operator tells it."""
+    tasksets = (value_at(verl.tree, TASKSETS_KEY) or {}).values()
+    asked = [each["place"] for each in tasksets if value_at(each, "selector.type") == BY_DIFFICULTY]
+    if not asked or not all(name in _SILENT for name in operators):
+        return []
+    return [
+        f"{asked[0]}: no operator tells {BY_DIFFICULTY} how often tasks are passed (pass_rate_calculator"
+        " does): its first estimates hold for the whole run, as in trinity-rft"
+    ]
 
 
 def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, object]:
