@@ -142,6 +142,12 @@ def test_batches_that_a_resume_took_back_do_not_count(buffer):
     buffer.keep_batch(2, encode(batch_of(9))[0])  # another than before
     assert stream.has(3)
     assert stream._data.dataset.seen == [1, 9]
+    buffer.keep_batch(3, encode(batch_of(8))[0])
+    assert stream.has(4)
+    buffer.reconcile(step=2)
+    buffer.keep_batch(3, encode(batch_of(7))[0])  # while this explorer did not look
+    assert stream.has(4)
+    assert stream._data.dataset.seen == [1, 9, 7]
 
 
 def test_ahead_of_the_trainer_the_data_are_those_of_the_weights(buffer):
@@ -175,11 +181,13 @@ def test_where_the_run_cannot_follow_it_is_refused(buffer):
         followed(train, spec, buffer, Growing)
 
 
-def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, toy, monkeypatch):
-    """A class whose rows say which batches they have seen; the maker stands for trainer and engines."""
+@pytest.mark.parametrize("explorers", [1, 2])
+def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, toy, explorers):
+    """A class whose rows say which batches they have seen; the maker stands for trainer and engines. A second
+    explorer is not there; that of its tasks the first takes is test_sharing's."""
     (tmp_path / "mine.py").write_text(MINE)
     words = (f"data.custom_cls.path={tmp_path}/mine.py", "data.custom_cls.name=Mine")
-    spec, buffer = job(tmp_path / "job", toy, *words, steps=3)
+    spec, buffer = job(tmp_path / "job", toy, *words, steps=3, explorers=explorers)
     publish(spec, buffer, toy, 0, 1, 2)
 
     def trained(work):
