@@ -180,6 +180,7 @@ def test_each_migration_is_entered_by_its_name(buffer, sql):
         (3, "leases of tasks"),
         (4, "images of tasks"),
         (5, "retention"),
+        (6, "batches of steps"),
     ]
 
 

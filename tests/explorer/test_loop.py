@@ -15,11 +15,12 @@ from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError
 from trinity_compat.explorer import loop as loop_module
 from trinity_compat.explorer import plan as plan_module
+from trinity_compat.explorer.changing import followed
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone, trainer_trouble
 from trinity_compat.explorer.loop import Explorer
 from trinity_compat.explorer.plan import INITIAL, Plan, Work
 from trinity_compat.explorer.report import Report
-from trinity_compat.explorer.tasks import eval_stream, train_stream
+from trinity_compat.explorer.tasks import eval_stream, train_dataset, train_stream
 from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.waiting import SyncTimeout
@@ -33,6 +34,7 @@ class Run:
         train, evaluation = train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
         self.buffer, self.maker, self.steps = buffer, maker, spec.total_steps
         self.heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
+        train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, None))
         self.plan = Plan(spec, buffer, train, evaluation, index=index)
         report = Report(buffer, "explorer")
         self.explorer = Explorer(buffer, self.plan, maker, report, self.heart, test=test)

@@ -1,11 +1,13 @@
-"""A dataset class that changes by what was trained is refused before anything starts, by its text alone."""
+"""A dataset class that changes by what was trained: which runs can have one, which steps its epochs have."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from trinity_compat import own_dataset
 from trinity_compat.errors import UserError
-from trinity_compat.explorer import own_dataset
+from trinity_compat.own_dataset import Epoch, Epochs
+from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 
 CLASS = """raise RuntimeError  # nothing of it is run
 
@@ -17,20 +19,40 @@ class Other:
 class Mine(Other):
     def __getitem__(self, item): ...
 """
+CHANGING = f"{CLASS}\n    def on_batch_end(self, batch):\n        self.rows = self.rows[1:]\n"
+ASYNC = {"sync": SyncSpec(style="fully_async")}
 
 
-def checked(folder, text, **custom):
+def spec_of(folder, text=CHANGING, *, filtered=False, sync=None, replay=None, workers=0, **custom):
     (folder / "data.py").write_text(text)
-    tree = {"data": {"custom_cls": {"path": "data.py", "name": "Mine", **custom}}}
-    own_dataset.check_text(tree, cwd=folder)
+    verl = {
+        "data": {
+            "custom_cls": {"path": "data.py", "name": "Mine", **custom},
+            "dataloader_num_workers": workers,
+        },
+        "algorithm": {"filter_groups": {"enable": filtered}},
+    }
+    return RunSpec(str(folder), "", verl, 1, None, sync or SyncSpec(), replay=replay)
 
 
-def test_the_method_is_named_with_its_line(tmp_path):
-    text = f"{CLASS}\n    def on_batch_end(self, batch):\n        self.rows = self.rows[1:]\n"
-    with pytest.raises(UserError, match="name=Mine: its on_batch_end changes the data") as caught:
-        checked(tmp_path, text)
-    assert str(caught.value.where) == f"{tmp_path}/data.py:11"
-    assert "run on stock veRL" in caught.value.hint
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (ASYNC, "and under sync_style fully_async the explorer is no fixed number of steps ahead"),
+        ({"filtered": True}, "and with algorithm.filter_groups a step takes"),
+        ({"replay": ReplaySpec()}, "and with a replay buffer a step trains"),
+    ],
+)
+def test_where_nobody_could_say_which_data_it_is_refused_with_its_line(tmp_path, given, why):
+    with pytest.raises(
+        UserError, match=f"name=Mine: its on_batch_end changes the data after each step, {why}"
+    ) as e:
+        own_dataset.check_text(spec_of(tmp_path, **given), cwd=tmp_path)
+    assert str(e.value.where) == f"{tmp_path}/data.py:11"
+    assert "sync_style fixed" in e.value.hint
+    with pytest.raises(UserError, match="name=SimpleNamespace"):
+        own_dataset.check(spec_of(tmp_path, **given), SimpleNamespace(on_batch_end=print))
+    own_dataset.check(spec_of(tmp_path, **given), [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -38,17 +60,38 @@ def test_the_method_is_named_with_its_line(tmp_path):
     [
         (CLASS, {}),
         ("class Mine(", {}),  # who loads it says so
-        (CLASS, {"path": "pkg://mine.data"}),
-        (CLASS, {"path": "missing.py"}),
-        (CLASS, {"path": None}),
-        (CLASS.replace("Mine", "Another"), {}),
+        (CHANGING, {"path": "pkg://mine.data"}),
+        (CHANGING, {"path": "missing.py"}),
+        (CHANGING, {"path": None}),
+        (CHANGING.replace("Mine", "Another"), {}),
     ],
 )
 def test_other_classes_pass(tmp_path, text, custom):
-    checked(tmp_path, text, **custom)
+    spec = spec_of(tmp_path, text, **ASYNC, **custom)
+    own_dataset.check_text(spec, cwd=tmp_path)
+    assert own_dataset.note(spec, cwd=tmp_path) == []
 
 
-def test_one_that_has_the_method_from_elsewhere_is_refused_when_it_is_opened():
-    own_dataset.check([1, 2])
-    with pytest.raises(UserError, match="name=SimpleNamespace: its on_batch_end"):
-        own_dataset.check(SimpleNamespace(on_batch_end=print))
+@pytest.mark.parametrize(("workers", "when"), [(0, "a step begins"), (8, "an epoch begins")])
+def test_under_fixed_the_plan_says_what_tasks_are_of(tmp_path, workers, when):
+    spec = spec_of(tmp_path, workers=workers)
+    own_dataset.check_text(spec, cwd=tmp_path)
+    (line,) = own_dataset.note(spec, cwd=tmp_path)
+    assert "name=Mine: on_batch_end runs in the trainer and the explorer" in line
+    assert f"tasks are read when {when}" in line
+
+
+def test_an_epoch_has_the_whole_batches_of_the_rows_that_there_are_when_it_begins():
+    asked, lengths = [], {0: 7, 3: 9, 7: 1}
+
+    def length(steps):
+        asked.append(steps)
+        return lengths[steps]
+
+    epochs = Epochs(2, 4, lambda step: step - 1, length)
+    assert epochs.of_step(1) == epochs.of_step(3) == Epoch(0, 1, 3, 7, 0)
+    assert asked == [0]  # nothing that is not known yet
+    assert epochs.of_step(4) == epochs.of_step(7) == Epoch(1, 4, 4, 9, 3)
+    assert asked == [0, 3]
+    assert epochs.of_step(8) is None
+    assert epochs.epoch(3) == Epoch(3, 8, 0, 1, 7)

@@ -120,6 +120,17 @@ class Buffer(Protocol):
         """What the checkpoint of ``step`` has to keep, so that another database can go on from it. Call
         between ``mark_trained`` of ``step`` and the next one."""
 
+    # -- batches that changed a dataset -------------------------------------------------------
+    def keep_batch(self, step: int, data: bytes) -> None:
+        """Keep the train batch of ``step``, in place of an earlier one. ``reconcile`` drops those of later
+        steps than its own. Raises BufferFull."""
+
+    def kept_batch(self, step: int) -> bytes | None:
+        """The batch of ``step``; None where none is kept."""
+
+    def batch_history(self, step: int) -> int | None:
+        """The history in which it was kept."""
+
     # -- weights --------------------------------------------------------------------------------
     def publish_version(self, version: WeightVersion) -> None:
         """Announce a version. Versions grow within a history; a smaller one raises ValueError, the same

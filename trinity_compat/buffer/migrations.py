@@ -207,11 +207,21 @@ _RETENTION = (
     "{followed}",
 )
 
+_BATCHES = (
+    """CREATE TABLE train_batches (
+        step {long} NOT NULL,
+        part INTEGER NOT NULL,
+        history_id {long} NOT NULL REFERENCES histories(id),
+        data {bytes} NOT NULL,
+        PRIMARY KEY (step, part))""",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "first schema", (*_TABLES, *_INDEXES, _LEDGER, *_FIRST_ROWS)),
     Migration(2, "pruned groups", ("ALTER TABLE task_groups ADD COLUMN pruned_at {double}",)),
     Migration(3, "leases of tasks", _LEASES),
     Migration(4, "images of tasks", _MEDIA),
     Migration(5, "retention", _RETENTION),
+    Migration(6, "batches of steps", _BATCHES),
 )
 LATEST = MIGRATIONS[-1].number

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import claims, codec, groups, leases, queries, resume, states, tasks
+from trinity_compat.buffer import batches, claims, codec, groups, leases, queries, resume, states, tasks
 from trinity_compat.buffer import position as positions
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.database import Database
@@ -214,6 +214,20 @@ class SqlBuffer:
             return positions.take(conn, step=step, history=history, missing=self._advance(conn).below)
 
         return self._db.run(work)
+
+    # -- batches that changed a dataset -----------------------------------------------------------
+
+    def keep_batch(self, step: int, data: bytes) -> None:
+        def work(conn: sa.Connection) -> None:
+            batches.keep(conn, step, data, history=self._hold_history(conn, queries.for_share))
+
+        self._db.run(work)
+
+    def kept_batch(self, step: int) -> bytes | None:
+        return self._read(lambda conn: batches.read(conn, step))
+
+    def batch_history(self, step: int) -> int | None:
+        return self._read(lambda conn: batches.history_of(conn, step))
 
     # -- weights --------------------------------------------------------------------------------
 

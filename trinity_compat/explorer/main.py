@@ -22,6 +22,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.bench import ROLE, Bench
+from trinity_compat.explorer.changing import followed
 from trinity_compat.explorer.colocate import SharedDevice
 from trinity_compat.explorer.endpoint import ROLE as SERVE
 from trinity_compat.explorer.endpoint import Endpoint
@@ -40,7 +41,7 @@ from trinity_compat.explorer.scorers.pool import ScoringPool, make_scorer
 from trinity_compat.explorer.scorers.worker import warm
 from trinity_compat.explorer.scoring import Scorer
 from trinity_compat.explorer.selftest import HandoverTest
-from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_stream
+from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_dataset, train_stream
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
@@ -141,6 +142,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     _join(spec)
     with ExitStack() as given_back:
         buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
+        train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, processor))
         sign(buffer, spec.verl)
         report = given_back.enter_context(closing(Report(buffer, name, Trackers(spec.verl, name))))
         workers = given_back.enter_context(closing(_workers(spec, index)))

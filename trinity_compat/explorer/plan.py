@@ -171,8 +171,8 @@ class Plan:
         if not mine:
             return None
         step = mine[0] // self._batch + 1
-        if self._filter:
-            return Work(step, "train", ())  # which tasks shows as it draws
+        if self._filter or self._train.changes:
+            return Work(step, "train", ())  # which tasks shows as it draws, or when the weights are there
         if self.sharing.holder:
             return self._train_work(step, mine[:1])  # which more shows as it takes them
         return self._train_work(step, [number for number in mine if number < step * self._batch])
@@ -206,6 +206,8 @@ class Plan:
             positions = self._drawing.take(work.step, version.version, self._history)
             jobs = [self._job("train", number, self._train.task(number)) for number in positions]
             return [Work(work.step, self._drawing.kind(work.step), jobs)] if jobs else []
+        if not self._train.has(work.step):  # the trainer is about to find out
+            return []
         if not self._filter:
             work = self._taken(work, version, room)
             if not work.jobs:
@@ -223,8 +225,8 @@ class Plan:
         else:
             return replace(work, jobs=[job for job in work.jobs if job.task_no < self._bound(version)])
         upto = min(upto, self.total_steps * self._batch)
-        numbers = self.sharing.take(upto, limit, self._under_way, version.version, self._history)
-        return self._train_work(work.step, numbers)
+        taken = self.sharing.take(upto, limit, self._under_way, version.version, self._history)
+        return self._train_work(work.step, [no for no in taken if self._train.has(no // self._batch + 1)])
 
     def _reach(self, step: int, version: WeightVersion) -> int:
         """Below which tasks may be taken together with those of ``step``: newer weights have to be asked

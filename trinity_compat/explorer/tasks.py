@@ -18,7 +18,6 @@ import torch
 from trinity_compat.buffer.images import kept
 from trinity_compat.buffer.media import Media
 from trinity_compat.errors import UserError, Where
-from trinity_compat.explorer import own_dataset
 
 
 @dataclass(slots=True)
@@ -35,11 +34,15 @@ class TaskOrder:
     seed: int | None
     draws: int = 1
     _epochs: list[list[int]] = field(default_factory=list, init=False, repr=False)
-    _generator: torch.Generator = field(default_factory=torch.Generator, init=False, repr=False)
+    _generator: torch.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.seed is not None:
-            self._generator.manual_seed(self.seed)
+        self._generator = self.generator()
+
+    def generator(self) -> torch.Generator:
+        """As the sampler's is before it draws."""
+        made = torch.Generator()
+        return made if self.seed is None else made.manual_seed(self.seed)
 
     @property
     def tasks_per_epoch(self) -> int:
@@ -92,9 +95,20 @@ class Order(Protocol):
 class TaskStream:
     """Tasks by number: rows of ``dataset``, as JSON with ``Media`` for images, videos, sounds and bytes."""
 
+    changes = False  # whether what a task is may depend on the steps before it
+
     def __init__(self, dataset: Any, order: Order) -> None:
         self._dataset = dataset
         self.order = order
+
+    @property
+    def dataset(self) -> Any:
+        """veRL's, or the user's own."""
+        return self._dataset
+
+    def has(self, step: int) -> bool:
+        """Whether there are tasks for it."""
+        return True
 
     def task(self, task_no: int) -> dict[str, Any]:
         """The row behind a task number (veRL's fields: raw_prompt, data_source, reward_model, …)."""
@@ -134,8 +148,7 @@ class TaskStream:
 def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
     """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
     data = config.data
-    dataset = _dataset(data.train_files, data, tokenizer, processor, train=True)
-    own_dataset.check(dataset)
+    dataset = train_dataset(config, tokenizer, processor)
     batch = data.train_batch_size
     if len(dataset) < batch:
         raise UserError(
@@ -148,6 +161,11 @@ def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
         return TaskStream(dataset, order_of(dataset, data))
     order = TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed"), draws_of(data))
     return TaskStream(dataset, order)
+
+
+def train_dataset(config: Any, tokenizer: Any, processor: Any) -> Any:
+    """The rows of ``data.train_files``. Raises as ``train_stream``."""
+    return _dataset(config.data.train_files, config.data, tokenizer, processor, train=True)
 
 
 def eval_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:

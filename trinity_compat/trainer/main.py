@@ -24,6 +24,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec, has_baseline
+from trinity_compat.trainer import changing_data
 from trinity_compat.trainer.adapter import Adapter, Exchange
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trainer.dropping import Dropper
@@ -76,6 +77,7 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
 
 def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: Heart) -> None:
     datasets = Datasets(config)
+    datasets.train = changing_data.kept(datasets.train, spec, buffer)
     experts = Experts.of(buffer, spec.experts, datasets.tokenizer) if spec.experts else None
     exchange = BufferExchange(
         buffer,

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from trinity_compat import extras
+from trinity_compat import extras, own_dataset
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
-from trinity_compat.explorer import own_dataset
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
@@ -65,6 +64,7 @@ def _check_training(plan: RunPlan) -> None:
     if plan.spec.rows:
         rows.check(plan.spec.rows)
     else:
+        own_dataset.check_text(plan.spec, cwd=plan.cwd)
         check_data(verl, cwd=plan.cwd)
     if plan.spec.experts:
         rows.check(plan.spec.experts.rows)
@@ -85,6 +85,7 @@ def missing(plan: RunPlan) -> Iterator[str]:
         else [
             models,
             partial(check_juicer, plan.spec.verl),
+            partial(own_dataset.check_text, plan.spec, cwd=plan.cwd),
             partial(rows.check, of_rows) if of_rows else partial(check_data, plan.spec.verl, cwd=plan.cwd),
             *([partial(rows.check, experts.rows)] if experts else []),
             partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
@@ -147,6 +148,7 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
 def remarks(plan: RunPlan) -> Iterator[str]:
     """What is not wrong and should be known, for the start of a run and a dry run."""
     verl = plan.spec.verl
+    yield from own_dataset.note(plan.spec, cwd=plan.cwd)
     model = _local(str(value_at(verl, REWARD)), plan.cwd)
     if is_served(verl) and needs_head(verl, architectures_in(model)):
         yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
@@ -188,7 +190,6 @@ def check_data(verl: Tree, *, cwd: Path) -> None:
     for taskset in section_at(data, "tasksets").values():
         if str(_local(str(value_at(taskset, "path")), cwd)) != made_first:
             _check_taskset(taskset, cwd)
-    own_dataset.check_text(verl, cwd=cwd)
     if value_at(verl, "data.custom_cls.path"):
         return
     for key in ("train_files", "val_files"):
