@@ -58,7 +58,7 @@ def make_hearing_toy(directory, *, rows=4, warm_steps=None):
     parts = (Gemma4AudioFeatureExtractor(), Gemma4ImageProcessor(), tokenizer, Gemma4VideoProcessor())
     Gemma4Processor(*parts, chat_template=CHAT_TEMPLATE).save_pretrained(directory / "model")
     if warm_steps is None:
-        Gemma4Config(architectures=["Gemma4ForConditionalGeneration"]).save_pretrained(directory / "model")
+        _config(tokenizer).save_pretrained(directory / "model")
     else:
         warm_start(tokenizer, warm_steps).save_pretrained(directory / "model")
     return directory
@@ -101,6 +101,7 @@ def _config(tokenizer):
     }
     small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision = small | {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 32}
+    vision["default_output_length"] = 280  # vLLM asks for it
     audio = small | {"output_proj_dims": 64, "subsampling_conv_channels": [128, 8]}
     ids = {f"{name}_id": tokenizer.convert_tokens_to_ids(mark) for name, mark in MARKS.items()}
     ids["eoa_token_index"] = ids.pop("eoa_token_id")

@@ -18,6 +18,7 @@ from vision_toy import VIDEO, make_vision_toy
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import UserError
+from trinity_compat.explorer import media_tokens
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import AsyncEngine, Completion, EngineConfig, InProcessEngine
 from trinity_compat.explorer.maker import GroupMaker
@@ -214,7 +215,13 @@ def test_a_sound_goes_the_way_that_it_goes_under_verl(hearing, tmp_path):
     check_columns(batch, theirs)
     for mine in check_media(batch, theirs):
         assert mine["input_features"].shape == (1, 30, 128)  # 0.3 s, a frame each 10 ms
-    for (_, media), request in zip(asked, requests, strict=True):
+    begin, sound, end = hearing.tokenizer.convert_tokens_to_ids(["<|audio>", "<|audio|>", "<audio|>"])
+    for (ids, media), request in zip(asked, requests, strict=True):
+        assert ids.count(sound) == 8  # a token for 40 ms
+        first = ids.index(begin)
+        # vLLM writes the run and its ends itself; veRL hands it all of them (media_tokens.asked)
+        mine = request.prompt["prompt_token_ids"]
+        assert mine == [*ids[:first], sound, *ids[ids.index(end) + 1 :]]
         assert request.prompt["multi_modal_data"] == {"audio": media["audio_data"]}
         assert (
             request.prompt["mm_processor_kwargs"] == media["mm_processor_kwargs"] == {"sampling_rate": RATE}
@@ -302,11 +309,57 @@ def test_nor_one_of_a_sound(hearing):
     assert placeholders(None) == []
 
 
+def test_vllm_makes_of_it_the_prompt_that_is_trained_on(hearing, tmp_path):
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.processing.context import TimingContext
+    from vllm.multimodal.processing.inputs import ProcessorInputs
+
+    from trinity_compat.explorer.engine import engine_args
+
+    path = hearing.config.actor_rollout_ref.model.path
+    sizes = {"dtype": "float32", "max_model_len": 128, "max_num_batched_tokens": 1024}
+    seen = {"limit_mm_per_prompt": {"image": 0, "video": 0, "audio": 1}}
+    made = engine_args({"model": path, **sizes, **seen}, "uni").create_engine_config()
+    processor = MULTIMODAL_REGISTRY.create_processor(made.model_config)
+
+    def taken(request, ids):
+        prompt = request.prompt
+        items = processor.info.parse_mm_data(dict(prompt["multi_modal_data"]))
+        given = ProcessorInputs(ids, items, hf_processor_mm_kwargs=prompt["mm_processor_kwargs"])
+        return processor.apply(given, TimingContext(enabled=False))["prompt_token_ids"]
+
+    _, requests, group = ours(hearing, 1, tmp_path)
+    for request, experience in zip(requests, group.experiences, strict=True):
+        trained = experience.prompt_ids.tolist()
+        assert taken(request, request.prompt["prompt_token_ids"]) == trained
+        assert taken(request, trained) != trained  # as stock veRL 0.9.1 asks
+
+
+def test_each_image_and_sound_is_asked_as_one_token_of_a_model_that_marks_where_they_end():
+    words = {"boi": 1, "I": 2, "eoi": 3, "boa": 4, "A": 5, "eoa": 6, "x": 7}
+    tokenizer = SimpleNamespace(convert_tokens_to_ids=lambda marks: [words[each] for each in marks])
+    marks = {f"{end}_token": end for end in ("boi", "eoi", "boa", "eoa")}
+    processor = SimpleNamespace(tokenizer=tokenizer, image_token_id=2, audio_token_id=5, **marks)
+
+    def given(text):
+        return [words[each] for each in text.split()]
+
+    for text, one in (
+        ("x boa A A A eoa x boi I I eoi x", "x A x I x"),
+        ("boa A eoa boa A A eoa", "A A"),  # two sounds
+        ("x boa x A A eoa", "x boa x A A eoa"),  # no run between its ends
+        ("eoa boa boa A eoa eoa", "eoa boa A eoa"),
+        ("x x", "x x"),
+    ):
+        assert media_tokens.asked(given(text), processor) == given(one), text
+        assert media_tokens.asked(given(text), None) == given(text)
+
+
 def test_only_a_model_with_a_part_for_sounds_hears(hearing, made):
     assert not hears(made.processor) and not hears(None)
     processor = SimpleNamespace(audio_token_id=7, config=SimpleNamespace(audio_config=None))
     assert not hears(processor)  # as the larger ones of Gemma 4
-    assert hears(hearing.processor) == (hearing.processor.config.audio_config is not None)
+    assert hears(hearing.processor)
 
 
 def test_sounds_of_several_lengths_become_one_tensor_and_are_heard_as_alone():

@@ -48,8 +48,8 @@ _TAKES_ARGUMENTS = re.compile(
     "--mode",
     type=click.Choice(["both", "train", "explore", "bench", "serve", "colocate"]),
     help="Which side to run here; bench evaluates checkpoints; serve answers OpenAI clients with the job's"
-    " newest weights; colocate lets both sides use one device in turns.  [default: the YAML's mode, else"
-    " both]",
+    " newest weights; colocate lets both sides use the same devices in turns.  [default: the YAML's mode,"
+    " else both]",
 )
 @click.option(
     "--checkpoints",

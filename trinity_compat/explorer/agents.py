@@ -14,10 +14,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
 from verl.workers.rollout.replica import TokenOutput
-from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
 from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.media import media_counts
+from trinity_compat.explorer import media_tokens
 from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asks
 from trinity_compat.explorer.mcp_tools import native_tools
@@ -45,7 +45,7 @@ class EngineClient:
         sampling = self._turn(sampling_params, len(prompt_ids))
         request = Request(
             f"turn-{self._count}",
-            qwen2_5_vl_dedup_image_tokens(prompt_ids, self._processor),  # vLLM writes them out itself
+            media_tokens.asked(prompt_ids, self._processor),
             sampling,
             {kind: media[f"{kind}_data"] for kind in _KINDS if media.get(f"{kind}_data")},
             media.get("mm_processor_kwargs") or {},
