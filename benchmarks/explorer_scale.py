@@ -1,6 +1,6 @@
 """How full the explorer keeps its engines, by style and scale: the explorer's own code on simulated engines.
 
-    python benchmarks/explorer_scale.py [--json] [--engines 1 8 64] [--explorers 8] [--sigmas 1.0] [--no-old]
+    python benchmarks/explorer_scale.py [--json] [--engines 1 8 64] [--explorers 8] [--without old]
 
 An engine decodes 256 answers at a time, a decoding step of b answers takes 10 ms + 0.02 ms × b; lengths are
 lognormal (mean 3,000 tokens, cut at 16,000). A train batch is 64 groups of 8 for each engine, so that with 8
@@ -22,7 +22,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -190,17 +190,18 @@ def _plan(spec: Any, buffer: Any, case: Case, index: int) -> Plan:
     return Plan(spec, buffer, sim.Stream(case.batch), None, index=index)  # type: ignore[arg-type]
 
 
-def measure(case: Case, share: float, *, with_old: bool = True) -> dict[str, Any]:
-    """One row."""
+def measure(case: Case, share: float, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """One row, ``without`` bound or old."""
     by_load = case.style != "fixed"
     began = time.process_time()
     new = simulate(case, explore, share, by_load=by_load)
     spent = time.process_time() - began
-    at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
-    with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
-        bound = simulate(case, explore, share, by_load=by_load, pooled=True)
-    found = {"utilisation": new, "bound": bound}
-    if with_old:
+    found = {"utilisation": new}
+    if "bound" not in without:
+        at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
+        with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
+            found["bound"] = simulate(case, explore, share, by_load=by_load, pooled=True)
+    if "old" not in without:
         found["old"] = simulate(case, one_step_at_a_time, share, by_load=False)
     ahead = {"lead": last_step(case.spec().sync, case.staleness, 0) - 1}
     cost = {"cpu_s_per_10k_answers": spent / (case.batch * N * case.steps) * 10_000}
@@ -230,18 +231,20 @@ def main() -> None:
     options.add_argument(
         "--styles", nargs="+", default=["fixed", "trainer_driven", "explorer_driven", "fully_async"]
     )
-    options.add_argument("--stalenesses", type=int, nargs="+", default=[1, 2, 3, 4], help="of fully_async")
+    limits = ["none", "1", "2", "3", "4"]
+    options.add_argument("--stalenesses", nargs="+", choices=limits, default=limits, help="of fully_async")
     options.add_argument("--train-share", type=float, default=0.3)
     options.add_argument("--steps", type=int, default=8, help="of the trainer, in all")
     options.add_argument("--warm", type=int, default=3, help="of these before the measuring begins")
-    options.add_argument("--no-old", action="store_true", help="leave the loop before the pool out")
+    options.add_argument("--without", nargs="+", choices=["bound", "old"], default=[])
     args = options.parse_args()
     rows = []
     for size, sigma in itertools.product(args.engines, args.sigmas):
         explorers = min(size, args.explorers)
         for case in cases(Case(size, explorers, sigma, "fixed", warm=args.warm, steps=args.steps)):
-            if case.style in args.styles and case.staleness in {None, *args.stalenesses}:
-                rows.append(measure(case, args.train_share, with_old=not args.no_old))
+            limited = case.style != "fully_async" or str(case.staleness).lower() in args.stalenesses
+            if case.style in args.styles and limited:
+                rows.append(measure(case, args.train_share, without=args.without))
                 where = sys.stderr if args.json else sys.stdout
                 print(*(f"{name}={value}" for name, value in rows[-1].items()), flush=True, file=where)
     if args.json:
