@@ -1,6 +1,6 @@
 """How full the explorer keeps its engines, by style and scale: the explorer's own code on simulated engines.
 
-    python benchmarks/explorer_scale.py [--json] [--engines 1 8 64 256] [--sigmas 1.0]
+    python benchmarks/explorer_scale.py [--json] [--engines 1 8 64] [--explorers 8] [--without old]
 
 An engine decodes 256 answers at a time, a decoding step of b answers takes 10 ms + 0.02 ms × b; lengths are
 lognormal (mean 3,000 tokens, cut at 16,000). A train batch is 64 groups of 8 for each engine, so that with 8
@@ -22,7 +22,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -40,12 +40,12 @@ from trinity_compat.synchronizer.requests import Ask, Asked
 
 GROUPS, N, MEAN, CAP = 64, 8, 3000, 16_000
 POLL_S = 0.05
-WARM, STEPS = 3, 8  # trainer steps before the measuring begins, and at its end
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``staleness``: max_staleness in steps, above which a group is dropped; None: it never is."""
+    """``staleness``: max_staleness in steps, above which a group is dropped; None: it never is. ``warm``,
+    ``steps``: the trainer's before the measuring begins, and at its end."""
 
     engines: int
     explorers: int
@@ -54,6 +54,8 @@ class Case:
     interval: int = 1
     offset: int = 0
     staleness: int | None = None
+    warm: int = 3
+    steps: int = 8
 
     @property
     def batch(self) -> int:
@@ -63,7 +65,7 @@ class Case:
     def spec(self) -> Any:
         """For the explorer's plan."""
         sync = SyncSpec(self.style, self.interval, self.offset)  # type: ignore[arg-type]
-        steps = STEPS + 20
+        steps = self.steps + 20
         return sim.make_spec(
             self.batch, N, steps, sync, explorers=self.explorers, max_staleness=self.staleness
         )
@@ -82,7 +84,7 @@ def lengths(sigma: float) -> Callable[[Job, int], int]:
 
 
 class Trainer:
-    """Claims, trains, publishes; measures between steps WARM and STEPS."""
+    """Claims, trains, publishes; measures between its steps ``warm`` and ``steps``."""
 
     def __init__(self, case: Case, buffer: sim.MemoryBuffer, engines: Sequence[sim.Engines]) -> None:
         self._case, self._buffer, self._engines = case, buffer, engines
@@ -96,7 +98,7 @@ class Trainer:
         train_s = share * self._case.batch * N * MEAN / self._rate
         clock, began, tokens = asyncio.get_running_loop().time, 0.0, 0.0
         self._publish()
-        for step in range(1, STEPS + 1):
+        for step in range(1, self._case.steps + 1):
             while True:
                 asks = self._asked.open()  # as the exchange: who asks has stored what it made
                 if self._buffer.claim(step, self._case.staleness):
@@ -108,7 +110,7 @@ class Trainer:
             if step % self._case.interval == 0 and self._case.style != "explorer_driven":
                 self._publish()
             self._answer(self._asked.open())
-            if step == WARM:
+            if step == self._case.warm:
                 began, tokens = clock(), self._tokens()
         self.utilisation = (self._tokens() - tokens) / (clock() - began) / self._rate
 
@@ -188,25 +190,26 @@ def _plan(spec: Any, buffer: Any, case: Case, index: int) -> Plan:
     return Plan(spec, buffer, sim.Stream(case.batch), None, index=index)  # type: ignore[arg-type]
 
 
-def measure(case: Case, share: float) -> dict[str, Any]:
-    """One row."""
+def measure(case: Case, share: float, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """One row, ``without`` bound or old."""
     by_load = case.style != "fixed"
     began = time.process_time()
     new = simulate(case, explore, share, by_load=by_load)
     spent = time.process_time() - began
-    at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
-    with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
-        bound = simulate(case, explore, share, by_load=by_load, pooled=True)
-    old = simulate(case, one_step_at_a_time, share, by_load=False)
-    found = {"utilisation": new, "bound": bound, "old": old}
+    found = {"utilisation": new}
+    if "bound" not in without:
+        at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
+        with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
+            found["bound"] = simulate(case, explore, share, by_load=by_load, pooled=True)
+    if "old" not in without:
+        found["old"] = simulate(case, one_step_at_a_time, share, by_load=False)
     ahead = {"lead": last_step(case.spec().sync, case.staleness, 0) - 1}
-    cost = {"cpu_s_per_10k_answers": spent / (case.batch * N * STEPS) * 10_000}
+    cost = {"cpu_s_per_10k_answers": spent / (case.batch * N * case.steps) * 10_000}
     return asdict(case) | ahead | {name: round(value, 3) for name, value in (found | cost).items()}
 
 
-def cases(engines: int, explorers: int, sigma: float) -> Iterator[Case]:
+def cases(base: Case) -> Iterator[Case]:
     """Every style at one size."""
-    base = Case(engines, explorers, sigma, "fixed")
     yield base
     yield replace(base, interval=4)
     yield replace(base, offset=1)
@@ -228,15 +231,22 @@ def main() -> None:
     options.add_argument(
         "--styles", nargs="+", default=["fixed", "trainer_driven", "explorer_driven", "fully_async"]
     )
+    limits = ["none", "1", "2", "3", "4"]
+    options.add_argument("--stalenesses", nargs="+", choices=limits, default=limits, help="of fully_async")
     options.add_argument("--train-share", type=float, default=0.3)
+    options.add_argument("--steps", type=int, default=8, help="of the trainer, in all")
+    options.add_argument("--warm", type=int, default=3, help="of these before the measuring begins")
+    options.add_argument("--without", nargs="+", choices=["bound", "old"], default=[])
     args = options.parse_args()
     rows = []
     for size, sigma in itertools.product(args.engines, args.sigmas):
-        for case in cases(size, min(size, args.explorers), sigma):
-            if case.style in args.styles:
-                rows.append(measure(case, args.train_share))
-                if not args.json:
-                    print(*(f"{name}={value}" for name, value in rows[-1].items()), flush=True)
+        explorers = min(size, args.explorers)
+        for case in cases(Case(size, explorers, sigma, "fixed", warm=args.warm, steps=args.steps)):
+            limited = case.style != "fully_async" or str(case.staleness).lower() in args.stalenesses
+            if case.style in args.styles and limited:
+                rows.append(measure(case, args.train_share, without=args.without))
+                where = sys.stderr if args.json else sys.stdout
+                print(*(f"{name}={value}" for name, value in rows[-1].items()), flush=True, file=where)
     if args.json:
         print(json.dumps({"cases": rows}))
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from trinity_compat.buffer import HistoryChanged
-from trinity_compat.buffer.leases import Share
+from trinity_compat.buffer.leases import Share, equal_part
 from trinity_compat.buffer.model import EvalRequest, Glance, Group, Holder, Pending, TaskQuery, WeightVersion
 from trinity_compat.buffer.tasks import Live
 from trinity_compat.explorer import loop, plan, report, sharing
@@ -202,7 +202,9 @@ class Engines:
         """As ``Workers.run``."""
         done: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
         self.begun += [job.task_no for job in jobs if not job.validate]
-        for engine, share in zip(self.all, self._loads.share(jobs), strict=True):
+        shares = zip(self.all, self._loads.share(jobs), strict=True)
+        busy = [(engine, share) for engine, share in shares if share]
+        for engine, share in busy:
             for job in share:
                 lengths = [self._length(job, run) for run in range(job.n)]
                 engine.add(_Answering(job, job.n, done), lengths)
@@ -215,7 +217,7 @@ class Engines:
                 left -= 1
                 yield found
         finally:
-            for engine in self.all if left else ():
+            for engine, _ in busy if left else ():
                 engine.drop(done)
 
 
@@ -262,8 +264,10 @@ class MemoryBuffer:
     ready: set[int] = field(default_factory=set)
     drawn: dict[str, dict[int, Group]] = field(default_factory=dict)
     _complete: int = 0
-    _living: frozenset[str] = frozenset()
+    _below: int = 0  # as ``leased_below``: all before it are stored or leased by who lives
+    _living: frozenset[Holder] = frozenset()
     _tokens: dict[str, dict[int, str]] = field(default_factory=dict)
+    _versions: dict[Holder, Counter[int]] = field(default_factory=dict)  # leases of kind train by version
 
     def history(self) -> int:
         return self.generation
@@ -295,11 +299,11 @@ class MemoryBuffer:
 
     def _held(self, kind: str) -> dict[int, str]:
         """Tokens by task, of those who live: not gathered anew while nobody comes or dies."""
-        living = frozenset(holder.token for holder in self.holders.values())
+        living = frozenset(self.holders.values())
         if living != self._living:
-            self._living, self._tokens = living, {}
+            self._living, self._tokens, self._below = living, {}, 0
             for (each, number), (holder, _) in self.leases.items():
-                if holder.token in living:
+                if holder in living:
                     self._tokens.setdefault(each, {})[number] = holder.token
         return self._tokens.setdefault(kind, {})
 
@@ -312,26 +316,56 @@ class MemoryBuffer:
             live = Live(asked.first, frozenset(self.drawn.get(asked.kind, ())), asked.first)
         return Share(asked, held, self.places(), live)
 
+    def _free(self, asked: TaskQuery) -> Iterator[int]:
+        """As ``leases.Near.free``: from the note on. ``Share`` reads all that is under way each time."""
+        held, stored, token = self._held("train"), self.stored, asked.holder.token
+        again = (number for number in sorted(asked.again) if number < min(self._below, asked.upto))
+        yield from (number for number in again if held.get(number) == token and number not in stored)
+        for number in range(max(self._below, self._complete), asked.upto):
+            if number not in stored and number not in asked.have and held.get(number, token) == token:
+                yield number
+
     def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
-        return [*itertools.islice(self._share(asked).free(), limit)]
+        near = asked.kind == "train" and not asked.by_place
+        return [*itertools.islice(self._free(asked) if near else self._share(asked).free(), limit)]
 
     def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
         if history != self.generation:
             raise HistoryChanged("a resume")
-        share = self._share(asked)
-        if asked.holder not in self.holders.values():
+        if self.holders.get(asked.holder.place) != asked.holder:
             return []
-        taken = share.take(limit)
-        self.leases |= {(asked.kind, number): (asked.holder, version) for number in taken}
-        self._tokens.setdefault(asked.kind, {}).update(dict.fromkeys(taken, asked.holder.token))
+        near = asked.kind == "train" and not asked.by_place
+        taken = self._near(asked, limit) if near else self._share(asked).take(limit)
+        for number in taken:
+            self._ends(asked.kind, number)
+            self.leases[asked.kind, number] = asked.holder, version
+        if asked.kind == "train":
+            self._versions.setdefault(asked.holder, Counter())[version] += len(taken)
+        self._held(asked.kind).update(dict.fromkeys(taken, asked.holder.token))
         return taken
 
+    def _near(self, asked: TaskQuery, limit: int) -> list[int]:
+        self.missing_tasks(upto=0, limit=0)
+        ready = len(self.ready & self.holders.keys() | {asked.holder.place})
+        limit = min(limit, equal_part(asked.upto - len(self.stored), ready, len(asked.have)))
+        found = [*itertools.islice(self._free(asked), limit + 1)]
+        if len(found) <= limit:
+            self._below = max(self._below, asked.upto)
+        elif found[-1] >= self._below:
+            self._below = found[-1]
+        return found[:limit]
+
+    def _ends(self, kind: str, number: int) -> None:
+        holder, version = self.leases.pop((kind, number), (None, 0))
+        if holder and kind == "train":
+            self._versions[holder][version] -= 1
+
     def pending(self, holder: Holder, *, upto: int) -> Pending:
-        living = set(self.holders.values()) - {holder}
-        others = (
-            version for (kind, _), (h, version) in self.leases.items() if kind == "train" and h in living
-        )
-        return Pending(len(self.stored), Counter(others))
+        others = Counter[int]()
+        for each in self.holders.values():
+            if each != holder:
+                others.update(self._versions.get(each, {}))
+        return Pending(len(self.stored), +others)
 
     def depth(self, kind: str) -> dict[str, int]:
         return {"ready": len(self.drawn.get(kind, ()))}
@@ -365,7 +399,7 @@ class MemoryBuffer:
             raise HistoryChanged("a resume")
         for group in groups:
             if self.leases.get((group.kind, group.task_no), (None, 0))[0] == holder:
-                self.leases.pop((group.kind, group.task_no), None)
+                self._ends(group.kind, group.task_no)
                 self._held(group.kind).pop(group.task_no, None)
         if groups[0].kind.startswith("draw:"):
             of_kind = self.drawn.setdefault(groups[0].kind, {})
@@ -402,6 +436,7 @@ class MemoryBuffer:
         """It is too old."""
         del self.stored[number]
         self.stale, self._complete = self.stale + 1, min(self._complete, number)
+        self._below = min(self._below, number)
 
     def publish_version(self, version: WeightVersion) -> None:
         self.versions.append(version)

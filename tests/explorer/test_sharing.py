@@ -60,6 +60,15 @@ def test_elsewhere_few_tasks_are_shared_evenly_and_more_go_to_whom_has_room():
     assert once(buffer, 8)
 
 
+def test_one_without_room_does_not_look_for_tasks():
+    buffer, worlds = crew(slots=2, length=lambda job, place: 5000, steps=8, max_staleness=9)
+    looks, look = [], buffer.free_tasks
+    buffer.free_tasks = lambda asked, *, limit: looks.append(asked) or look(asked, limit=limit)
+    explore(worlds, 20.0)
+    assert begun(worlds) == [[0, 1], [2, 3]]
+    assert len(looks) < 10
+
+
 @pytest.mark.parametrize(
     ("style", "more"), [("fixed", {"interval": 4}), ("fully_async", {"max_staleness": 9})]
 )

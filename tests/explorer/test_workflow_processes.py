@@ -1,7 +1,7 @@
 """Workflows of a plugin in processes of their own: what they make, and what one costs that hangs or dies."""
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from explorer_job import verl_config
@@ -50,7 +50,23 @@ class OnTheLoop(Workflow):
         trouble(self.task)
         answer.reward = 1.0
         return [answer]
+
+@WORKFLOWS.register_module("all_in_one_call")
+class AllInOneCall(Workflow):
+    can_repeat = True
+
+    def set_repeat_times(self, repeat_times, run_id_base):
+        self.repeat_times = repeat_times
+
+    def run(self):
+        answers = self.model.chat([{"role": "user", "content": "sort 21"}], n=self.repeat_times)
+        for answer in answers:
+            answer.reward = 1.0
+        return answers
 """
+
+
+KINDS = ("in_a_thread", "on_the_loop", "all_in_one_call")
 
 
 class Engine:
@@ -80,7 +96,7 @@ def config(toy, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(FILE)
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(tmp_path))
     made = OmegaConf.create(verl_config(toy))
-    sets = {name: asdict(Taskset("t", "t", "", name, plugin=True)) for name in ("in_a_thread", "on_the_loop")}
+    sets = {name: asdict(Taskset("t", "t", "", name, plugin=True)) for name in KINDS}
     OmegaConf.update(made, "data.workflows", sets, force_add=True)
     return made
 
@@ -165,6 +181,39 @@ def test_what_a_change_of_weights_cuts_off_is_asked_again(config, workflow):
     (only,) = asyncio.run(go())
     assert only.reward
     assert len(engine.requests) == (3 if workflow == "in_a_thread" else 2)
+
+
+@pytest.mark.parametrize("workflow", ["on_the_loop", "all_in_one_call"])
+def test_an_answer_is_told_of_when_it_is_there(config, workflow):
+    """Its place on the engine is free: a group's longest answer does not keep those of the others."""
+    engine = Engine(held=1)
+
+    async def go():
+        told, ended = [], asyncio.Event()
+        pool = LoopPool(config, Asked(engine), size=1, workflows=True)
+        try:
+            asked = replace(job(0, workflow, n=3), apart=True)
+            made = asyncio.ensure_future(pool.run(asked, 3, lambda: told.append(1) or ended.set()))
+            await asyncio.wait_for(ended.wait(), 60)
+            await asyncio.sleep(0.2)
+            return len(told), made.done()
+        finally:
+            made.cancel()
+            pool.close()
+
+    assert asyncio.run(go()) == (2, False)
+
+
+def test_answers_that_are_asked_for_apart_have_the_seeds_of_one_request(config):
+    one, three = Engine(), Engine()
+    (together,) = run(config, [job(0, "all_in_one_call", n=1)], one)
+    (apart,) = run(config, [replace(job(0, "all_in_one_call", n=3), apart=True)], three)
+    assert isinstance(together, list), together
+    first = one.requests[0].sampling["seed"]
+    assert [(r.sampling["seed"], r.sampling["n"]) for r in three.requests] == [
+        (first + place, 1) for place in range(3)
+    ]
+    assert [len(together), len(apart)] == [1, 3]
 
 
 def test_a_plugin_that_cannot_be_imported_says_so(config, tmp_path):

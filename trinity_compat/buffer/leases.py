@@ -41,7 +41,7 @@ def keep(conn: sa.Connection, holder: Holder, *, until: float) -> bool:
     return conn.execute(query(queries.KEEP_PLACE), {"token": holder.token, "until": until}).rowcount == 1
 
 
-def places(conn: sa.Connection, *, now: float) -> dict[int, bool]:
+def places(conn: sa.Connection, *, now: float) -> Mapping[int, bool]:
     """Places that somebody has, and whether he takes tasks already."""
     return Places.read(conn, now=now).ready
 
@@ -86,14 +86,14 @@ class Share:
         ready = _ready(self.places, holder)
         enough = (limit + mine) * ready - others - mine  # with so many free the limit alone counts
         free = list(islice(self.free(), max(limit, enough)))
-        return free[: min(limit, _part(len(free) + others + mine, ready, mine))]
+        return free[: min(limit, equal_part(len(free) + others + mine, ready, mine))]
 
     def next(self, taken: Sequence[int]) -> int:
         """The first free one after these, which were the first."""
         return next(islice(self.free(), len(taken), None), self.asked.upto)
 
 
-def _part(tasks_: int, ready: int, have: int) -> int:
+def equal_part(tasks_: int, ready: int, have: int) -> int:
     """How many more belong to one that has ``have`` of them, when all who are ready have equally many."""
     return max(0, -(-tasks_ // ready) - have)
 
@@ -155,7 +155,7 @@ class Near:
     def take(self, limit: int) -> list[int]:
         """As ``Share.take``; how many are stored is as old as the note."""
         unfinished, have = max(0, self.asked.upto - self.note.stored), len(self.asked.have)
-        wanted = min(limit, _part(unfinished, _ready(self.places.ready, self.asked.holder), have))
+        wanted = min(limit, equal_part(unfinished, _ready(self.places.ready, self.asked.holder), have))
         found = list(islice(self.free(), wanted + 1))
         if len(found) <= wanted:  # there are no more
             leased.move(self.conn, max(self.note.first, self.asked.upto))

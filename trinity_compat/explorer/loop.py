@@ -74,6 +74,7 @@ class Explorer:
         self._weights, self._pipeline = Weights(maker, receiver, device, test), pipeline
         self._pool, self._outbox = Pool(maker.room), plan.outbox()
         self._history = 0
+        self._known: int | None = None  # the step of the work that was found last
         self._waiting_since = time.monotonic()
 
     async def explore(self) -> None:
@@ -108,6 +109,7 @@ class Explorer:
         """What is under way counts no longer."""
         self._pool.drop()
         self._plan.dropped()
+        self._known = None
         self._outbox = self._plan.outbox()
 
     @property
@@ -126,8 +128,7 @@ class Explorer:
         request = None if self._pool.evaluating else self._plan.next_eval()
         if request and (asked := self._plan.version_to_evaluate(request, in_place)):
             return await self._evaluate(request, asked, history)
-        work = None if self._pool.full else self._plan.next_work(history)
-        known = 0 if self._pool.full else work.step if work else None
+        work, known = self._next_work(history)
         if self._end_stragglers(known):
             return True
         self._close(known)
@@ -141,6 +142,17 @@ class Explorer:
         if not (work and version) or (version != in_place and not self._may_change):
             return False
         return await self._begin(work, version, history)
+
+    def _next_work(self, history: int) -> tuple[Work | None, int | None]:
+        """What to begin, if there is room for anything, and the step before which nothing more is to begin: 0
+        where that is not known, None when there is nothing."""
+        if self._pool.full:
+            return None, 0
+        if self._known and self._plan.by_room and self._pool.room < 1:
+            return None, self._known  # without a look at the database
+        work = self._plan.next_work(history)
+        self._known = work.step if work else None
+        return work, self._known
 
     async def _take(self, offer: Offer) -> bool:
         if not await self._weights.take(offer):

@@ -191,6 +191,11 @@ class Plan:
         to be made, then never depends on speed."""
         return self._spec.sync.style == "fixed" or self._filter is not None
 
+    @property
+    def by_room(self) -> bool:
+        """Whether it takes tasks only as there is room for them, since others take them too."""
+        return not self.whole and self.sharing.holder is not None
+
     def alone(self, work: Work) -> bool:
         """Whether nothing else may be under way when it is begun, or asked for its weights."""
         due = asks(self._spec.sync, work.step) and self._asked_for != work.step

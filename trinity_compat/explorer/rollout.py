@@ -293,7 +293,8 @@ class RolloutWorker:
     async def _made_by(self, job: Job, places: Places) -> list[Trajectory]:
         if job.task.get("agent_name") == PLUGIN:
             if self._config.data.workflows[job.task["taskset"]].get("program"):
-                return await limited(self._programs().run(job, self._version), self._agent_timeout_s)
+                made = self._programs().run(job, self._version, places.one_free)
+                return await limited(made, self._agent_timeout_s)
             self._classes = self._classes or self._pool(workflows=True, auxiliary=self._auxiliary)
             return await self._classes.run(job, self._version, places.one_free)
         self._agents = self._agents or self._pool()

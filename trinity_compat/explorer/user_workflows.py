@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,6 +16,7 @@ from trinity_compat.explorer.interruption import Asks
 from trinity_compat.explorer.own_time import OwnTimeUp, waiting_for_engine
 from trinity_compat.explorer.trajectory import Job, Trajectory
 from trinity_compat.workflows.agents import Agents
+from trinity_compat.workflows.apart import nobody
 from trinity_compat.workflows.auxiliary import clients_of
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
@@ -88,9 +89,9 @@ class UserWorkflows:
         """Ends the agents' processes."""
         await self._workflows.close()
 
-    async def run(self, job: Job, version: int = 0) -> list[Trajectory]:
-        """Trajectories of n runs by seed, with their rewards. Raises what the workflow raises, and
-        OwnTimeUp."""
+    async def run(self, job: Job, version: int = 0, ended: Callable[[], None] = nobody) -> list[Trajectory]:
+        """Trajectories of n runs by seed, with their rewards; ``ended`` is called as each is there. Raises
+        what the workflow raises, and OwnTimeUp."""
         taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
         try:
@@ -103,6 +104,8 @@ class UserWorkflows:
                     version=version,
                     evaluates=job.validate,
                     tool_format=self._tool_format,
+                    apart=job.apart,
+                    ended=ended,
                 )
         except TimeoutError as error:
             if not limit.expired():  # the workflow's own

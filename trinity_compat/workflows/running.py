@@ -8,21 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import importlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from trinity_compat.workflows import plugins, standin
 from trinity_compat.workflows.agents import AgentFailed, Agents, Program, rewarded
+from trinity_compat.workflows.apart import Apart, nobody, together
 from trinity_compat.workflows.auxiliary import Auxiliary
 from trinity_compat.workflows.model import Model, Surroundings, Writer
 from trinity_compat.workflows.runs import Limits, Row, rows_of
 from trinity_compat.workflows.table import PROGRAM
 from trinity_compat.workflows.tasksets import Taskset
 
-T = TypeVar("T")
 _THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks here
 
 
@@ -60,13 +60,16 @@ class Workflows:
         version: int = 0,
         evaluates: bool = False,
         tool_format: str | None = None,
+        apart: bool = False,
+        ended: Callable[[], None] = nobody,
     ) -> list[Row]:
-        """The rows of ``len(samplings)`` runs, each sampled by its own. Raises what the workflow raises, and
-        ValueError for experiences that cannot be trained on."""
+        """The rows of ``len(samplings)`` runs, each sampled by its own. ``ended`` is called as each is there;
+        of a class that makes them all in one call only where they are asked for ``apart``. Raises what the
+        workflow raises, and ValueError for experiences that cannot be trained on."""
         around = self._around(taskset, tool_format)
         models = [Model(around, dict(sampling), version) for sampling in samplings]
         if taskset.workflow == PROGRAM and not self._registers(PROGRAM):
-            made = await _together([self._of_program(taskset, row, model) for model in models])
+            made = await together([self._of_program(taskset, row, model) for model in models], ended)
             return self._rows(made, taskset, number, evaluates=evaluates)
         found = self._trinity.WORKFLOWS.get(taskset.workflow)
 
@@ -76,13 +79,15 @@ class Workflows:
             return made
 
         if found.can_repeat:
+            if apart:
+                models[0].around = replace(around, writer=Apart(self._writer, len(models), ended))
             workflow = task(len(models), samplings[0]).to_workflow(models[0], [*self.auxiliary])
             workflow.set_repeat_times(len(models), 0)
             made = _parted(await self._outcome(workflow), len(models), taskset)
         else:
             pairs = zip(models, samplings, strict=True)
             workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
-            made = await _together([self._outcome(workflow) for workflow in workflows])
+            made = await together([self._outcome(workflow) for workflow in workflows], ended)
         return self._rows(made, taskset, number, evaluates=evaluates)
 
     def _registers(self, name: str) -> bool:
@@ -168,16 +173,6 @@ class Workflows:
         as_rows = partial(how, task=str(number))
         parted = enumerate(as_rows(experiences, self._limits) for experiences in made)
         return [replace(row, run=run) for run, rows in parted for row in rows]
-
-
-async def _together(runs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What they return, in order; of a group that failed none goes on."""
-    tasks = [asyncio.ensure_future(run) for run in runs]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _parted(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[list[Any]]:

@@ -90,7 +90,7 @@ def _of_loops(setup: Setup, engine: RemoteEngine, model: Any) -> Make:
 def _of_workflows(setup: Setup, engine: RemoteEngine, model: Any) -> Make:
     os.environ[VARIABLE] = setup.plugins  # the process that it was forked from may be older
     workflows = UserWorkflows(setup.config, model, engine, setup.auxiliary)
-    return lambda job, version, ended: limited(workflows.run(job, version), setup.limit_s)
+    return lambda job, version, ended: limited(workflows.run(job, version, ended), setup.limit_s)
 
 
 class RemoteEngine:
