@@ -458,7 +458,7 @@ class Stream:
     """In the place of ``TaskStream``."""
 
     def __init__(self, batch: int) -> None:
-        self.order = SimpleNamespace(batch_size=batch, tasks_per_epoch=batch)
+        self.order = SimpleNamespace(batch_size=batch, steps=lambda epochs: epochs)
 
     def task(self, number: int) -> dict[str, Any]:
         return {}

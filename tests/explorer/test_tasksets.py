@@ -154,10 +154,28 @@ def config(folder):
 
 def test_the_streams_of_a_run_read_the_tasksets_that_its_configuration_names(config):
     train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
-    assert (len(train), train.order.tasks_per_epoch, len(evaluation)) == (4, 4, 4)
+    assert (len(train), train.order.steps(1), len(evaluation)) == (4, 2, 4)
     asked = [train.task(number)["raw_prompt"][0]["content"] for number in range(4)]
     assert sorted(asked) == ["test 0 + 1", "train 0 + 1", "train 1 + 1", "train 2 + 1"]
     assert evaluation.row(0)["reward_model"]["ground_truth"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("batch", "trainer", "steps"),
+    [(2, {}, 2), (3, {}, 1), (3, {"total_epochs": 2}, 2), (6, {"total_epochs": 15}, 10)],
+)
+def test_a_step_may_go_on_into_the_next_epoch(config, batch, trainer, steps):
+    """Of four rows, as trinity-rft counts: max_steps in buffer/task_scheduler.py."""
+    config.data.train_batch_size, config.trainer = batch, trainer
+    assert train_stream(config, None, None).order.steps(trainer.get("total_epochs", 1)) == steps
+
+
+def test_rows_that_fill_no_batch_are_refused_unless_the_steps_are_counted(config):
+    config.data.train_batch_size, config.trainer = 9, {"total_epochs": 2}
+    with pytest.raises(UserError, match="train_batch_size=9, but only 4 prompts are left"):
+        train_stream(config, None, None)
+    config.trainer.total_training_steps = 3
+    assert sorted(train_stream(config, None, None).order.row(number) for number in range(4)) == [0, 1, 2, 3]
 
 
 def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):

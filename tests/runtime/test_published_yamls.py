@@ -1,8 +1,8 @@
 """The published guide's own files train: a tiny model and data in place of the paths, nothing else changed.
 
 ``published/`` holds what the guides print, without their comments: ppo.yaml and grpo.yaml (align_with_verl),
-and the stages of the configuration guide, which stand on grpo.yaml here. Their epochs are 15; a run ends
-after its first steps, as ``buffer.total_steps`` is left open there; the first stage says a hundred itself.
+and the stages of the configuration guide, which stand on grpo.yaml here. Their 15 epochs of so few rows are
+one batch of 256 tasks; the first stage says a hundred steps itself.
 """
 
 import json
@@ -30,8 +30,8 @@ def home(tmp_path_factory):
     and any digit, and a reward model of random weights."""
     folder = tmp_path_factory.mktemp("home")
     write_models(folder / "models")
-    for name in ("gsm8k", "math"):
-        write_tasks(folder / "data" / name)
+    for name, count in (("gsm8k", 18), ("math", 1)):
+        write_tasks(folder / "data" / name, count)
     write_conversations(folder / "data" / "warm")
     return folder
 
@@ -82,13 +82,13 @@ def learn_the_form(model, tokenizer):
         optimizer.step()
 
 
-def write_tasks(folder):
+def write_tasks(folder, count):
     """In veRL's columns, as its own preparation of GSM8K writes them."""
     import pyarrow
     import pyarrow.parquet
 
     folder.mkdir(parents=True)
-    for split, count in (("train", 256), ("test", 2)):
+    for split, number_of in (("train", count), ("test", 2)):
         rows = [
             {
                 "data_source": "openai/gsm8k",
@@ -97,7 +97,7 @@ def write_tasks(folder):
                 "reward_model": {"style": "rule", "ground_truth": str(number % 10)},
                 "extra_info": {"split": split, "index": number},
             }
-            for number in range(count)
+            for number in range(number_of)
         ]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}.parquet")
 
@@ -162,7 +162,7 @@ def differ(one, other):
 @pytest.mark.runtime
 @pytest.mark.whole
 def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_path):
-    job, _ = run(home, tmp_path, published("ppo.yaml"), "--set", "buffer.total_steps=1")
+    job, _ = run(home, tmp_path, published("ppo.yaml"))
     assert rows(job, "select trainer_step, count(*) from ledger group by 1") == [(1, 256)]
     rewards = [reward for (reward,) in rows(job, "select distinct reward from experiences")]
     assert len(rewards) > 10  # a model's, not a rule's 0 and 1
@@ -174,7 +174,7 @@ def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_pa
 @pytest.mark.runtime
 @pytest.mark.whole
 def test_the_guide_s_grpo_file_trains(home, tmp_path):
-    job, _ = run(home, tmp_path, published("grpo.yaml"), "--set", "buffer.total_steps=1")
+    job, _ = run(home, tmp_path, published("grpo.yaml"))
     assert rows(job, "select trainer_step, count(*) from ledger group by 1") == [(1, 2048)]
 
 
@@ -183,16 +183,16 @@ def test_the_guide_s_grpo_file_trains(home, tmp_path):
 @pytest.mark.timeout(1500)
 def test_the_guide_s_stages_train_and_the_second_begins_where_the_first_ended(home, tmp_path):
     text = f"{published('grpo.yaml')}\n{published('stages.yaml')}"
-    job, told = run(home, tmp_path, text, "--set", "stages.1.buffer.total_steps=2")
+    job, told = run(home, tmp_path, text)
     warm, rft = job / "sft_warmup", job / "rft"
     losses = metrics(warm, "actor/loss")
     assert sorted(losses) == list(range(1, 101)) and losses[100] < losses[1]
     left = warm / "global_step_100" / "hf"  # merged: with an interval of its own veRL writes shards alone
     assert f"stage rft begins with the model {left}" in told
-    assert rows(rft, "select trainer_step, count(*) from ledger group by 1") == [(1, 2048), (2, 2048)]
+    assert rows(rft, "select trainer_step, count(*) from ledger group by 1") == [(1, 2048)]
     assert differ(weights(left), weights(home / "models" / "deepseek-llm-7b-chat"))
     status = subprocess.run(
         [sys.executable, "-m", "trinity_compat", "status", str(job)], capture_output=True, text=True
     )
     assert "1 sft_warmup  done, checkpoint of step 100" in status.stdout
-    assert "2 rft         done, checkpoint of step 2" in status.stdout
+    assert "2 rft         done, checkpoint of step 1" in status.stdout

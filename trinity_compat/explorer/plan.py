@@ -122,7 +122,7 @@ class Plan:
         if self._spec.total_steps is not None:
             return self._spec.total_steps
         epochs = int(self._spec.verl["trainer"]["total_epochs"])
-        return epochs * (self._train.order.tasks_per_epoch // self._batch)
+        return self._train.order.steps(epochs)
 
     def finished(self) -> bool:
         """Looks at the buffer: the trainer is done; or there is none to wait for, and all tasks are made."""

@@ -44,14 +44,13 @@ class TaskOrder:
         made = torch.Generator()
         return made if self.seed is None else made.manual_seed(self.seed)
 
-    @property
-    def tasks_per_epoch(self) -> int:
-        """Tasks of one epoch: whole batches only."""
-        return self.rows // self.batch_size * self.batch_size
+    def steps(self, epochs: int) -> int:
+        """Steps of so many epochs, each of whole batches only."""
+        return epochs * (self.rows // self.batch_size)
 
     def row(self, task_no: int) -> int:
         """The dataset row of a task number (from 0)."""
-        epoch, place = divmod(task_no, self.tasks_per_epoch)
+        epoch, place = divmod(task_no, self.rows // self.batch_size * self.batch_size)
         return self._permutation(epoch)[place] if self.shuffle else place
 
     def _permutation(self, epoch: int) -> list[int]:
@@ -84,9 +83,8 @@ class Order(Protocol):
     @property
     def batch_size(self) -> int: ...
 
-    @property
-    def tasks_per_epoch(self) -> int:
-        """Tasks of one epoch's whole batches."""
+    def steps(self, epochs: int) -> int:
+        """Whole batches of so many epochs."""
 
     def row(self, task_no: int) -> int:
         """The row of a task number (from 0)."""
@@ -149,18 +147,25 @@ def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
     """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
     data = config.data
     dataset = train_dataset(config, tokenizer, processor)
-    batch = data.train_batch_size
-    if len(dataset) < batch:
+    order = _train_order(dataset, data)
+    trainer = config.get("trainer") or {}
+    # Tasksets begin again within a step: any rows are enough where the steps are counted.
+    counted = data.get("tasksets") and trainer.get("total_training_steps") and len(dataset)
+    if not (counted or order.steps(int(trainer.get("total_epochs", 1)))):
         raise UserError(
-            f"data.train_batch_size={batch}, but only {len(dataset)} prompts are left in data.train_files",
+            f"data.train_batch_size={order.batch_size}, but only {len(dataset)} prompts are left in"
+            " data.train_files",
             hint="lower data.train_batch_size, or raise data.max_prompt_length (longer prompts are dropped)",
         )
+    return TaskStream(dataset, order)
+
+
+def _train_order(dataset: Any, data: Any) -> Order:
     if data.get("tasksets"):
         from trinity_compat.explorer.taskset_order import order_of
 
-        return TaskStream(dataset, order_of(dataset, data))
-    order = TaskOrder(len(dataset), batch, bool(data.shuffle), data.get("seed"), draws_of(data))
-    return TaskStream(dataset, order)
+        return order_of(dataset, data)
+    return TaskOrder(len(dataset), data.train_batch_size, bool(data.shuffle), data.get("seed"), draws_of(data))
 
 
 def train_dataset(config: Any, tokenizer: Any, processor: Any) -> Any:

@@ -41,10 +41,9 @@ class TasksetOrder:
     def rows(self) -> int:
         return sum(self.sizes)
 
-    @property
-    def tasks_per_epoch(self) -> int:
-        """Of whole batches: so many of them veRL's trainer counts in an epoch."""
-        return self.rows // self.batch_size * self.batch_size
+    def steps(self, epochs: int) -> int:
+        """Whole batches of so many epochs together."""
+        return self.rows * epochs // self.batch_size
 
     def row(self, task_no: int) -> int:
         """The dataset row of a task number (from 0). Raises RunError."""

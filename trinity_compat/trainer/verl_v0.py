@@ -50,6 +50,7 @@ from trinity_compat.trainer.checkpoints import (
     write_state,
 )
 from trinity_compat.trainer.config import hand_over_whole
+from trinity_compat.trainer.length import of_tasksets
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.uneven import EveryRow, is_uneven, levelled, of_rows_made, with_dropped_apart
@@ -518,6 +519,8 @@ class Datasets:
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self.tokenizer, self.processor = model.tokenizer, model.processor
         self.train = self._open(config, train=True)
+        if config.data.get("tasksets"):
+            self.train = of_tasksets(config, len(self.train))
         self.val = Numbered(self._open(config, train=False))
 
     def _open(self, config: DictConfig, *, train: bool) -> Dataset:

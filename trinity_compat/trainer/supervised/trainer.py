@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from omegaconf import DictConfig, open_dict
-from torch.utils.data import Dataset
+from omegaconf import DictConfig
 from verl import DataProto
 from verl.utils.config import omega_conf_to_dataclass
 
@@ -17,24 +16,12 @@ from trinity_compat.errors import UserError
 from trinity_compat.spec import RowsSpec
 from trinity_compat.trainer.batch import Shape, to_dataproto
 from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.length import Places, set_length
 from trinity_compat.trainer.supervised.exchange import RowsExchange
 from trinity_compat.trainer.supervised.files import open_rows
 from trinity_compat.trainer.supervised.formats import Formatter
 from trinity_compat.trainer.supervised.order import Order
 from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
-
-
-class Places(Dataset):
-    """As many empty rows as veRL's dataloader wants to see: what a step trains on is the exchange's."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, item: int) -> dict[str, object]:
-        return {}
 
 
 class RowsData:
@@ -54,18 +41,10 @@ class RowsData:
         self.formatter = Formatter(spec, self.tokenizer)
         self.validation = open_rows(spec, spec.val_paths) if spec.val_paths else ()
         self.train, self.val = Places(len(self.rows)), Places(1)
-        _set_length(config, self.order.steps, len(self.rows) // batch)
+        set_length(config, self.order.steps, len(self.rows) // batch)
 
     def exchange(self, buffer: Buffer, heart: Heart) -> RowsExchange:
         return RowsExchange(buffer, heart, self.rows, self.formatter, self.order, self.validation)
-
-
-def _set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
-    """veRL counts whole steps of each epoch; here a step may go on into the next one. Its loop is given
-    epochs enough."""
-    with open_dict(config):
-        config.trainer.total_training_steps = total = config.trainer.total_training_steps or steps
-        config.trainer.total_epochs = -(-total // steps_of_epoch)
 
 
 class SupervisedTrainer(TrinityRayPPOTrainer):

@@ -1,0 +1,26 @@
+"""How many steps veRL's loop is given where Trinity's tasksets are trained on."""
+
+import pytest
+from omegaconf import OmegaConf
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "epochs", "said", "steps", "loop"),
+    [
+        (18, 256, 15, None, 1, (1, 1)),  # all epochs together are one batch
+        (300, 256, 15, None, 17, (17, 1)),
+        (512, 256, 3, None, 6, (3, 2)),
+        (512, 256, 3, 7, 7, (4, 2)),  # a number of steps stands, whatever the epochs are
+        (18, 256, 1, 4, 4, (4, 1)),
+    ],
+)
+def test_all_whole_batches_of_all_epochs_are_steps(rows, batch, epochs, said, steps, loop):
+    from trinity_compat.trainer.length import of_tasksets
+
+    trainer = {"total_epochs": epochs, "total_training_steps": said}
+    config = OmegaConf.create({"data": {"train_batch_size": batch}, "trainer": trainer})
+    OmegaConf.set_struct(config, True)
+    places = of_tasksets(config, rows)
+    assert config.trainer.total_training_steps == steps
+    assert (config.trainer.total_epochs, len(places) // batch) == loop
+    assert loop[0] * loop[1] >= steps

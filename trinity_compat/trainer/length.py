@@ -1,0 +1,35 @@
+"""How many steps a run has where a step may go on into the next epoch; veRL counts each epoch's own."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, open_dict
+from torch.utils.data import Dataset
+
+
+class Places(Dataset):
+    """As many empty rows as veRL's dataloader wants to see: what a step trains on is the exchange's."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, item: int) -> dict[str, object]:
+        return {}
+
+
+def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
+    """veRL's loop is given epochs enough; a number of steps that the configuration names stands."""
+    with open_dict(config):
+        config.trainer.total_training_steps = total = config.trainer.total_training_steps or steps
+        config.trainer.total_epochs = -(-total // steps_of_epoch)
+
+
+def of_tasksets(config: DictConfig, rows: int) -> Places:
+    """In the place of the ``rows`` of Trinity's tasksets, whose run has as many steps as there are whole
+    batches in all epochs together (trinity-rft 0.6.0, buffer/task_scheduler.py). Changes ``config``."""
+    batch = int(config.data.train_batch_size)
+    loaded = int(config.data.get("gen_batch_size") or batch)
+    set_length(config, rows * int(config.trainer.total_epochs) // batch, max(1, rows // loaded))
+    return Places(max(rows, loaded))
