@@ -55,6 +55,16 @@ CASES = {
         "algorithm.adv_estimator",
         "grop",
     ),
+    "gdpo without its rewards": (
+        ["algorithm.adv_estimator=gdpo"],
+        "algorithm.adv_estimator",
+        "gdpo_reward_keys",
+    ),
+    "gdpo with them": (
+        ["algorithm.adv_estimator=gdpo", "+algorithm.gdpo_reward_keys=[format,answer]"],
+        None,
+        None,
+    ),
     "a loss nobody registered": (
         [f"{ARR}.actor.policy_loss.loss_mode=gsop"],
         f"{ARR}.actor.policy_loss.loss_mode",
