@@ -177,7 +177,7 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
 
 
 def _own_to_fork(launch: Any, root: Path | None) -> list[str]:
-    """What of a launch only the script's own tree of veRL has: its main, and the keys that ``run`` asks about."""
+    """What only the script's own tree of veRL has: its main, and the keys that ``run`` asks about."""
     from trinity_compat.verl_config import effective_config
 
     main = [launch.module] if launch.main else []

@@ -43,7 +43,7 @@ def test_the_order_is_that_of_a_loader_with_as_many_workers(workers, shuffle):
 def test_the_stream_draws_as_the_configurations_loader(toy, tokenizer, workers):
     tasks = stream(toy, tokenizer, "data.seed=42", f"data.dataloader_num_workers={workers}")
     expected = TaskOrder(len(tasks), tasks.order.batch_size, True, 42, draws=2 if workers else 1)
-    numbers = range(2 * expected.tasks_per_epoch)
+    numbers = range(2 * expected.steps(1) * expected.batch_size)
     assert [tasks.order.row(number) for number in numbers] == [expected.row(number) for number in numbers]
 
 

@@ -165,7 +165,9 @@ def _train_order(dataset: Any, data: Any) -> Order:
         from trinity_compat.explorer.taskset_order import order_of
 
         return order_of(dataset, data)
-    return TaskOrder(len(dataset), data.train_batch_size, bool(data.shuffle), data.get("seed"), draws_of(data))
+    return TaskOrder(
+        len(dataset), data.train_batch_size, bool(data.shuffle), data.get("seed"), draws_of(data)
+    )
 
 
 def train_dataset(config: Any, tokenizer: Any, processor: Any) -> Any:
