@@ -457,8 +457,13 @@ class MemoryBuffer:
 class Stream:
     """In the place of ``TaskStream``."""
 
+    changes = False
+
     def __init__(self, batch: int) -> None:
         self.order = SimpleNamespace(batch_size=batch, steps=lambda epochs: epochs)
+
+    def has(self, step: int) -> bool:
+        return True
 
     def task(self, number: int) -> dict[str, Any]:
         return {}

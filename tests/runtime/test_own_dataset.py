@@ -1,12 +1,15 @@
 """A dataset class that changes by what was trained: which runs can have one, which steps its epochs have."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from test_plan import planned
 
 from trinity_compat import own_dataset
 from trinity_compat.errors import UserError
 from trinity_compat.own_dataset import Epoch, Epochs
+from trinity_compat.runtime.checks import preflight
 from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 
 CLASS = """raise RuntimeError  # nothing of it is run
@@ -95,3 +98,12 @@ def test_an_epoch_has_the_whole_batches_of_the_rows_that_there_are_when_it_begin
     assert asked == [0, 3]
     assert epochs.of_step(8) is None
     assert epochs.epoch(3) == Epoch(3, 8, 0, 1, 7)
+
+
+def test_a_dry_run_says_both(tmp_path):
+    (tmp_path / "data.py").write_text(CHANGING)
+    made = planned(f"data.custom_cls.path={tmp_path}/data.py", "data.custom_cls.name=Mine")
+    assert any("name=Mine: on_batch_end runs in the trainer" in line for line in preflight.remarks(made))
+    assert not any("on_batch_end" in line for line in preflight.missing(made))
+    made = replace(made, spec=replace(made.spec, **ASYNC))
+    assert any("name=Mine: its on_batch_end changes the data" in line for line in preflight.missing(made))
