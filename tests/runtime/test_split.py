@@ -111,8 +111,9 @@ def test_a_trainer_that_fills_no_whole_nodes_has_a_part_of_each():
 
 def test_a_trainer_that_is_no_equal_part_of_each_node_either_is_refused():
     twenty = f"{ACTOR}.megatron.pipeline_model_parallel_size=5"
-    with pytest.raises(UserError, match="hold no whole groups of 20"):
+    with pytest.raises(UserError, match="hold no whole groups of 20") as error:
         planned(*MEGATRON_OF_12, twenty, f"{TP}=4", device="cuda")
+    assert "--mode colocate" not in error.value.hint  # 24 GPUs hold none either
 
 
 def test_one_gpu_holds_no_engine_and_no_sequence_of_two():
@@ -240,6 +241,9 @@ def test_a_megatron_model_that_fills_all_gpus_is_refused():
     ) as error:
         split_gpus(VerlView.of(verl), {}, mode="both", explorers=1, device="cuda")
     assert "more GPUs, smaller parallel sizes" in error.value.hint
+    assert error.value.hint.startswith(
+        "--mode colocate gives all of them to both sides in turns (not run on 8 "
+    )
 
 
 MEGATRON = (

@@ -276,12 +276,13 @@ def _impossible(machine: Machine, asked: int | None) -> UserError:
     explorer = asked or max(machine.engine, machine.total // 2)
     able = [count // machine.engine for count in machine.choices()]
     untried = unproven(machine.total, machine.nodes)
+    whole = machine.total % machine.sequence == 0
+    turns = f"--mode colocate gives all of them to both sides in turns ({untried}); or " if whole else ""
     return UserError(
         f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
         hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
         if able
-        else f"--mode colocate gives all of them to both sides in turns ({untried}); or "
-        "give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
+        else f"{turns}give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
     )
 
 
