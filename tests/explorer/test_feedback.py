@@ -12,7 +12,7 @@ from trinity_compat.buffer.position import Position
 from trinity_compat.explorer.feedback import known_before
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.operators import pipeline_of
-from trinity_compat.explorer.selectors import selector_of
+from trinity_compat.selectors import selector_of
 from trinity_compat.spec import SyncSpec
 from trinity_compat.workflows import standin
 
