@@ -91,8 +91,9 @@ class RowsSpec:
     """Rows of files that are trained on without asking an explorer for answers.
 
     ``schema``: sft, cpt or dpo. ``paths``: Parquet, JSON or JSON lines files, or one folder or name of a
-    dataset, of which ``split`` and ``subset`` are taken. Rows come in the order of the file, or by a
-    permutation of each epoch (``shuffle``, ``seed``); with ``whole_epochs`` an epoch's last rows that do not
+    dataset, of which ``split`` and ``subset`` are taken. Rows come in the order of the file, by a
+    permutation of each epoch (``shuffle``, ``seed``), or as ``selector`` draws them (a taskset's, as
+    translate/selectors.py has it); with ``whole_epochs`` an epoch's last rows that do not
     fill a step are left out, else a step goes on into the next epoch. A row of more than ``max_length``
     tokens is an error, or cut on the left or right (``truncation``). ``val_paths``: rows whose loss is
     measured."""
@@ -109,6 +110,7 @@ class RowsSpec:
     epochs: int = 1
     max_length: int | None = None
     truncation: Literal["error", "left", "right"] = "error"
+    selector: Mapping[str, Any] | None = None
     val_paths: tuple[str, ...] = ()
 
 

@@ -156,6 +156,22 @@ def test_each_epoch_has_trinitys_permutation_of_its_own():
     assert taken == expected[0] + expected[1] and expected[0] != expected[1]
 
 
+def test_rows_are_drawn_by_the_selectors_of_tasksets():
+    asked = {
+        "type": "offline_easy2hard",
+        "seed": 42,
+        "feature_keys": ["rate"],
+        "place": "buffer.data_selector",
+    }
+    rows = [{"rate": rate} for rate in (0.2, 0.9, 0.5)]
+    order = Order(spec(selector=asked, epochs=2), 3, 2, rows)
+    assert (order.steps, [order.rows_of(step) for step in (1, 2, 3)]) == (3, [[1, 2], [0, 1], [2, 0]])
+    with pytest.raises(UserError, match=r"buffer\.data_selector\.feature_keys=hard: .* no such column"):
+        Order(spec(selector={**asked, "feature_keys": ["hard"]}), 3, 2, rows)
+    random = Order(spec(selector={"type": "random", "seed": 42}), 3, 2)
+    assert random.rows_of(2) == np.random.default_rng(42 + 2).choice(3, 2, replace=False).tolist()
+
+
 def test_verls_sampler_takes_the_same_rows_whatever_the_number_of_ranks():
     from torch.utils.data.distributed import DistributedSampler
 

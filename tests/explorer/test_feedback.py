@@ -9,10 +9,12 @@ from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.position import Position
+from trinity_compat.errors import RunError
 from trinity_compat.explorer.feedback import known_before
 from trinity_compat.explorer.filtering import Draw
 from trinity_compat.explorer.operators import pipeline_of
-from trinity_compat.explorer.selectors import selector_of
+from trinity_compat.pipelines.running import _feedback
+from trinity_compat.selectors import selector_of
 from trinity_compat.spec import SyncSpec
 from trinity_compat.workflows import standin
 
@@ -141,3 +143,23 @@ def test_what_another_run_brought_back_does_not_count(make, capsys):
     assert "what came back of 2 steps up to 2 is not in this database" in capsys.readouterr().out
     order, fresh = again.plan._train.order, selector_of(SELECTOR, ROWS, COLUMNS, "tasksets.0")
     assert [order.row(number) for number in range(8, 12)] == fresh.rows(8, 4)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ([], None),
+        ({"0": {"indices": [1, 2], "values": [0.5, 1]}}, None),
+        ([1], "is not indices and values"),
+        ({0: {"indices": [1]}}, "is not indices and values"),
+        ({0: {"indices": [1], "values": ["high"]}}, "is not indices and values"),
+        ({0: {"indices": [1, 2], "values": [0.5]}}, "not one number for each"),
+        ({0: {"indices": [1], "values": [float("nan")]}}, "not one number for each"),
+    ],
+)
+def test_an_operator_of_one_s_own_may_tell_selectors_and_has_to_do_it_right(told, said):
+    if said is None:
+        assert _feedback(told or {}) == ([(0, [1, 2], [0.5, 1.0])] if told else [])
+        return
+    with pytest.raises(RunError, match=said):
+        _feedback(told)

@@ -8,8 +8,8 @@ import pytest
 
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.feedback import known_before
-from trinity_compat.explorer.selectors import Estimator, columns_of, selector_of
 from trinity_compat.explorer.taskset_order import TasksetOrder
+from trinity_compat.selectors import Estimator, columns_of, selector_of
 from trinity_compat.spec import SyncSpec
 
 ARGUMENTS = {

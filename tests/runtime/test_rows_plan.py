@@ -111,7 +111,10 @@ def test_an_update_that_the_gpus_cannot_share_is_refused(name, tmp_path):
         ({f"{BUFFER}.storage_type": "queue"}, "storage_type=queue: sft reads rows of a file"),
         ({f"{BUFFER}.path": None}, "experience_buffer.path is missing"),
         ({f"{BUFFER}.format.image_key": "image"}, "format.image_key=image: .* as text only"),
-        ({f"{BUFFER}.data_selector.selector_type": "random"}, "selector_type=random"),
+        (
+            {f"{BUFFER}.data_selector.selector_type": "randm"},
+            "selector_type=randm: .* no selector of that name",
+        ),
         ({"algorithm__algorithm_type": "cpt"}, "prompt_type=messages: cpt takes plaintext"),
         (
             {

@@ -145,12 +145,14 @@ SHUFFLED_ROWS = merged(
     SFT,
     {"buffer": {"trainer_input": {"experience_buffer": {"data_selector": {"selector_type": "shuffle"}}}}},
 )
+DRAWN_ROWS = merged(SFT, {"buffer": {"trainer_input": {"experience_buffer": {"data_selector": DIFFICULT}}}})
 # field of the rows that the trainer reads itself → (another value, what the file needs beside it)
 OF_ROWS = {
     "split": ("other", SFT),
     "subset_name": ("main", SFT),
     "data_selector.selector_type": ("shuffle", SFT),
     "data_selector.seed": (7, SHUFFLED_ROWS),
+    **{f"data_selector.{field}": (value, DRAWN_ROWS) for field, value in OF_A_SELECTOR.items()},
     "format.prompt_type": ("plaintext", SFT),
     "format.prompt_key": ("question", SFT),
     "format.response_key": ("answer", SFT),
@@ -370,8 +372,14 @@ SHUFFLED_EXPERTS = merged(
         }
     },
 )
+DRAWN_EXPERTS = merged(
+    MIXED,
+    {"buffer": {"trainer_input": {"auxiliary_buffers": {"sft_dataset": {"data_selector": DIFFICULT}}}}},
+)
+OF_SELECTED = {f"data_selector.{field}": DRAWN_EXPERTS for field in OF_A_SELECTOR}
+OF_SELECTED["data_selector.seed"] = SHUFFLED_EXPERTS
 READ |= {
-    f"{EXPERTS}.{field}": (value, SHUFFLED_EXPERTS if field == "data_selector.seed" else MIXED)
+    f"{EXPERTS}.{field}": (value, OF_SELECTED.get(field, MIXED))
     for field, (value, _) in OF_ROWS.items()
     if field not in ("format.chosen_key", "format.rejected_key")
 }

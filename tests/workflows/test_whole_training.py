@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
 from trinity_compat.explorer.feedback import known_before
-from trinity_compat.explorer.selectors import selector_of
+from trinity_compat.selectors import selector_of
 from trinity_compat.spec import SyncSpec
 
 EXAMPLES = ROOT / "examples" / "workflows"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trinity_compat.errors import RunError
-from trinity_compat.explorer.selectors import ByDifficulty, Selector, selector_of
+from trinity_compat.selectors import ByDifficulty, Selector, selector_of
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ import datasets
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from trinity_compat.errors import UserError
-from trinity_compat.explorer.selectors import columns_of
 from trinity_compat.explorer.task_tables import table_rows
+from trinity_compat.selectors import columns_of
 
 # Columns that veRL's dataset, agent loops or rewards take by name.
 _OF_VERL = frozenset(

@@ -1,4 +1,4 @@
-"""Trinity's data selectors, as a YAML asks for them (``explorer/selectors.py`` draws by them).
+"""Trinity's data selectors, as a YAML asks for them (``selectors.py`` draws by them).
 
 Source: trinity-rft 0.6.0 and 0.4.1, ``buffer/selector/selector.py``: each reads its own arguments only, and
 has a default for each.

@@ -15,6 +15,7 @@ from trinity_compat.algorithms.chosen import schema_of
 from trinity_compat.algorithms.model import Schema
 from trinity_compat.errors import UserError
 from trinity_compat.spec import RowFormat, RowsSpec
+from trinity_compat.translate.selectors import SEQUENTIAL, SHUFFLE, selector_of
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 BUFFER = "buffer.trainer_input.experience_buffer"
@@ -24,7 +25,6 @@ _COMPAT = "trainer.trainer_config.trinity_compat"
 _OF_VERL = ("prompt_dict_keys", "response_dict_keys", "response_then_eos")  # of a translated launch
 _FORMAT_TYPES = ("messages", "plaintext")
 _MEDIA = ("image_key", "video_key")
-_SELECTORS = {"sequential": False, "shuffle": True}
 
 
 def schema_in(config: Mapping[str, object]) -> Schema:
@@ -115,7 +115,7 @@ def rows_in(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
     paths = _paths(reading.get(f"{section}.path"))
     if not paths:
         raise UserError(f"{section}.path is missing: {schema} trains on the rows of a file")
-    shuffle, seed = _order(reading, section)
+    selector = selector_of(TrinityReader(reading.get(section)), section)
     said = reading.get(f"{_COMPAT}.rows", {})
     return RowsSpec(
         schema=schema,
@@ -123,8 +123,9 @@ def rows_in(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
         split=reading.get(f"{section}.split", "train"),
         subset=reading.get(f"{section}.subset_name"),
         format=_format(schema, reading, section),
-        shuffle=shuffle,
-        seed=seed,
+        shuffle=selector["type"] == SHUFFLE,
+        seed=int(str(selector["seed"])),
+        selector=None if selector["type"] in (SEQUENTIAL, SHUFFLE) else selector,
         epochs=int(reading.get("buffer.total_epochs", 1)),
         max_length=reading.get("model.max_model_len"),
         **{name: said[name] for name in ("sampler", "whole_epochs", "truncation") if name in said},
@@ -134,18 +135,6 @@ def rows_in(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
 
 def _paths(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)] if value else []
-
-
-def _order(reading: TrinityReader, section: str) -> tuple[bool, int]:
-    """Whether the rows are shuffled, and the seed."""
-    selector = f"{section}.data_selector"
-    kind = reading.get(f"{selector}.selector_type", "sequential")
-    if kind not in _SELECTORS:
-        raise UserError(
-            f"{selector}.selector_type={kind}: rows of a file are read in order or shuffled",
-            hint="write sequential or shuffle",
-        )
-    return _SELECTORS[kind], int(reading.get(f"{selector}.seed", 42))
 
 
 def _format(schema: str, reading: TrinityReader, section: str) -> RowFormat:

@@ -62,7 +62,7 @@ def _columns(
     """What a selector looks at in the rows ``part`` that are left of a taskset."""
     if not selector.get("feature_keys"):
         return {}
-    from trinity_compat.explorer.selectors import columns_of
+    from trinity_compat.selectors import columns_of
 
     found = columns_of(selector, opened(taskset), taskset.path)
     return {key: [values[row["index"]] for row in part] for key, values in found.items()}

@@ -121,4 +121,6 @@ def expert_line(experts: ExpertSpec | None) -> list[str]:
 
 
 def _order(rows: RowsSpec) -> str:
+    if rows.selector:
+        return f"drawn by {rows.selector['type']}"
     return f"shuffled by seed {rows.seed}" if rows.shuffle else "in order"

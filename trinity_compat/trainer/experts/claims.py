@@ -31,7 +31,7 @@ class Experts:
     def of(cls, buffer: Buffer, spec: ExpertSpec, tokenizer: Tokenizer) -> Experts:
         """Raises UserError for rows that cannot be read."""
         rows = open_rows(spec.rows)
-        order = Order(spec.rows, len(rows), spec.each_step)
+        order = Order(spec.rows, len(rows), spec.each_step, rows)
         return cls(buffer, rows, Formatter(spec.rows, tokenizer), order)
 
     def claim(self, step: int, heart: Heart) -> Claim:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
+from trinity_compat.selectors import Selector, check_columns, selector_of
 from trinity_compat.spec import RowsSpec
+from trinity_compat.trainer.supervised.files import Rows
 
 
 class Order:
-    """The rows of each step, of ``count`` in all, ``batch`` at a time."""
+    """The rows of each step, of ``count`` in all, ``batch`` at a time. ``rows``: where a selector looks."""
 
-    def __init__(self, spec: RowsSpec, count: int, batch: int) -> None:
+    def __init__(self, spec: RowsSpec, count: int, batch: int, rows: Rows = ()) -> None:
+        """Raises UserError for rows that the spec's selector cannot compare."""
         self._spec, self.batch = spec, batch
+        self._selector = _selector(spec.selector, count, rows, ", ".join(spec.paths))
         self._epoch_rows = count // batch * batch if spec.whole_epochs else count
         self._permuted = lru_cache(maxsize=2)(lambda epoch: permutation(spec, count, epoch))
 
@@ -26,11 +32,22 @@ class Order:
     def rows_of(self, step: int) -> list[int]:
         """Numbers of the rows of ``step``, counted from 1."""
         first = (step - 1) * self.batch
+        if self._selector:
+            return [*self._selector.rows(first, self.batch)]
         return [self._row_at(place) for place in range(first, first + self.batch)]
 
     def _row_at(self, place: int) -> int:
         epoch, within = divmod(place, self._epoch_rows)
         return int(self._permuted(epoch)[within])
+
+
+def _selector(asked: Mapping[str, Any] | None, count: int, rows: Rows, path: str) -> Selector | None:
+    if asked is None:
+        return None
+    keys = asked.get("feature_keys", ())
+    check_columns(asked, list(rows[0]) if keys else [], path)
+    columns = {key: [rows[number][key] for number in range(count)] for key in keys}
+    return selector_of(asked, count, columns, path)
 
 
 def permutation(spec: RowsSpec, count: int, epoch: int) -> np.ndarray:

@@ -37,7 +37,7 @@ class RowsData:
                 f"{', '.join(spec.paths)}: {len(self.rows)} rows do not fill one batch of {batch}",
                 hint="lower buffer.train_batch_size, or give more rows",
             )
-        self.order = Order(spec, len(self.rows), batch)
+        self.order = Order(spec, len(self.rows), batch, self.rows)
         self.formatter = Formatter(spec, self.tokenizer)
         self.validation = open_rows(spec, spec.val_paths) if spec.val_paths else ()
         self.train, self.val = Places(len(self.rows)), Places(1)

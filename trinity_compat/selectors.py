@@ -166,13 +166,18 @@ def _permutation(seed: int, size: int) -> list[int]:
 
 def columns_of(asked: Mapping[str, Any], rows: Any, path: object) -> dict[str, list[Any]]:
     """What a selector looks at in ``rows``, a Dataset of Hugging Face's. Raises UserError."""
-    for key in (keys := asked.get("feature_keys", ())):
-        if key not in rows.column_names:
+    check_columns(asked, rows.column_names, path)
+    return {key: list(rows[key]) for key in asked.get("feature_keys", ())}
+
+
+def check_columns(asked: Mapping[str, Any], has: Sequence[str], path: object) -> None:
+    """Raises UserError for a column that a selector looks at and ``path`` has not."""
+    for key in asked.get("feature_keys", ()):
+        if key not in has:
             raise UserError(
                 f"{asked['place']}.feature_keys={key}: {path} has no such column",
-                hint=f"it has {', '.join(sorted(rows.column_names))}",
+                hint=f"it has {', '.join(sorted(has))}",
             )
-    return {key: list(rows[key]) for key in keys}
 
 
 def _features(asked: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> Floats:
