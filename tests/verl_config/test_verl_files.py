@@ -10,7 +10,7 @@ import pytest
 import yaml
 from verl_samples import PPO, make_launch, real_hydra, write_repository
 
-from trinity_compat.errors import UserError
+from trinity_compat.errors import UserError, Where
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, as_tree, config_from_yaml, effective_config
 
 OWN = """\
@@ -87,6 +87,29 @@ def test_an_own_config_composes_as_hydra_composes_it(own: Path, tmp_path: Path) 
     assert as_tree(config) == real_hydra(root, launch)
 
 
+def test_a_config_group_can_be_a_list(own: Path, tmp_path: Path) -> None:
+    """Hydra merges a file that holds a list as the group's whole value."""
+    root = write_repository("0.9.1", tmp_path / "verl")
+    (own.parent / "tasks").mkdir()
+    (own.parent / "tasks" / "two.yaml").write_text("- {name: a, size: '${data.train_batch_size}'}\n- b\n")
+    text = OWN.replace("pkg://verl.trainer.config", f"file://{root}/verl/trainer/config")
+    own.write_text(text.replace("  - _self_\n", "  - tasks: two\n  - _self_\n"))
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=mine")
+    config = effective_config(launch, root=tmp_path, version="0.9.1")
+    assert as_tree(config) == real_hydra(root, launch)
+    assert as_tree(config)["tasks"] == [{"name": "a", "size": 32}, "b"]
+    assert config.settings["tasks"].where == Where(str(own.parent / "tasks" / "two.yaml"), 1)
+
+
+def test_a_list_at_the_top_is_refused_as_hydra_refuses_it(own: Path, tmp_path: Path) -> None:
+    (own.parent / "two.yaml").write_text("- 1\n")
+    own.write_text(OWN.replace("  - _self_\n", "  - two\n  - _self_\n"))
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=mine")
+    with pytest.raises(UserError, match="a list has no place at the top") as refused:
+        effective_config(launch, root=tmp_path, version="0.9.1")
+    assert refused.value.where == Where(str(own.parent / "two.yaml"))
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_dump_is_read_back_as_the_launch_that_made_it(version: str, flavour: str, tmp_path: Path) -> None:
@@ -103,7 +126,8 @@ def test_a_dump_is_read_back_as_the_launch_that_made_it(version: str, flavour: s
     ("text", "message"),
     [
         ("a: [", "not a YAML file"),
-        ("- 1", "mapping"),
+        ("- 1", "a list, not the configuration of a training"),
+        ("text", "mapping"),
         ("a: 1\na: 2", "duplicate key"),
         ("model:\n  x: 1", "not a configuration of veRL's PPO training"),
         ("!!python/object/apply:os.system ['true']", "not a YAML file"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.dotted import put
-from trinity_compat.errors import UserError
+from trinity_compat.errors import UserError, Where
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import Find
 from trinity_compat.verl_config.yaml_files import ConfigFile
@@ -67,16 +67,23 @@ def merge_parts(parts: list[tuple[str, ConfigFile]]) -> dict[str, object]:
     """The configuration of a defaults list, without Hydra's own node."""
     config: dict[str, object] = {}
     for package, file in parts:
-        config = merge(config, _at_package(package, file.config))
+        config = merge(config, _at_package(package, file))
     config.pop("hydra", None)
     return config
 
 
-def _at_package(package: str, content: Mapping[str, object]) -> Mapping[str, object]:
+def _at_package(package: str, file: ConfigFile) -> Mapping[str, object]:
+    """What the file adds, from the top. Raises CompositionError for a list that stands in no group."""
+    if not package and file.items is not None:
+        raise CompositionError(
+            "a list has no place at the top of a configuration, where the keys stand",
+            where=Where(file.source),
+            hint="a config group can be a list: name the file by its group (group: option)",
+        )
     if not package:
-        return content
+        return file.config
     nested: dict[str, object] = {}
-    put(nested, package, content)
+    put(nested, package, file.config if file.items is None else list(file.items))
     return nested
 
 

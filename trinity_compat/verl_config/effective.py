@@ -366,6 +366,8 @@ def _file_origins(parts: list[tuple[str, ConfigFile]], path: SearchPath) -> dict
         sets = path.sets(file)
         if not sets and not out:
             continue
+        if file.items is not None:
+            out[package] = Where(file.source, 1) if sets else None
         for key in nodes(file.config):
             where = Where(file.source, file.lines.get(key, 0)) if sets else None
             out[prefix + key] = where

@@ -49,6 +49,8 @@ def config_from_yaml(
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
     file = read_config(path)
+    if file.items is not None:
+        raise UserError("a list, not the configuration of a training", where=Where(file.source))
     _refuse_trinitys(file)
     _check_sections(file)
     launch = Launch("verl.trainer.main_ppo", (), Where(str(path)), cwd=str(path.parent))

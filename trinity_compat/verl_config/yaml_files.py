@@ -32,7 +32,8 @@ class ConfigFile:
     """One config file: ``defaults`` as written, ``config`` the rest, ``package`` its header or None.
 
     ``source`` is the path of a user's own file, "" for veRL's; ``lines`` its dotted keys' lines, ``text``
-    what it holds. ``default``: it belongs to a fork's own tree, so that its values are defaults.
+    what it holds. ``default``: it belongs to a fork's own tree, so that its values are defaults. ``items``:
+    what a file holds that is a list, the whole value of a config group; its ``config`` is empty.
     """
 
     defaults: tuple[object, ...] = ()
@@ -42,6 +43,7 @@ class ConfigFile:
     lines: Mapping[str, int] = field(default_factory=dict)
     text: str = field(default="", repr=False)
     default: bool = False
+    items: tuple[object, ...] | None = None
 
 
 @lru_cache(maxsize=1)
@@ -112,18 +114,21 @@ def load_yaml(text: str) -> object:
 def parse_config_file(text: str, source: str = "") -> ConfigFile:
     """Read a Hydra config file; the lines of its keys are kept when it has a ``source``.
 
-    Raises yaml.YAMLError; TypeError when it isn't a mapping.
+    Raises yaml.YAMLError; TypeError when it is neither a mapping nor a list.
     """
     content = load_yaml(text)
     if content is None:
         content = {}
+    shown = text if source else ""
+    if isinstance(content, list):
+        return ConfigFile(package=_package_header(text), source=source, text=shown, items=tuple(content))
     if not isinstance(content, dict):
         raise TypeError("a Hydra config file holds a mapping of keys to values")
     defaults = content.pop("defaults", None) or ()
     if not isinstance(defaults, list | tuple):
         raise TypeError("'defaults' holds a list")
     lines = key_lines(text) if source else {}
-    return ConfigFile(tuple(defaults), content, _package_header(text), source, lines, text if source else "")
+    return ConfigFile(tuple(defaults), content, _package_header(text), source, lines, shown)
 
 
 def key_lines(text: str) -> dict[str, int]:
