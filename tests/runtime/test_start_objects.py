@@ -55,6 +55,21 @@ CASES = {
         "algorithm.adv_estimator",
         "grop",
     ),
+    "a model's name that came out empty": (
+        [f"{ARR}.model.path="],
+        f"{ARR}.model",
+        "path is empty",
+    ),
+    "gdpo without its rewards": (
+        ["algorithm.adv_estimator=gdpo"],
+        "algorithm.adv_estimator",
+        "gdpo_reward_keys",
+    ),
+    "gdpo with them": (
+        ["algorithm.adv_estimator=gdpo", "+algorithm.gdpo_reward_keys=[format,answer]"],
+        None,
+        None,
+    ),
     "a loss nobody registered": (
         [f"{ARR}.actor.policy_loss.loss_mode=gsop"],
         f"{ARR}.actor.policy_loss.loss_mode",

@@ -31,6 +31,22 @@ def test_what_no_variable_holds_is_appended():
     assert error.value.hint == "write its value there, or give it: --set trainer.n_gpus_per_node=VALUE"
 
 
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("${oc.env:NODES}", "give it: --env NODES=…"),
+        # A resolver of a fork's: what it computes only its code knows.
+        ("${eval:'2*1'}", "give it: --set trainer.nnodes=VALUE"),
+    ],
+)
+def test_what_stays_an_interpolation_is_not_known(written, hint):
+    script = f"""python3 -m verl.trainer.main_ppo 'trainer.nnodes="{written}"'\n"""
+    with pytest.raises(UserError) as error:
+        translate_launch(read_text(script).launches[0], Options())
+    assert error.value.message.startswith("trainer.nnodes depends on ${")
+    assert error.value.hint == hint
+
+
 OPEN = """\
 python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d/b.parquet \\
   actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\

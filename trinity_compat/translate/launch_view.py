@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,12 +16,14 @@ from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.steps import BATCH, MINI, Updates, mini_batches, uneven
 from trinity_compat.translate.symbols import Symbols
+from trinity_compat.verl_config.interpolate import is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 ARR = "actor_rollout_ref"
 NODES, PER_NODE = "trainer.nnodes", "trainer.n_gpus_per_node"
 GPUS_OF_A_NODE = 8  # veRL's default
 _MOST_GPUS = 2**16
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
 _LAST_UNEVEN = "0.7.0"  # the last release that takes a train batch which its mini-batches don't divide
 _LAST_WITHOUT_CHECK = "0.2.0"  # the last that takes a mini-batch larger than the train batch as it is
 
@@ -145,6 +148,19 @@ class LaunchView:
                 if name
                 else f"write its value there, or give it: --set {self.spelling(key)}=VALUE",
             )
+        self._demand_resolved(key)
+
+    def _demand_resolved(self, key: str) -> None:
+        """Raise UserError where the value is still ``${…}``: of a variable, or a resolver of the user's."""
+        value = self.config.get(key)
+        if not isinstance(value, str) or not is_interpolated(value):
+            return
+        variable = _VARIABLE.fullmatch(value)
+        raise self.refused(
+            key,
+            f"{self.spelling(key)} depends on {value}, which is not known",
+            f"give it: --env {variable[1]}=…" if variable else f"give it: --set {self.spelling(key)}=VALUE",
+        )
 
     def integer(self, key: str, default: int | None = None) -> int:
         """The value of ``key`` as an int. Raises UserError naming the place and the spelling."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import Dataset
@@ -22,6 +23,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine import EngineRegistry
 
+from trinity_compat.errors import UserError
 from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer, _Roles
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -51,6 +53,8 @@ def _validated(config: DictConfig) -> None:
 
 
 def _model(config: DictConfig, built: SimpleNamespace) -> None:
+    if config.actor_rollout_ref.model.path == "":  # of a variable that nobody sets; veRL: an IndexError
+        raise UserError("actor_rollout_ref.model.path is empty: write the model's folder or its hub's name")
     built.model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
 
 
@@ -158,7 +162,7 @@ def _algorithm(config: DictConfig) -> Iterator[Stage]:
     """What veRL looks up by name at its first update."""
     algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
     mode = actor.policy_loss.get("loss_mode", "vanilla")
-    yield "algorithm.adv_estimator", lambda: core_algos.get_adv_estimator_fn(algorithm.adv_estimator)
+    yield "algorithm.adv_estimator", lambda: _estimator(algorithm)
     yield f"{_ACTOR}.policy_loss.loss_mode", lambda: core_algos.get_policy_loss_fn(mode)
     if algorithm.use_kl_in_reward:
         yield "algorithm.kl_penalty", lambda: _kl_penalty(algorithm.kl_penalty)
@@ -166,6 +170,22 @@ def _algorithm(config: DictConfig) -> Iterator[Stage]:
         yield f"{_ACTOR}.kl_loss_type", lambda: _kl_penalty(actor.kl_loss_type)
     if actor.strategy in _FSDP:
         yield f"{_ACTOR}.optim", lambda: _optimizer(actor)
+
+
+def _estimator(algorithm: DictConfig) -> None:
+    """Looked up by its name; gdpo is called as well, which asks at each step for the names of its rewards."""
+    core_algos.get_adv_estimator_fn(algorithm.adv_estimator)
+    if algorithm.adv_estimator != core_algos.AdvantageEstimator.GDPO:
+        return
+    rewards = algorithm.get("gdpo_reward_keys") or ()
+    core_algos.compute_gdpo_outcome_advantage(
+        torch.zeros(2, 1),
+        torch.ones(2, 1),
+        np.array(["group", "group"]),
+        config=algorithm,
+        non_tensor_batch={name: np.zeros(2) for name in rewards},
+        batch={"prompts": torch.zeros(2, 1), "attention_mask": torch.ones(2, 2, dtype=torch.long)},
+    )
 
 
 def _kl_penalty(name: str) -> None:

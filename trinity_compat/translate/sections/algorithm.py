@@ -112,6 +112,7 @@ ESTIMATORS = (
     "tir_optimal_token_baseline",
     "gdpo",
 )
+_GDPO_REWARDS = "algorithm.gdpo_reward_keys"  # the rewards that it normalizes each alone, by name
 POLICY_LOSSES = (
     "vanilla",
     "dppo_tv",
@@ -142,6 +143,8 @@ def advantage(view: LaunchView) -> Said:
     yield from _unused_discounts(view, function)
     if name not in ADVANTAGES:
         status, ours = _runs_here(view, ESTIMATOR, name, ESTIMATORS)
+        if name == "gdpo" and not view.value(_GDPO_REWARDS):
+            status, ours = Status.UNSUPPORTED, f"veRL stops at its first step without {_GDPO_REWARDS}"
         reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
         yield Verdict(ESTIMATOR, status, reason, "TC023")
         yield Caution("TW017", reason, view.where(ESTIMATOR))
