@@ -8,11 +8,12 @@ Each launch of veRL's main_ppo is planned for ``--device`` and put through the s
 stand-ins for the models and nothing said of its data. A launch that is not started is also composed as stock
 veRL would run it: what veRL refuses as well is counted apart. ``--vllm``: the unpacked package vllm of the
 GPU release (scripts/unpack_vllm.sh), for ``--device cuda`` on a machine without a GPU. ``--sample N``: N
-launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason (Megatron on a CPU) are
-counted apart, and are not part of the share that starts.
+launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason are counted apart (Megatron on
+a CPU), and are not part of the share that starts.
 
 LIST.txt names scripts of your own: in each line a folder (where bash would start) and a script in it. Of each
-the first launch counts. A key that only the script's own tree of veRL knows is refused by stock veRL as well.
+the first launch counts. A main or a key that only the script's own tree of veRL has is refused by stock veRL,
+too. tests/facts/unseen.txt is such a list of public scripts, which scripts/unseen_corpus.py checks out.
 """
 
 from __future__ import annotations
@@ -173,11 +174,20 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
         return error.message
     except Exception as error:
         return blame.words_of(error)
-    return ""
+    return _unknown_manager(config)
+
+
+def _unknown_manager(config: Any) -> str:
+    """A reward manager that veRL lacks, and that no function of the user's may register; "" for others."""
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+
+    manager, function = config.reward.reward_manager, config.reward.custom_reward_function
+    own = manager.source != "register" or function.path
+    return "" if own or manager.name in REWARD_MANAGER else f"no reward manager is named {manager.name}"
 
 
 def _own_to_fork(launch: Any, root: Path | None) -> list[str]:
-    """What only the script's own tree of veRL has: its main, and the keys that ``run`` asks about."""
+    """What of a launch only the script's own tree of veRL has: its main, the keys that ``run`` asks about."""
     from trinity_compat.verl_config import effective_config
 
     main = [launch.module] if launch.main else []
@@ -186,7 +196,7 @@ def _own_to_fork(launch: Any, root: Path | None) -> list[str]:
 
 def _fork_keys(effective: Any) -> list[str]:
     """The keys that only the script's own tree of veRL knows, of those that the launch sets or that have a
-    default there which says something."""
+    default there."""
     from trinity_compat.translate import forks
     from trinity_compat.translate.rows import load_rows
 

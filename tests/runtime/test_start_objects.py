@@ -55,6 +55,11 @@ CASES = {
         "algorithm.adv_estimator",
         "grop",
     ),
+    "a model's name that came out empty": (
+        [f"{ARR}.model.path="],
+        f"{ARR}.model",
+        "path is empty",
+    ),
     "gdpo without its rewards": (
         ["algorithm.adv_estimator=gdpo"],
         "algorithm.adv_estimator",

@@ -151,7 +151,7 @@ class LaunchView:
         self._demand_resolved(key)
 
     def _demand_resolved(self, key: str) -> None:
-        """Raise UserError where the value is still a ``${…}``: a variable, or a resolver of training."""
+        """Raise UserError where the value is still ``${…}``: of a variable, or a resolver of the user's."""
         value = self.config.get(key)
         if not isinstance(value, str) or not is_interpolated(value):
             return

@@ -23,6 +23,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine import EngineRegistry
 
+from trinity_compat.errors import UserError
 from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer, _Roles
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -52,6 +53,8 @@ def _validated(config: DictConfig) -> None:
 
 
 def _model(config: DictConfig, built: SimpleNamespace) -> None:
+    if config.actor_rollout_ref.model.path == "":  # of a variable that nobody sets; veRL: an IndexError
+        raise UserError("actor_rollout_ref.model.path is empty: write the model's folder or its hub's name")
     built.model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
 
 
