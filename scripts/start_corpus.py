@@ -8,11 +8,12 @@ Each launch of veRL's main_ppo is planned for ``--device`` and put through the s
 stand-ins for the models and nothing said of its data. A launch that is not started is also composed as stock
 veRL would run it: what veRL refuses as well is counted apart. ``--vllm``: the unpacked package vllm of the
 GPU release (scripts/unpack_vllm.sh), for ``--device cuda`` on a machine without a GPU. ``--sample N``: N
-launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason are counted apart (Megatron on a
-CPU), and are not part of the share that starts.
+launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason are counted apart (Megatron on
+a CPU), and are not part of the share that starts.
 
 LIST.txt names scripts of your own: in each line a folder (where bash would start) and a script in it. Of each
-the first launch counts. A key that only the script's own tree of veRL knows is refused by stock veRL as well.
+the first launch counts. A main or a key that only the script's own tree of veRL has is refused by stock veRL,
+too. tests/facts/unseen.txt is such a list of public scripts, which scripts/unseen_corpus.py checks out.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ SPARED = "refused by us for what is spared"
 # What stands for a path or name that the user has to fill in.
 _PLACEHOLDER = re.compile(r"^$|[<>]|YOUR_|^/?path/to|^(ref_)?model_path$|^null$", re.IGNORECASE)
 
+# What veRL looks up by name at its first update, as checks/trainer_side.py names it.
+_ALGORITHM = re.compile(r"^algorithm\.|policy_loss|kl_loss_type")
 # Of images, in scripts of older releases; veRL 0.9.1's hf_processor knows no such processor.
 _UNSEEN = re.compile(r"minicpm-o", re.IGNORECASE)
 
@@ -85,7 +88,7 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcom
     except UserError as error:
         why = error.message
     if not why:
-        own = _own_keys(launch, root)
+        own = _own_to_fork(launch, root)
         return Outcome(name, WITHOUT_FORK if own else STARTS, f"without {', '.join(own)}" if own else "")
     if stock := _refused_by_verl(launch, root, folder):
         return Outcome(name, NOT_UNDER_VERL, stock)
@@ -144,6 +147,8 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
     try:
         effective = effective_config(launch, root=root or folder)
         refuse_errors(effective)
+        if launch.main:
+            return f"a main that only its fork has: {launch.module}"
         if own := _fork_keys(effective):
             return f"keys that only its fork knows: {', '.join(own[:3])}"
         tree = as_tree(upgrade(effective).config)
@@ -162,28 +167,42 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
         tree["actor_rollout_ref"]["model"]["external_lib"] = None
         register_legacy()
         config = OmegaConf.create(tree)
-        for _, stage in list(trainer_side.stages(config))[:4]:
+        stages = list(trainer_side.stages(config))
+        for _, stage in [*stages[:4], *(stage for stage in stages[4:] if _ALGORITHM.search(stage[0]))]:
             stage()
     except UserError as error:
         return error.message
     except Exception as error:
         return blame.words_of(error)
-    return ""
+    return _unknown_manager(config)
 
 
-def _own_keys(launch: Any, root: Path | None) -> list[str]:
+def _unknown_manager(config: Any) -> str:
+    """A reward manager that veRL lacks, and that no function of the user's may register; "" for others."""
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+
+    manager, function = config.reward.reward_manager, config.reward.custom_reward_function
+    own = manager.source != "register" or function.path
+    return "" if own or manager.name in REWARD_MANAGER else f"no reward manager is named {manager.name}"
+
+
+def _own_to_fork(launch: Any, root: Path | None) -> list[str]:
+    """What of a launch only the script's own tree of veRL has: its main, the keys that ``run`` asks about."""
     from trinity_compat.verl_config import effective_config
 
-    return _fork_keys(effective_config(launch, root=root))
+    main = [launch.module] if launch.main else []
+    return main + _fork_keys(effective_config(launch, root=root))
 
 
 def _fork_keys(effective: Any) -> list[str]:
-    """The keys that only the script's own tree of veRL knows, of those that the launch sets."""
+    """The keys that only the script's own tree of veRL knows, of those that the launch sets or that have a
+    default there."""
     from trinity_compat.translate import forks
     from trinity_compat.translate.rows import load_rows
 
     rows = load_rows(None)
-    return [key for key in effective.set_keys if forks.is_fork_key(key, effective, rows)]
+    given = dict.fromkeys([*effective.set_keys, *forks.by_default(effective)])
+    return [key for key in given if forks.is_fork_key(key, effective, rows)]
 
 
 def _as_main_ppo(tree: dict[str, Any], module: str) -> None:
