@@ -71,6 +71,17 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     assert caught.value.hint
 
 
+def test_a_value_where_verl_has_a_section_is_refused_with_what_is_in_it(tmp_path):
+    with pytest.raises(UserError) as caught:
+        planned(tmp_path, "actor_rollout_ref.actor.policy_loss=grpo")
+    assert caught.value.message.startswith(
+        "actor_rollout_ref.actor.policy_loss=grpo: veRL 0.9.1 has a section"
+    )
+    assert "clip_cov_lb" in caught.value.message
+    assert caught.value.where.line == 8
+    assert planned(tmp_path, "trainer.profile_steps=null actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
+
+
 def test_a_server_that_the_script_starts_is_named_and_started_by_nobody(tmp_path, capsys):
     script = tmp_path / "run.sh"
     server = f"touch {tmp_path}/started; vllm serve m --port 8000 &\n"
