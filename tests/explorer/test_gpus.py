@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import ray.util.scheduling_strategies  # noqa: F401  found still where a test puts something in ray's place
 
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer import main, workers
