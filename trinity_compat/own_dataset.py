@@ -60,7 +60,7 @@ def note(spec: RunSpec, *, cwd: Path) -> list[str]:
 def _unfit(spec: RunSpec) -> str | None:
     """Why which data a task is made of could not be told; None where it can."""
     if spec.sync.style != "fixed":
-        return f"under sync_style {spec.sync.style} the explorer is no fixed number of steps ahead"
+        return f"under sync_style {spec.sync.style} the explorer is not ahead by a fixed number of steps"
     if value_at(spec.verl, "algorithm.filter_groups.enable"):
         return "with algorithm.filter_groups a step takes as many tasks as it needs"
     return "with a replay buffer a step trains tasks of other steps" if spec.replay else None

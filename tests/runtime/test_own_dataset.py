@@ -41,7 +41,7 @@ def spec_of(folder, text=CHANGING, *, filtered=False, sync=None, replay=None, wo
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (ASYNC, "and under sync_style fully_async the explorer is no fixed number of steps ahead"),
+        (ASYNC, "and under sync_style fully_async the explorer is not ahead by a fixed number of steps"),
         ({"filtered": True}, "and with algorithm.filter_groups a step takes"),
         ({"replay": ReplaySpec()}, "and with a replay buffer a step trains"),
     ],
