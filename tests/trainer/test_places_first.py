@@ -42,7 +42,7 @@ def order(monkeypatch):
     def nothing(*_):
         yield
 
-    monkeypatch.setattr(main, "Datasets", lambda _: SimpleNamespace(tokenizer=None, val=[]))
+    monkeypatch.setattr(main, "Datasets", lambda _: SimpleNamespace(tokenizer=None, train=[], val=[]))
     monkeypatch.setattr(main, "BufferExchange", Exchange)
     monkeypatch.setattr(main, "_ray", nothing)
     monkeypatch.setattr(main, "Dropper", nothing)
