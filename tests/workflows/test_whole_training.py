@@ -145,6 +145,7 @@ SELECTOR = {"selector_type": "difficulty_based", "seed": 3, "feature_keys": ["we
 ARGUMENTS = {"m": 8, "lamb": 0.2, "rho": 0.2, "target_reward": 0.5, "tau": 0.02}
 
 
+@pytest.mark.nightly
 def test_rows_are_drawn_by_what_came_back(tmp_path, toy):
     """Each step's rows follow from the rewards in the buffer, by the two pass rates that the file gives."""
     rows = [json.loads(line) for line in (toy / "data" / "train.jsonl").read_text().splitlines()]
