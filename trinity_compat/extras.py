@@ -47,6 +47,12 @@ def version(package: str) -> str | None:
         return None
 
 
+def vllm_plugins() -> dict[str, str]:
+    """The environment of a process that makes engines: trinity-rft's plugin for vLLM, where it is installed,
+    imports what the pinned vLLM lacks, and would end the process."""
+    return {"VLLM_PLUGINS": "trinity_compat"} if version("trinity-rft") else {}
+
+
 @cache
 def pins(extra: str) -> Mapping[str, str | None]:
     """Each package of ``extra`` (lower case) → the one version that will do, None where several will."""

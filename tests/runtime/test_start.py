@@ -3,10 +3,12 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from trinity_compat import extras
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_argv
 from trinity_compat.runtime.checks import blame, models, start
@@ -226,3 +228,14 @@ def test_a_bare_assertion_is_told_by_its_code():
     assert blame.words_of(caught.value).startswith("it asserts `")
     assert blame.words_of(ValueError("two\nlines")) == "two lines"
     assert blame.words_of(NotImplementedError()) == "it raises NotImplementedError without a message"
+
+
+def test_a_plugin_of_trinity_rft_s_does_not_end_the_check(monkeypatch):
+    made = SimpleNamespace(env={})
+    monkeypatch.setattr(extras, "version", {"trinity-rft": "0.6.0"}.get)
+    assert start._environment(made, native=True)["VLLM_PLUGINS"] == "trinity_compat"
+    monkeypatch.setenv("VLLM_PLUGINS", "mine")
+    assert start._environment(made, native=True)["VLLM_PLUGINS"] == "mine"
+    monkeypatch.delenv("VLLM_PLUGINS")
+    monkeypatch.setattr(extras, "version", {}.get)
+    assert "VLLM_PLUGINS" not in start._environment(made, native=True)

@@ -73,7 +73,7 @@ def gain(buffer):
 
 @pytest.mark.whole
 def test_a_class_of_one_s_own(tmp_path, toy):
-    assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", updates=16)) > 0.2
+    assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", updates=12)) > 0.2
 
 
 @pytest.mark.whole
@@ -115,7 +115,7 @@ def test_a_class_of_trinity_rft_s(tmp_path, toy):
 
     path = [modules(tmp_path / "modules")]
     plugins = EXAMPLES / "plugins"
-    buffer = trained(tmp_path, toy, "plugin", plugins=plugins, change=change, path=path, updates=16)
+    buffer = trained(tmp_path, toy, "plugin", plugins=plugins, change=change, path=path, updates=12)
     assert gain(buffer) > 0.2
 
 

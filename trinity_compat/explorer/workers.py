@@ -267,9 +267,7 @@ def _share(rollout: Mapping[str, Any], engines: int) -> int:
 
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:
     """Environment of an engine's process: ours on a CPU, then this process's, then the run's own."""
-    base = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
-    if extras.version("trinity-rft"):  # its vLLM plugin imports what the pinned vLLM lacks
-        base["VLLM_PLUGINS"] = "trinity_compat"
+    base = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", **extras.vllm_plugins()}
     if device == "cpu":
         base |= _CPU_ENV | {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}
     kept = {name: os.environ[name] for name in base if name in os.environ and name != "OMP_NUM_THREADS"}

@@ -150,7 +150,7 @@ def _answer(made: RunPlan, folder: Path, native: bool) -> Report:
 
 
 def _environment(made: RunPlan, native: bool) -> dict[str, str]:
-    env = checkout.python_path({**os.environ, **made.env})
+    env = checkout.python_path({**extras.vllm_plugins(), **os.environ, **made.env})
     elsewhere = os.environ.get(VLLM_ELSEWHERE)
     if elsewhere and not native:
         env["PYTHONPATH"] = os.pathsep.join([elsewhere, *filter(None, [env.get("PYTHONPATH")])])
