@@ -45,7 +45,7 @@ def remax_compares_each_answer_with_its_group_s_greedy_one(one):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_the_explorer_s_death_ends_the_trainer_of_another_command(run):
     words = ("trainer.total_training_steps=1000",)
     explore = run(*words, options=["--mode", "explore"], name="explore").start()
