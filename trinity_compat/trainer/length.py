@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 
 class Places(Dataset):
-    """As many empty rows as veRL's dataloader wants to see: what a step trains on is the exchange's."""
+    """As many empty rows as veRL's dataloader wants to see, where the data themselves are somebody else's."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.data import Dataset
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
@@ -24,6 +23,7 @@ from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine import EngineRegistry
 
 from trinity_compat.errors import UserError
+from trinity_compat.trainer.length import Places
 from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer, _Roles
 from trinity_compat.trainer.workers import CpuPools, TrainingOnlyWorker
 
@@ -58,19 +58,6 @@ def _model(config: DictConfig, built: SimpleNamespace) -> None:
     built.model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
 
 
-class _Rows(Dataset):
-    """As many rows as one step wants: the data themselves are the preflight's."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, item: int) -> dict[str, object]:
-        return {}
-
-
 class _Reached(Exception):
     """veRL has come to where it would start processes or build a model."""
 
@@ -98,8 +85,8 @@ def _trainer(config: DictConfig, built: SimpleNamespace) -> None:
         role_worker_mapping=mapping,
         resource_pool_manager=CpuPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping),
         ray_worker_group_cls=_NoProcesses,
-        train_dataset=_Rows(rows),
-        val_dataset=_Rows(1),
+        train_dataset=Places(rows),
+        val_dataset=Places(1),
         exchange=SimpleNamespace(started=lambda total: None),
     )
 
