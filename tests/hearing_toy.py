@@ -6,12 +6,9 @@ Needs torchvision, which the processor's other half imports.
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from transformers import (
     AutoTokenizer,
     Gemma4AudioFeatureExtractor,
@@ -21,6 +18,7 @@ from transformers import (
     Gemma4Processor,
     Gemma4VideoProcessor,
 )
+from vision_toy import warm_start
 
 from trinity_compat.runtime.toy import make_tokenizer
 
@@ -60,25 +58,12 @@ def make_hearing_toy(directory, *, rows=4, warm_steps=None):
     if warm_steps is None:
         _config(tokenizer).save_pretrained(directory / "model")
     else:
-        warm_start(tokenizer, warm_steps).save_pretrained(directory / "model")
+        warm_start(tokenizer, warm_steps, _model).save_pretrained(directory / "model")
     return directory
 
 
-def warm_start(tokenizer, steps):
-    """Letters after any prompt; what it hears means nothing to it yet, and still moves its probabilities."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        rng = random.Random(0)
-        model = Gemma4ForConditionalGeneration(_config(tokenizer)).float()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-        for _ in range(steps):
-            asked = [f"<|im_start|>user\nwhat {rng.randrange(9)}<|im_end|>\n<|im_start|>assistant\n"] * 32
-            texts = [text + "".join(rng.choices("abcdEFGH", k=8)) for text in asked]
-            ids = torch.tensor(tokenizer(texts, add_special_tokens=False)["input_ids"])
-            model(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return model.eval()
+def _model(tokenizer):
+    return Gemma4ForConditionalGeneration(_config(tokenizer))
 
 
 def _config(tokenizer):

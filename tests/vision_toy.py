@@ -90,7 +90,7 @@ def write_model(path, warm_steps):
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": MARKS})
     tokenizer.chat_template = CHAT_TEMPLATE
-    model = warm_start(tokenizer, warm_steps)
+    model = warm_start(tokenizer, warm_steps, _model)
     processor = Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
         video_processor=Qwen2VLVideoProcessor(min_pixels=56 * 56, max_pixels=112 * 112),
@@ -101,13 +101,13 @@ def write_model(path, warm_steps):
         each.save_pretrained(path)
 
 
-def warm_start(tokenizer, steps):
+def warm_start(tokenizer, steps, make):
     """Letters after any prompt. Without it a token that the engine never samples, but the trainer's softmax
     counts, would have its even share of the probability."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         rng = random.Random(0)
-        model = Qwen2_5_VLForConditionalGeneration(_config(tokenizer)).float()
+        model = make(tokenizer).float()
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         for _ in range(steps):
             asked = [f"<|im_start|>user\nwhat {rng.randrange(9)}<|im_end|>\n<|im_start|>assistant\n"] * 32
@@ -117,6 +117,10 @@ def warm_start(tokenizer, steps):
             optimizer.step()
             optimizer.zero_grad()
     return model.eval()
+
+
+def _model(tokenizer):
+    return Qwen2_5_VLForConditionalGeneration(_config(tokenizer))
 
 
 def _config(tokenizer):
