@@ -8,8 +8,8 @@ engines it is the usual 512 × 8; the trainer takes ``--train-share`` of the tim
 full rate. ``utilisation``: tokens made between two of the trainer's steps, of those that the engines could
 have made. ``bound``: the same for a perfect queue under the same rules of the style: any engine takes any
 answer, so that no place is empty while something waits, and all is known and stored at once. ``old``: the
-loop before the pool, which made one step at a time. ``lead``: steps that may begin ahead of the one after the
-version in place.
+loop before the pool, which made one step at a time; of one explorer only. ``lead``: steps that may begin ahead
+of the one after the version in place.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def measure(case: Case, share: float, *, without: Collection[str] = ()) -> dict[
         at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
         with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
             found["bound"] = simulate(case, explore, share, by_load=by_load, pooled=True)
-    if "old" not in without:
+    if "old" not in without and case.explorers == 1:  # it knew neither leases nor heartbeats
         found["old"] = simulate(case, one_step_at_a_time, share, by_load=False)
     ahead = {"lead": last_step(case.spec().sync, case.staleness, 0) - 1}
     cost = {"cpu_s_per_10k_answers": spent / (case.batch * N * case.steps) * 10_000}
