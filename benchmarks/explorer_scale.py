@@ -8,8 +8,8 @@ engines it is the usual 512 × 8; the trainer takes ``--train-share`` of the tim
 full rate. ``utilisation``: tokens made between two of the trainer's steps, of those that the engines could
 have made. ``bound``: the same for a perfect queue under the same rules of the style: any engine takes any
 answer, so that no place is empty while something waits, and all is known and stored at once. ``old``: the
-loop before the pool, which made one step at a time; of one explorer only. ``lead``: steps that may begin ahead
-of the one after the version in place.
+loop before the pool, which made one step at a time; of one explorer only. ``lead``: steps that may begin
+ahead of the one after the version in place.
 """
 
 from __future__ import annotations

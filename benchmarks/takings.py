@@ -1,12 +1,13 @@
 """How fast explorers take tasks while many are under way: with the note of how far they are leased, or not.
 
     python benchmarks/takings.py [--under-way 16000] [--takers 4] [--seconds 5]
-        [--databases sqlite postgresql] [--json]
+        [--databases sqlite postgresql] [--by-place] [--json]
 
 Real time, real databases. Eight explorers hold so many leases, another one the first task (so that nothing is
 complete), and a quarter as many groups are stored among them. ``--takers`` processes then take one task at a
 time and look for the next, as the explorer's loop does. ``full``: each looks at all that is under way, as
-before 2026-11-23; ``note``: at most one does so in a second. Both in one run, in turns.
+before 2026-11-23; ``note``: at most one does so in a second. Both in one run, in turns. ``--by-place``: each
+explorer has a part of its own, as under ``fixed``; ``full`` reads all parts, ``note`` its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "buffer"))
 from buffer_postgres import PostgresServer, Unavailable  # noqa: E402
 
-from trinity_compat.buffer import leased, open_buffer  # noqa: E402
+from trinity_compat.buffer import leased, leases, open_buffer  # noqa: E402
 from trinity_compat.buffer.model import Holder, TaskQuery  # noqa: E402
 
 HOLDERS, UPTO = 8, 10_000_000
@@ -55,9 +56,10 @@ def fill(url: str, under_way: int) -> None:
     engine.dispose()
 
 
-def take(url: str, place: int, few: int, seconds: float, barrier, results) -> None:
+def take(url: str, place: int, full: bool, parts: int, seconds: float, barrier, results) -> None:
     """Answers with the seconds of each taking, and with this process's CPU seconds for each."""
-    leased.FEW = few
+    if full:
+        leased.FEW, leases.everyone = UPTO, lambda *_: False
     buffer, holder = open_buffer(url), Holder(HOLDERS + place, f"t{place}")
     buffer.enter(holder, ready=True, lease_s=50.0)
     have: set[int] = set()
@@ -65,7 +67,7 @@ def take(url: str, place: int, few: int, seconds: float, barrier, results) -> No
     barrier.wait()
     end, used = time.monotonic() + seconds, time.process_time()
     while (began := time.monotonic()) < end:
-        asked = TaskQuery(holder, UPTO, have=have)
+        asked = TaskQuery(holder, UPTO, have=have, by_place=parts)
         buffer.free_tasks(asked, limit=1)
         have.update(buffer.lease_tasks(asked, limit=1, version=0, history=1))
         took.append(time.monotonic() - began)
@@ -73,12 +75,13 @@ def take(url: str, place: int, few: int, seconds: float, barrier, results) -> No
     results.put((took, time.process_time() - used))
 
 
-def case(url: str, few: int, takers: int, seconds: float) -> dict[str, float]:
+def case(url: str, full: bool, takers: int, seconds: float, *, by_place: bool) -> dict[str, float]:
     """One round."""
     context = get_context("fork")
     barrier, results = context.Barrier(takers), context.Queue()
+    parts = HOLDERS + takers if by_place else 0
     crew = [
-        context.Process(target=take, args=(url, place, few, seconds, barrier, results))
+        context.Process(target=take, args=(url, place, full, parts, seconds, barrier, results))
         for place in range(takers)
     ]
     for process in crew:
@@ -96,14 +99,14 @@ def case(url: str, few: int, takers: int, seconds: float) -> dict[str, float]:
 
 
 def measure(
-    name: str, url_of: Callable[[str], str], under_way: int, takers: int, seconds: float
+    name: str, url_of: Callable[[str], str], under_way: int, takers: int, seconds: float, *, by_place: bool
 ) -> dict[str, object]:
     """Both ways, each over a database of its own."""
     found: dict[str, dict[str, float]] = {}
-    for way, few in (("full", UPTO), ("note", leased.FEW)):
+    for way in ("full", "note"):
         url = url_of(f"{way}{under_way}")
         fill(url, under_way)
-        found[way] = case(url, few, takers, seconds)
+        found[way] = case(url, way == "full", takers, seconds, by_place=by_place)
     ratio = round(found["note"]["per_s"] / found["full"]["per_s"], 1)
     return {"database": name, "under_way": under_way, "takers": takers, **found, "ratio": ratio}
 
@@ -118,6 +121,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     known = ["sqlite", "postgresql"]
     parser.add_argument("--databases", nargs="+", choices=known, default=known)
+    parser.add_argument("--by-place", action="store_true")
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
     machine, found = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}, []
@@ -129,7 +133,8 @@ def main() -> None:
                 print(f"{name} left out: {reason}", file=sys.stderr)
                 continue
             for number in told.under_way:
-                found.append(measure(name, url_of, number, told.takers, told.seconds))
+                how = {"by_place": told.by_place}
+                found.append(measure(name, url_of, number, told.takers, told.seconds, **how))
                 if not told.json:
                     print(found[-1], flush=True)
     if told.json:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import merge
 from itertools import filterfalse, islice
 
 import sqlalchemy as sa
@@ -62,11 +63,22 @@ class Share:
         missing, held = self.live.missing(self.asked.upto), self.held
         token, have = self.asked.holder.token, self.asked.have
         if self.asked.by_place:
-            return (number for number in missing if number not in have and self._may_have(number))
+            near = self._own() if everyone(self.asked, self.places) else missing
+            return (number for number in near if number not in have and self._may_have(number))
         forgotten = [number for number, holder in held.items() if holder == token and number not in have]
         kept = held.keys() - forgotten if forgotten else held
         others = filterfalse(kept.__contains__, missing)  # thousands are under way in a large job
         return filterfalse(have.__contains__, others)
+
+    def _own(self) -> Iterator[int]:
+        """What is missing of the holder's part, and what it has leased of another's: all that it may take
+        while every place is held."""
+        by, token, live = self.asked.by_place, self.asked.holder.token, self.live
+        place = self.asked.holder.place
+        part = range(live.below + (place - live.below) % by, self.asked.upto, by)
+        foreign = (number for number, holder in self.held.items() if holder == token and number % by != place)
+        taken_over = sorted(number for number in foreign if live.below <= number < self.asked.upto)
+        return filterfalse(live.beyond.__contains__, merge(part, taken_over))
 
     def _may_have(self, number: int) -> bool:
         asked = self.asked
@@ -98,6 +110,11 @@ def equal_part(tasks_: int, ready: int, have: int) -> int:
     return max(0, -(-tasks_ // ready) - have)
 
 
+def everyone(asked: TaskQuery, places: Mapping[int, bool]) -> bool:
+    """Whether somebody has each place, so that nobody takes what is another's."""
+    return places.keys() >= set(range(asked.by_place))
+
+
 def _ready(places: Mapping[int, bool], holder: Holder) -> int:
     return len({place for place, ready in places.items() if ready} | {holder.place})
 
@@ -105,11 +122,19 @@ def _ready(places: Mapping[int, bool], holder: Holder) -> int:
 def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Share:
     """Leases before groups: one that ends between the two has its group there."""
     living = Places.read(conn, now=now)  # first: whoever leaves after it is missed by the next taker
-    held = {
-        task: token for task, token, _ in conn.execute(query(queries.HELD), {"kind": asked.kind, "now": now})
-    }
+    held = _held(conn, asked, living, now=now)
     live = tasks.live(conn, asked.kind, first=asked.first, upto=asked.upto)
     return Share(asked, held, living.ready, live, living.fingerprint)
+
+
+def _held(conn: sa.Connection, asked: TaskQuery, living: Places, *, now: float) -> dict[int, str]:
+    """Tokens by task. While every place is held an explorer that has a part reads that part, and its own."""
+    bind: dict[str, object] = {"kind": asked.kind, "now": now}
+    sql = queries.HELD
+    if asked.by_place and everyone(asked, living.ready):
+        sql, own = queries.HELD_IN_PART, asked.holder
+        bind |= {"by": asked.by_place, "place": own.place, "token": own.token}
+    return {task: token for task, token, _ in conn.execute(query(sql), bind)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ PLACES = f"SELECT place, token, ready FROM task_places p WHERE {_IS_HELD}"
 HELD = f"""SELECT l.task_no, l.token, l.version FROM task_leases l JOIN task_places p ON p.token = l.token
 WHERE l.kind = :kind AND {_IS_HELD}"""
 HELD_BETWEEN = f"{HELD} AND l.task_no >= :first AND l.task_no < :upto"
+HELD_IN_PART = f"{HELD} AND (l.task_no % :by = :place OR l.token = :token)"
 HELD_BY_OTHERS = f"""SELECT l.version, count(*) FROM task_leases l JOIN task_places p ON p.token = l.token
 WHERE l.kind = :kind AND l.token <> :token AND {_IS_HELD} GROUP BY l.version"""
 MAY_AGAIN = """SELECT l.task_no FROM task_leases l
