@@ -19,6 +19,7 @@ too. tests/facts/unseen.txt is such a list of public scripts, which scripts/unse
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -90,7 +91,7 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcom
     if not why:
         own = _own_to_fork(launch, root)
         return Outcome(name, WITHOUT_FORK if own else STARTS, f"without {', '.join(own)}" if own else "")
-    if stock := _refused_by_verl(launch, root, folder):
+    if stock := _wanting(given) or _refused_by_verl(launch, root, folder):
         return Outcome(name, NOT_UNDER_VERL, stock)
     return Outcome(name, REFUSED, why)
 
@@ -109,6 +110,17 @@ def _launch(given: Sequence[str]) -> tuple[Any, Path | None]:
     return reading.launches[0], folder
 
 
+def _wanting(given: Sequence[str]) -> str:
+    """What a script asks for with ``${NAME:?}``, without which bash ends it; "" where it asks for nothing."""
+    from trinity_compat.launch import read_script
+
+    if given[0].startswith("python"):
+        return ""
+    folder, script = map(Path, given)
+    notes = read_script(folder / script, cwd=folder).diagnostics
+    return next((note.message for note in notes if note.code == "TP104"), "")
+
+
 def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> str:
     """Why the run would not start, "" where it would. Raises UserError."""
     import yaml
@@ -123,12 +135,13 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
 
     assert checks
     _, text = translate_launch(launch, TranslateOptions(), root=root or ROOT / "translators")
-    made = make_plan(yaml.safe_load(text), RunOptions(job=str(folder / "job")), cwd=folder, device=device)
-    refusals.check(made.spec.verl, {}, cwd=folder)
+    cwd = root or folder  # where the script's own files lie: agent loops, tools
+    made = make_plan(yaml.safe_load(text), RunOptions(job=str(folder / "job")), cwd=cwd, device=device)
+    refusals.check(made.spec.verl, {}, cwd=cwd)
     micro_batches.check(made.spec.verl, {})
     if _UNSEEN.search(str(made.spec.verl["actor_rollout_ref"]["model"].get("path"))):
         return "prompts with images, and veRL has no processor for the model"
-    report = examine(made.spec, cwd=folder, folder=folder / "models", execute=False, native=device == "cpu")
+    report = examine(made.spec, cwd=cwd, folder=folder / "models", execute=False, native=device == "cpu")
     return "; ".join(f"{found.key}: {found.by}: {found.why}" for found in report.refused)
 
 
@@ -136,6 +149,7 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
     """Why stock veRL 0.9.1 does not start the launch, "" where it does."""
     from omegaconf import OmegaConf
 
+    from trinity_compat import mains
     from trinity_compat.errors import UserError
     from trinity_compat.explorer.reward_managers import register_legacy
     from trinity_compat.runtime.checks import blame, models, trainer_side
@@ -149,6 +163,8 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
         refuse_errors(effective)
         if launch.main:
             return f"a main that only its fork has: {launch.module}"
+        if _is_gone(mains.canonical(launch.module)):
+            return f"a main that 0.9.1 has no more: {launch.module}"
         if own := _fork_keys(effective):
             return f"keys that only its fork knows: {', '.join(own[:3])}"
         tree = as_tree(upgrade(effective).config)
@@ -167,6 +183,7 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
         tree["actor_rollout_ref"]["model"]["external_lib"] = None
         register_legacy()
         config = OmegaConf.create(tree)
+        OmegaConf.to_container(config, resolve=True)  # as veRL prints it, before anything else
         stages = list(trainer_side.stages(config))
         for _, stage in [*stages[:4], *(stage for stage in stages[4:] if _ALGORITHM.search(stage[0]))]:
             stage()
@@ -175,6 +192,11 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
     except Exception as error:
         return blame.words_of(error)
     return _unknown_manager(config)
+
+
+def _is_gone(module: str) -> bool:
+    """Whether a main of veRL's own, under its name of now, is not in 0.9.1 (main_ppo_sync of 0.8)."""
+    return module.startswith("verl.") and importlib.util.find_spec(module) is None
 
 
 def _unknown_manager(config: Any) -> str:

@@ -37,6 +37,7 @@ def checked_out(repo: str, commit: str, mirror: Path, out: Path) -> Path | None:
             write_tree(git_of({"repo": repo}, mirror), commit, tree)
         except subprocess.CalledProcessError:
             return None
+        (tree / ".git").mkdir(exist_ok=True)  # a clone has one: scripts ask git where it is
     return tree
 
 

@@ -56,3 +56,11 @@ def test_a_script_that_ends_for_want_of_arguments_says_where_they_stand():
     assert len(read_text(text, args=["x"]).launches) == 1
     (note,) = read_text("exit 1\n" + MAIN).diagnostics
     assert "--" not in note.message
+
+
+@pytest.mark.parametrize("path", ["/users/$USER/x/train.parquet", "$SCRATCH/x/train.parquet"])
+def test_a_file_below_an_unset_folder_may_be_there(tmp_path, path):
+    check = f'if [ -f "{path}" ]; then echo found; else echo none; exit 1; fi\n'
+    count, told = read(tmp_path, check + MAIN)
+    assert count == 1
+    assert [note for note in told if f"this depends on -f {path}, which cannot be known here" in note]

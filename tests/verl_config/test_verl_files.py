@@ -67,6 +67,23 @@ def test_nothing_outside_the_root_is_read(own: Path, tmp_path: Path) -> None:
             effective_config(launch, root=tmp_path / "root")
 
 
+@pytest.mark.parametrize("spelled", ["/home/ann/clone/conf", "/users//clone/conf", "/conf", "/a/../b/conf/"])
+def test_the_folder_of_another_copy_is_the_one_of_this(own: Path, tmp_path: Path, spelled: str) -> None:
+    launch = make_launch(f"--config-path={spelled}", "--config-name=mine")
+    config = effective_config(launch, root=tmp_path)
+    assert config.get("my.own") == 0.001
+    (note,) = config.diagnostics
+    assert (note.code, note.severity) == ("TP213", "warning")
+    assert "its conf is taken, which has mine.yaml" in note.message
+
+
+@pytest.mark.parametrize("name", ["other", "../conf/mine2"])
+def test_a_folder_of_that_end_without_the_config_is_not_it(own: Path, tmp_path: Path, name: str) -> None:
+    launch = make_launch("--config-path=/home/ann/clone/conf", f"--config-name={name}")
+    with pytest.raises(UserError, match="there is no such folder below"):
+        effective_config(launch, root=tmp_path)
+
+
 def test_a_relative_config_path_is_told_to_be_the_main_s(own: Path, tmp_path: Path) -> None:
     launch = make_launch("--config-path=conf", "--config-name=mine")
     notes = effective_config(launch, root=tmp_path).diagnostics

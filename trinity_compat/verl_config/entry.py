@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import Diagnostic, Launch
@@ -16,7 +16,7 @@ from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.checkout import TREE as _TREE
 from trinity_compat.verl_config.checkout import Checkout, Main, is_tree
 from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
-from trinity_compat.verl_config.folders import ConfigFolder, readable_folder, shown_below
+from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder, shown_below
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
@@ -199,6 +199,10 @@ def _folder(
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
             path.notes.append(_relative_note(spelled, module, where))
         return ConfigFolder(found, root)
+    if (tail := _in_this_copy(spelled, path.primary, root)) is not None:
+        message = f"{spelled} is not below {root}: its {tail} is taken, which has {path.primary}.yaml"
+        path.notes.append(Diagnostic("TP213", message, where))
+        return ConfigFolder(root / tail, root)
     known = _of_repository(spelled, version)
     if known is None:
         raise UserError(
@@ -228,6 +232,16 @@ def _relative_note(spelled: str, module: str, where: Where) -> Diagnostic:
         f'not find it; write --config-path="$PWD/{spelled}"'
     )
     return Diagnostic("TP208", message, where, "error")
+
+
+def _in_this_copy(spelled: str, primary: str, root: Path) -> PurePosixPath | None:
+    """The longest end of an absolute ``spelled`` that is a folder below ``root`` with the primary config: a
+    script names it where its author's copy of the repository lies."""
+    if not spelled.startswith("/") or "\0" in spelled:
+        return None
+    parts = PurePosixPath(posixpath.normpath(spelled)).parts[1:]
+    ends = (PurePosixPath(*parts[at:]) for at in range(len(parts)))
+    return next((end for end in ends if readable_file(root / end / f"{primary}.yaml", root)), None)
 
 
 def _of_repository(spelled: str, version: str) -> Tree | None:

@@ -34,6 +34,11 @@ def text_of(value: Value) -> str:
     return "".join(bit.text for bit in value)
 
 
+def shown(value: Value) -> str:
+    """The text, with the name of each variable that isn't set."""
+    return "".join(f"${b.source.name}" if isinstance(b.source, EnvRef) else b.text for b in value)
+
+
 def literal(text: str, where: Where) -> Value:
     """A known text written at ``where``."""
     return (Bit(text, where),) if text else EMPTY

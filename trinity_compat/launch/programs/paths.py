@@ -1,13 +1,14 @@
-"""Names of paths: ``basename``, ``dirname``, ``realpath``, ``readlink -f``."""
+"""Names of paths: ``basename``, ``dirname``, ``realpath``, ``readlink -f``, git's top folder."""
 
 from __future__ import annotations
 
 import os
 import posixpath
+from pathlib import PurePosixPath
 
 from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
-from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of
+from trinity_compat.launch.core.values import EMPTY, Value, doubt_in, literal, text_of
 from trinity_compat.launch.words.operators import cut_value
 
 
@@ -76,3 +77,17 @@ def realpath(sh: Shell, given: Arguments) -> int | None:
 def readlink(sh: Shell, given: Arguments) -> int | None:
     """``readlink -f``, ``-e`` and ``-m``, which are ``realpath``."""
     return realpath(sh, given) if given.has("fem") else None
+
+
+def git(sh: Shell, given: Arguments) -> int | None:
+    """``git [-C folder] rev-parse --show-toplevel``: the next folder upwards with a .git."""
+    words = given.operands
+    folder = words[1] if len(words) == 4 and text_of(words[0]) == "-C" else EMPTY
+    if [text_of(word) for word in (words[2:] if folder else words)] != ["rev-parse", "--show-toplevel"]:
+        return None
+    if doubt_in([folder]) or doubt_in([sh.cwd]):
+        return None
+    below = PurePosixPath(sh.files_path(folder))
+    found = (at for at in (below, *below.parents) if sh.files.kind(str(at / ".git")) in ("dir", "file"))
+    top = next(found, None)
+    return None if top is None else sh.write_line(literal(str(top), sh.where))

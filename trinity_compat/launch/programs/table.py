@@ -44,6 +44,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "dirname": Program(paths.dirname),
     "expr": Program(facts.expr, options=None, settled=True),
+    "git": Program(paths.git, options=None),
     "id": Program(facts.identity, Options("un")),
     "mkdir": Program(changes.mkdir, Options(values="m", long={"--mode": "m"}, lenient=True)),
     "printenv": Program(facts.printenv),

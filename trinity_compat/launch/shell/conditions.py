@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trinity_compat.launch.core.state import OPTION_LETTERS, Shell, Variable
 from trinity_compat.launch.core.tree import Node, Unit
-from trinity_compat.launch.core.values import Value, doubt_in, literal, text_of
+from trinity_compat.launch.core.values import Value, doubt_in, literal, shown, text_of
 from trinity_compat.launch.model import EnvRef, Open
 from trinity_compat.launch.words import expansion, parameters, regex
 from trinity_compat.launch.words.arithmetic import BadArithmetic
@@ -200,6 +200,9 @@ def _is_set(sh: Shell, text: str) -> bool:
 def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
     text = text_of(operand)
     if doubt_in([operand]):
+        # below an unset folder may lie what is asked for, on the machine where the variable is set
+        below = isinstance(doubt_in([operand]), EnvRef) and text.strip("/")
+        sh.doubt = sh.doubt or (Open(f"{operator} {shown(operand)}", sh.where) if below else None)
         _note(sh, operand)
         return False
     if not text:
