@@ -45,16 +45,24 @@ def check_text(spec: RunSpec, *, cwd: Path) -> None:
 
 def note(spec: RunSpec, *, cwd: Path) -> list[str]:
     """What the plan says of a class that has the method."""
-    found = None if spec.rows or spec.serve else _method_of(spec.verl, cwd)
-    if not found:
+    if not (found := _named(spec, cwd)):
         return []
     data = section_at(spec.verl, "data")
     when = "an epoch begins" if data.get("dataloader_num_workers") else "a step begins"
     return [
         f"data.custom_cls.name={found.kind}: {CHANGES} runs in the trainer and the explorer; tasks are read"
         f" when {when}, as it left the data after the step of their weights; every batch stays in the buffer,"
-        " some 13 bytes a token"
+        " some 10 bytes for each token of an answer"
     ]
+
+
+def is_named(spec: RunSpec, *, cwd: Path) -> bool:
+    """Whether the run's dataset is a class that has the method, as far as its file's text tells."""
+    return _named(spec, cwd) is not None
+
+
+def _named(spec: RunSpec, cwd: Path) -> _Method | None:
+    return None if spec.rows or spec.serve else _method_of(spec.verl, cwd)
 
 
 def _unfit(spec: RunSpec) -> str | None:
@@ -150,14 +158,24 @@ class Replayed:
         return self._lengths[steps]
 
     def _apply(self, step: int) -> None:
-        from trinity_compat.buffer.batch_codec import decode
-
         history, data = self._batches.batch_history(step), self._batches.kept_batch(step)
         if data is None:
             raise NotKept(f"the buffer lacks the batch of step {step}, by which {CHANGES} changed the data")
-        self.dataset.on_batch_end(batch=decode(data))
+        self.dataset.on_batch_end(batch=_decoded(data, step))
         self.applied, self._history = step, history
         self._lengths.append(len(self.dataset))
+
+
+def _decoded(data: bytes, step: int) -> Any:
+    from trinity_compat.buffer.batch_codec import Damaged, decode
+
+    try:
+        return decode(data)
+    except Damaged as error:
+        raise RunError(
+            f"the buffer's batch of step {step}, by which {CHANGES} changed the data, is damaged ({error})",
+            hint=f"resume a checkpoint before step {step} (trainer.resume_from_path), or write --job DIR",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

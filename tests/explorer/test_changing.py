@@ -11,7 +11,7 @@ from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.batch_codec import encode
-from trinity_compat.errors import UserError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.changing import ChangingStream, followed
 from trinity_compat.explorer.tasks import TaskOrder, TaskStream, draws_of
 from trinity_compat.own_dataset import Replayed
@@ -114,6 +114,15 @@ def test_a_batch_that_is_not_there_is_waited_for_and_none_is_skipped(buffer):
     buffer.keep_batch(1, encode(batch_of(1))[0])
     assert stream.has(3)
     assert stream.task(4)["name"].endswith((".1.2", "new10.2", "new11.2", "new12.2"))
+
+
+def test_a_batch_that_is_damaged_is_named_with_its_step(buffer):
+    stream = stream_of(Growing, buffer, 2)
+    buffer.keep_batch(1, encode(batch_of(1))[0])
+    buffer.keep_batch(2, encode(batch_of(2))[0][:-9])
+    with pytest.raises(RunError, match=r"the buffer's batch of step 2, .* is damaged \(BadZipFile") as e:
+        stream.has(3)
+    assert "before step 2" in e.value.hint
 
 
 def test_an_earlier_step_is_made_again_of_the_data_that_it_saw(buffer):
