@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trinity_compat.buffer import batches, open_buffer
+from trinity_compat.buffer import HistoryChanged, batches, open_buffer
 from trinity_compat.buffer.batch_codec import Damaged, decode, encode
 from trinity_compat.buffer.migrations import MIGRATIONS
 from trinity_compat.buffer.position import NOBODYS, Position
@@ -38,6 +38,14 @@ def test_a_resume_takes_back_those_of_later_steps(buffer):
     assert [buffer.kept_batch(step) for step in (1, 2, 3)] == [b"\1", b"\2", None]
     buffer.keep_batch(3, b"again")
     assert [buffer.batch_history(step) for step in (1, 2, 3, 4)] == [1, 1, 2, None]
+
+
+def test_one_that_has_not_heard_of_a_resume_changes_nothing(buffer):
+    buffer.reconcile(step=0)
+    buffer.keep_batch(1, b"new", history=2)
+    with pytest.raises(HistoryChanged):
+        buffer.keep_batch(1, b"of the history before", history=1)
+    assert (buffer.kept_batch(1), buffer.batch_history(1)) == (b"new", 2)
 
 
 def test_a_checkpoint_of_another_database_finds_none(buffer):
