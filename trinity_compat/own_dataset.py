@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError, UserError, Where
+from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.spec import RunSpec
 
 CHANGES = "on_batch_end"
@@ -71,6 +72,8 @@ def _unfit(spec: RunSpec) -> str | None:
         return f"under sync_style {spec.sync.style} the explorer is not ahead by a fixed number of steps"
     if value_at(spec.verl, "algorithm.filter_groups.enable"):
         return "with algorithm.filter_groups a step takes as many tasks as it needs"
+    if value_at(spec.verl, PIPELINE):
+        return "with an experience pipeline a step takes as many tasks as it needs"
     return "with a replay buffer a step trains tasks of other steps" if spec.replay else None
 
 
@@ -78,7 +81,8 @@ def _refused(kind: str, why: str, where: Where | None = None) -> UserError:
     return UserError(
         f"data.custom_cls.name={kind}: its {CHANGES} changes the data after each step, and {why}",
         where=where,
-        hint=f"write sync_style fixed, no filter_groups and no replay buffer; or leave {CHANGES} out",
+        hint="write sync_style fixed, no filter_groups, no experience pipeline and no replay buffer; or leave"
+        f" {CHANGES} out",
     )
 
 
@@ -94,9 +98,10 @@ def _method_of(verl: Tree, cwd: Path) -> _Method | None:
     path, name = str(custom.get("path") or ""), custom.get("name")
     if not path or "://" in path or path.startswith("pkg:"):
         return None
-    file = cwd / Path(path).expanduser()
-    with contextlib.suppress(OSError, SyntaxError, UnicodeDecodeError):  # who loads it says what is wrong
-        for node in ast.walk(ast.parse(file.read_text())):
+    # Who loads it says what is wrong: also of a ~user that there is not, and of what is nested too deeply.
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RuntimeError, MemoryError):
+        file = cwd / Path(path).expanduser()
+        for node in ast.walk(ast.parse(file.read_bytes())):  # its first line may name an encoding
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return next((_Method(node.name, Where(str(file), line)) for line in _lines(node)), None)
     return None
