@@ -191,7 +191,7 @@ def test_where_the_run_cannot_follow_it_is_refused(buffer):
 
 
 @pytest.mark.parametrize("explorers", [1, 2])
-def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, toy, explorers):
+def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, toy, explorers, monkeypatch):
     """A class whose rows say which batches they have seen; the maker stands for trainer and engines. A second
     explorer is not there; that of its tasks the first takes is test_sharing's."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -202,7 +202,10 @@ def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, 
     def trained(work):
         buffer.keep_batch(work.step, encode(batch_of(work.step))[0])
 
+    looks, look = [], buffer.batch_history
+    monkeypatch.setattr(buffer, "batch_history", lambda step: looks.append(step) or look(step))
     run = Run(spec, buffer, FakeMaker(before=trained)).until(ready(buffer, 3 * BATCH))
+    assert 0 < len(looks) <= 3 * 3, "as often as steps are begun, not as there are tasks"
     seen = [(group.explorer_step, group.task["extra_info"]["seen"]) for group in run.groups()]
     assert seen == [(step, list(range(1, step))) for step in (1, 2, 3) for _ in range(BATCH)]
 
