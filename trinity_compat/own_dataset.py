@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError, UserError, Where
+from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.spec import RunSpec
 
 CHANGES = "on_batch_end"
@@ -45,16 +46,24 @@ def check_text(spec: RunSpec, *, cwd: Path) -> None:
 
 def note(spec: RunSpec, *, cwd: Path) -> list[str]:
     """What the plan says of a class that has the method."""
-    found = None if spec.rows or spec.serve else _method_of(spec.verl, cwd)
-    if not found:
+    if not (found := _named(spec, cwd)):
         return []
     data = section_at(spec.verl, "data")
     when = "an epoch begins" if data.get("dataloader_num_workers") else "a step begins"
     return [
         f"data.custom_cls.name={found.kind}: {CHANGES} runs in the trainer and the explorer; tasks are read"
         f" when {when}, as it left the data after the step of their weights; every batch stays in the buffer,"
-        " some 13 bytes a token"
+        " some 10 bytes for each token of an answer"
     ]
+
+
+def is_named(spec: RunSpec, *, cwd: Path) -> bool:
+    """Whether the run's dataset is a class that has the method, as far as its file's text tells."""
+    return _named(spec, cwd) is not None
+
+
+def _named(spec: RunSpec, cwd: Path) -> _Method | None:
+    return None if spec.rows or spec.serve else _method_of(spec.verl, cwd)
 
 
 def _unfit(spec: RunSpec) -> str | None:
@@ -63,6 +72,8 @@ def _unfit(spec: RunSpec) -> str | None:
         return f"under sync_style {spec.sync.style} the explorer is not ahead by a fixed number of steps"
     if value_at(spec.verl, "algorithm.filter_groups.enable"):
         return "with algorithm.filter_groups a step takes as many tasks as it needs"
+    if value_at(spec.verl, PIPELINE):
+        return "with an experience pipeline a step takes as many tasks as it needs"
     return "with a replay buffer a step trains tasks of other steps" if spec.replay else None
 
 
@@ -70,7 +81,8 @@ def _refused(kind: str, why: str, where: Where | None = None) -> UserError:
     return UserError(
         f"data.custom_cls.name={kind}: its {CHANGES} changes the data after each step, and {why}",
         where=where,
-        hint=f"write sync_style fixed, no filter_groups and no replay buffer; or leave {CHANGES} out",
+        hint="write sync_style fixed, no filter_groups, no experience pipeline and no replay buffer; or leave"
+        f" {CHANGES} out",
     )
 
 
@@ -86,9 +98,10 @@ def _method_of(verl: Tree, cwd: Path) -> _Method | None:
     path, name = str(custom.get("path") or ""), custom.get("name")
     if not path or "://" in path or path.startswith("pkg:"):
         return None
-    file = cwd / Path(path).expanduser()
-    with contextlib.suppress(OSError, SyntaxError, UnicodeDecodeError):  # who loads it says what is wrong
-        for node in ast.walk(ast.parse(file.read_text())):
+    # Who loads it says what is wrong: also of a ~user that there is not, and of what is nested too deeply.
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RuntimeError, MemoryError):
+        file = cwd / Path(path).expanduser()
+        for node in ast.walk(ast.parse(file.read_bytes())):  # its first line may name an encoding
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return next((_Method(node.name, Where(str(file), line)) for line in _lines(node)), None)
     return None
@@ -150,14 +163,24 @@ class Replayed:
         return self._lengths[steps]
 
     def _apply(self, step: int) -> None:
-        from trinity_compat.buffer.batch_codec import decode
-
         history, data = self._batches.batch_history(step), self._batches.kept_batch(step)
         if data is None:
             raise NotKept(f"the buffer lacks the batch of step {step}, by which {CHANGES} changed the data")
-        self.dataset.on_batch_end(batch=decode(data))
+        self.dataset.on_batch_end(batch=_decoded(data, step))
         self.applied, self._history = step, history
         self._lengths.append(len(self.dataset))
+
+
+def _decoded(data: bytes, step: int) -> Any:
+    from trinity_compat.buffer.batch_codec import Damaged, decode
+
+    try:
+        return decode(data)
+    except Damaged as error:
+        raise RunError(
+            f"the buffer's batch of step {step}, by which {CHANGES} changed the data, is damaged ({error})",
+            hint=f"resume a checkpoint before step {step} (trainer.resume_from_path), or write --job DIR",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

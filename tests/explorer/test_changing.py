@@ -11,7 +11,7 @@ from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.batch_codec import encode
-from trinity_compat.errors import UserError
+from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer.changing import ChangingStream, followed
 from trinity_compat.explorer.tasks import TaskOrder, TaskStream, draws_of
 from trinity_compat.own_dataset import Replayed
@@ -116,6 +116,15 @@ def test_a_batch_that_is_not_there_is_waited_for_and_none_is_skipped(buffer):
     assert stream.task(4)["name"].endswith((".1.2", "new10.2", "new11.2", "new12.2"))
 
 
+def test_a_batch_that_is_damaged_is_named_with_its_step(buffer):
+    stream = stream_of(Growing, buffer, 2)
+    buffer.keep_batch(1, encode(batch_of(1))[0])
+    buffer.keep_batch(2, encode(batch_of(2))[0][:-9])
+    with pytest.raises(RunError, match=r"the buffer's batch of step 2, .* is damaged \(BadZipFile") as e:
+        stream.has(3)
+    assert "before step 2" in e.value.hint
+
+
 def test_an_earlier_step_is_made_again_of_the_data_that_it_saw(buffer):
     stream = stream_of(Growing, buffer, 2)
     first = {}
@@ -182,7 +191,7 @@ def test_where_the_run_cannot_follow_it_is_refused(buffer):
 
 
 @pytest.mark.parametrize("explorers", [1, 2])
-def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, toy, explorers):
+def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, toy, explorers, monkeypatch):
     """A class whose rows say which batches they have seen; the maker stands for trainer and engines. A second
     explorer is not there; that of its tasks the first takes is test_sharing's."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -193,7 +202,10 @@ def test_the_explorer_makes_each_step_of_what_the_batches_before_left(tmp_path, 
     def trained(work):
         buffer.keep_batch(work.step, encode(batch_of(work.step))[0])
 
+    looks, look = [], buffer.batch_history
+    monkeypatch.setattr(buffer, "batch_history", lambda step: looks.append(step) or look(step))
     run = Run(spec, buffer, FakeMaker(before=trained)).until(ready(buffer, 3 * BATCH))
+    assert 0 < len(looks) <= 3 * 3, "as often as steps are begun, not as there are tasks"
     seen = [(group.explorer_step, group.task["extra_info"]["seen"]) for group in run.groups()]
     assert seen == [(step, list(range(1, step))) for step in (1, 2, 3) for _ in range(BATCH)]
 

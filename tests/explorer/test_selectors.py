@@ -74,6 +74,14 @@ def test_a_row_does_not_depend_on_what_was_asked_before():
     assert drawn(of_all_kinds(), 60)[59] == of_all_kinds().row(59)
 
 
+def test_what_was_drawn_long_ago_is_not_held_but_drawn_again():
+    rows = of_all_kinds()
+    whole = drawn(rows, 600)  # 200 draws, 28 epochs
+    assert len(rows._draws) <= 64
+    assert len(rows._epochs) <= 3
+    assert [rows.row(number) for number in reversed(range(600))] == whole[::-1]
+
+
 def test_at_random_no_row_comes_twice_in_a_draw_and_a_draw_is_its_seed_s():
     rows = selector(6, "random", 7)
     first, second = rows.rows(0, 5), rows.rows(5, 5)

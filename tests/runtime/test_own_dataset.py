@@ -26,7 +26,9 @@ CHANGING = f"{CLASS}\n    def on_batch_end(self, batch):\n        self.rows = se
 ASYNC = {"sync": SyncSpec(style="fully_async")}
 
 
-def spec_of(folder, text=CHANGING, *, filtered=False, sync=None, replay=None, workers=0, **custom):
+def spec_of(
+    folder, text=CHANGING, *, filtered=False, operators=None, sync=None, replay=None, workers=0, **custom
+):
     (folder / "data.py").write_text(text)
     verl = {
         "data": {
@@ -35,6 +37,8 @@ def spec_of(folder, text=CHANGING, *, filtered=False, sync=None, replay=None, wo
         },
         "algorithm": {"filter_groups": {"enable": filtered}},
     }
+    if operators:
+        verl["data"]["experience_pipeline"] = {"operators": operators}
     return RunSpec(str(folder), "", verl, 1, None, sync or SyncSpec(), replay=replay)
 
 
@@ -43,6 +47,7 @@ def spec_of(folder, text=CHANGING, *, filtered=False, sync=None, replay=None, wo
     [
         (ASYNC, "and under sync_style fully_async the explorer is not ahead by a fixed number of steps"),
         ({"filtered": True}, "and with algorithm.filter_groups a step takes"),
+        ({"operators": [{"name": "reward_filter"}]}, "and with an experience pipeline a step takes"),
         ({"replay": ReplaySpec()}, "and with a replay buffer a step trains"),
     ],
 )
@@ -107,3 +112,20 @@ def test_a_dry_run_says_both(tmp_path):
     assert not any("on_batch_end" in line for line in preflight.missing(made))
     made = replace(made, spec=replace(made.spec, **ASYNC))
     assert any("name=Mine: its on_batch_end changes the data" in line for line in preflight.missing(made))
+
+
+def test_a_file_in_an_encoding_of_its_own_is_read(tmp_path):
+    spec = spec_of(tmp_path, **ASYNC)
+    (tmp_path / "data.py").write_bytes(f"# coding: latin-1\n# \xe9\n{CHANGING}".encode("latin-1"))
+    with pytest.raises(UserError) as e:
+        own_dataset.check_text(spec, cwd=tmp_path)
+    assert str(e.value.where) == f"{tmp_path}/data.py:13"
+
+
+@pytest.mark.parametrize("text", ["x = " + "-" * 100_000 + "1", "x = 1\0"])
+def test_a_file_that_cannot_be_read_is_left_to_who_loads_it(tmp_path, text):
+    assert own_dataset.note(spec_of(tmp_path, text), cwd=tmp_path) == []
+
+
+def test_a_folder_of_nobody_s_is_left_to_who_loads_it(tmp_path):
+    assert own_dataset.note(spec_of(tmp_path, path="~nobody-here/data.py"), cwd=tmp_path) == []

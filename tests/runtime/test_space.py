@@ -1,12 +1,14 @@
 """What a run says of the room that it needs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from trinity_compat.runtime.checks import space
 from trinity_compat.spec import RowsSpec, RunSpec, SyncSpec
 
+HERE = Path("/nowhere")
 VERL = {
     "data": {"train_batch_size": 100, "max_prompt_length": 1000, "max_response_length": 3000},
     "actor_rollout_ref": {"rollout": {"n": 10}, "model": {"path": "Org/Model"}},
@@ -25,31 +27,34 @@ def saving(model, **trainer):
 
 def test_the_buffer_holds_every_answer_at_its_longest():
     # 100 steps of 1,000 answers of 1.5 KB, 3,000 tokens of 13 bytes and 1,000 of 9
-    assert space.need(SPEC) == space.Need(100 * 1000 * (1500 + 39000 + 9000), 0.0)
+    assert space.need(SPEC, cwd=HERE) == space.Need(100 * 1000 * (1500 + 39000 + 9000), 0.0)
 
 
 def test_rows_of_files_are_not_stored_again(tmp_path):
     of_files = replace(SPEC, rows=RowsSpec("sft", ("a.parquet",)))
-    assert space.need(of_files).buffer == 0.0
-    assert "buffer" not in "".join(space.remarks(of_files, tmp_path))
+    assert space.need(of_files, cwd=HERE).buffer == 0.0
+    assert "buffer" not in "".join(space.remarks(of_files, tmp_path, cwd=HERE))
 
 
 def test_kept_steps_alone_hold_their_tokens():
-    kept = space.need(replace(SPEC, keep_steps=7))
+    kept = space.need(replace(SPEC, keep_steps=7), cwd=HERE)
     assert kept.buffer == 1000 * (100 * 1500 + (7 + 3) * 48000)
 
 
 def test_checkpoints_hold_weights_and_moments_of_four_bytes(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(bytes(2000))
-    assert space.need(saving(tmp_path, save_freq=30)).checkpoints == 4 * 1000 * 12
-    assert space.need(saving(tmp_path, save_freq=10, max_actor_ckpt_to_keep=1)).checkpoints == 2 * 1000 * 12
-    assert space.need(saving("Org/Model", save_freq=10)).checkpoints is None
+    assert space.need(saving(tmp_path, save_freq=30), cwd=HERE).checkpoints == 4 * 1000 * 12
+    assert (
+        space.need(saving(tmp_path, save_freq=10, max_actor_ckpt_to_keep=1), cwd=HERE).checkpoints
+        == 2 * 1000 * 12
+    )
+    assert space.need(saving("Org/Model", save_freq=10), cwd=HERE).checkpoints is None
 
 
 @pytest.mark.parametrize(("free", "warned"), [(10e9, False), (1e9, True)])
 def test_too_little_room_is_warned_of(tmp_path, monkeypatch, free, warned):
     monkeypatch.setattr(space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    told = list(space.remarks(SPEC, tmp_path / "not" / "there"))
+    told = list(space.remarks(SPEC, tmp_path / "not" / "there", cwd=HERE))
     assert told[0].startswith("disk      buffer up to 5.0 GB; free at ")
     assert [line.split(":")[0] for line in told[1:]] == ["warning"] * warned
 
@@ -57,10 +62,37 @@ def test_too_little_room_is_warned_of(tmp_path, monkeypatch, free, warned):
 def test_a_database_of_its_own_takes_none_of_this_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9}))
     spec = replace(SPEC, database_url="postgresql+psycopg://u@h/db")
-    (line,) = space.remarks(spec, tmp_path)
+    (line,) = space.remarks(spec, tmp_path, cwd=HERE)
     assert "buffer up to 5.0 GB in its database" in line
 
 
 def test_a_run_of_unknown_length_is_told_by_the_step(tmp_path):
-    (line,) = space.remarks(replace(SPEC, total_steps=None), tmp_path)
+    (line,) = space.remarks(replace(SPEC, total_steps=None), tmp_path, cwd=HERE)
     assert "buffer up to 50 MB a step" in line
+
+
+def changing(folder, **algorithm):
+    (folder / "data.py").write_text("class Mine:\n    def on_batch_end(self, batch): ...\n")
+    data = {**VERL["data"], "custom_cls": {"path": "data.py", "name": "Mine"}}
+    return replace(SPEC, verl={**VERL, "data": data, "algorithm": {**VERL["algorithm"], **algorithm}})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "numbers"), [({}, 0), ({"adv_estimator": "gae"}, 3), ({"use_kl_in_reward": True}, 2)]
+)
+def test_batches_that_change_the_data_are_counted_and_never_dropped(tmp_path, algorithm, numbers):
+    spec = changing(tmp_path, **algorithm)
+    batches = 100 * 1000 * (300 + 3000 * (10 + 4 * numbers) + 1000 * 3)
+    plain = space.need(SPEC, cwd=tmp_path).buffer
+    assert space.need(spec, cwd=tmp_path) == space.Need(plain + batches, 0.0, batches)
+    kept = space.need(replace(spec, keep_steps=7), cwd=tmp_path)
+    assert kept.batches == batches
+    assert kept.buffer < plain + batches
+    (line, *_) = space.remarks(spec, tmp_path, cwd=tmp_path)
+    told = f"{batches / 1e9:.1f} GB of it batches that change the data"
+    assert line.startswith(f"disk      buffer up to {(plain + batches) / 1e9:.1f} GB ({told}); free at ")
+
+
+def test_of_a_run_of_unknown_length_they_are_told_by_the_step(tmp_path):
+    (line,) = space.remarks(replace(changing(tmp_path), total_steps=None), tmp_path, cwd=tmp_path)
+    assert "buffer up to 83 MB (33 MB of it batches that change the data) a step" in line

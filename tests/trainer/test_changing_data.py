@@ -6,7 +6,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.errors import UserError
 from trinity_compat.spec import SyncSpec
 
@@ -85,6 +85,20 @@ def test_without_the_batches_it_does_not_go_on(buffer):
     data.keep(batch_of(1))
     with pytest.raises(UserError, match="lacks the batch of step 2"):
         data_of(buffer, Growing([0] * 5)).resumed(3)
+
+
+def test_a_trainer_that_another_has_taken_over_from_keeps_nothing(buffer):
+    old, new = data_of(buffer, Growing([0])), data_of(buffer, Growing([0]))
+    old.resumed(0)
+    buffer.reconcile(step=0)
+    new.resumed(0)
+    for data in (new, old):
+        data.begins(1)
+    new.keep(batch_of(3))
+    with pytest.raises(HistoryChanged, match="a resume has started history 2"):
+        old.keep(batch_of(4))
+    new.on_batch_end(batch=batch_of(3))
+    assert list(new._data.dataset) == [0, 3]
 
 
 def test_a_step_that_updated_nothing_is_kept_when_it_ends(buffer):

@@ -10,6 +10,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.rollout import PromptTooLong, RolloutWorker
+from trinity_compat.explorer.taskset_order import order_of
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.workflows.dataset import TasksetRows
@@ -44,6 +45,28 @@ def test_a_prompt_that_is_too_long_is_left_out_and_counted(tmp_path, capsys):
     assert len(dataset(tmp_path)) == 1
     assert "toy: 1 prompts of more than 64 tokens are left out" in capsys.readouterr().out
     assert len(dataset(tmp_path, drop_overlong=False)) == 2
+
+
+def test_the_first_rows_alone_are_drawn_where_more_are_not_wanted(tmp_path):
+    files = [tmp_path / f"{name}.jsonl" for name in "abc"]
+    for file in files:
+        texts = (json.dumps({"prompt": f"{file.stem}{row}", "response": "1"}) + "\n" for row in range(5))
+        file.write_text("".join(texts))
+    names, fields = [file.stem for file in files], {"workflow": "simple_workflow", "reward": "format_reward"}
+    config = OmegaConf.create(
+        {
+            "workflows": {file.stem: asdict(Taskset("x", file.stem, str(file), **fields)) for file in files},
+            "tasksets": {name: {"selector": {"type": "random", "seed": 1}, "place": "x"} for name in names},
+            "max_prompt_length": 64,
+            "train_files": names,
+            "train_batch_size": 1,
+        }
+    )
+    rows = TasksetRows(names, make_tokenizer(), config, max_samples=7)
+    order = order_of(rows, config)
+    drawn = [rows[order.row(number)]["raw_prompt"][0]["content"] for number in range(14)]
+    assert (rows.sizes, len(rows)) == ([5, 2, 0], 7)
+    assert {text[0] for text in drawn[:7]} == {text[0] for text in drawn[7:]} == {"a", "b"}
 
 
 def test_an_answer_that_is_begun_goes_on(tmp_path):

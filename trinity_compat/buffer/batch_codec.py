@@ -1,7 +1,9 @@
-"""A train batch of veRL's (``DataProto``) as bytes and back, no pickles: a zip file of numpy arrays and JSON.
+"""A train batch of veRL's (``DataProto``) as bytes and back, no pickles: a zip file of arrays and JSON.
 
 Kept: tensors [N, …] with their types, columns of numbers, booleans and texts as arrays, columns of objects as
 JSON (their tuples and arrays come back as lists), ``meta_info`` as JSON. What JSON can't hold is left out.
+Batches stay as long as the run does, so an array lies there small (``packed_arrays``), and what two others
+say together (veRL's ``input_ids``) not at all.
 """
 
 from __future__ import annotations
@@ -17,10 +19,19 @@ import numpy.typing as npt
 import torch
 from verl import DataProto
 
-from trinity_compat.buffer import codec
+from trinity_compat.buffer import codec, packed_arrays
+from trinity_compat.errors import RunError
 
 _HALF = "bfloat16"  # numpy has none: its bits are kept as int16
 _PIXELS = "multi_modal_inputs"
+_TURNED = "turned"  # of arrays: how packed_arrays writes them; before, as numpy does
+_WHOLE, _PARTS = "input_ids", ("prompts", "responses")
+_JOINED = "joined"  # whether _WHOLE is to be made of _PARTS
+_MOST = 1100  # times its size a deflated file can have, and somewhat more
+
+
+class Damaged(RunError):
+    """The bytes are no batch."""
 
 
 def encode(batch: DataProto) -> tuple[bytes, list[str]]:
@@ -29,6 +40,8 @@ def encode(batch: DataProto) -> tuple[bytes, list[str]]:
     halves = []
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         tensors = {} if batch.batch is None else dict(batch.batch.items())
+        if joined := _is_joined(tensors):
+            del tensors[_WHOLE]
         for name, tensor in tensors.items():
             if tensor.is_nested:
                 left.append(name)
@@ -45,26 +58,60 @@ def encode(batch: DataProto) -> tuple[bytes, list[str]]:
         meta = {name: _text(name, value) for name, value in batch.meta_info.items()}
         left += [name for name, text in meta.items() if text is None]
         kept = {name: text for name, text in meta.items() if text is not None}
-        file.writestr("about", json.dumps({"rows": len(batch), "meta": kept, _HALF: halves}))
+        about = {"rows": len(batch), "meta": kept, _HALF: halves, _TURNED: True, _JOINED: joined}
+        file.writestr("about", json.dumps(about))
     return out.getvalue(), left
 
 
 def decode(data: bytes) -> DataProto:
-    """Back from ``encode``."""
+    """Back from ``encode``. Raises Damaged for other bytes, whatever they are: nothing of them is run, and
+    they are given no more memory than ``_MOST`` times their own size."""
+    try:
+        return _decoded(data)
+    except Exception as error:  # what zipfile, numpy, json and veRL raise for it has no end
+        raise Damaged(
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
+
+
+def _decoded(data: bytes) -> DataProto:
+    parts: dict[str, dict[str, Any]] = {"tensors": {}, "columns": {}, "objects": {}}
     with zipfile.ZipFile(io.BytesIO(data)) as file:
+        _check(file, len(data))
         about = json.loads(file.read("about"))
-        parts: dict[str, dict[str, Any]] = {"tensors": {}, "columns": {}, "objects": {}}
+        read = packed_arrays.unpack if about.get(_TURNED) else packed_arrays.unpack_plain
         for entry in file.namelist():
             kind, _, name = entry.partition("/")
             if kind in ("tensors", "columns"):
-                parts[kind][name] = np.lib.format.read_array(io.BytesIO(file.read(entry)), allow_pickle=False)
+                parts[kind][name] = read(file.read(entry))
             elif kind == "objects":
                 parts[kind][name] = _objects(codec.from_json(file.read(entry).decode()))
     tensors = {name: _tensor(array, name in about[_HALF]) for name, array in parts["tensors"].items()}
+    if about.get(_JOINED):
+        tensors[_WHOLE] = torch.cat([tensors[part] for part in _PARTS], dim=1)
     meta = {name: codec.from_json(text) for name, text in about["meta"].items()}
     return DataProto.from_dict(
         tensors=tensors, non_tensors={**parts["columns"], **parts["objects"]}, meta_info=meta
     )
+
+
+def _check(file: zipfile.ZipFile, size: int) -> None:
+    """Raises ValueError for what ``encode`` never writes: other methods pack without a bound, and parts that
+    lie on one another say the same bytes many times."""
+    entries = file.infolist()
+    odd = next((each for each in entries if each.compress_type != zipfile.ZIP_DEFLATED), None)
+    if odd is not None:
+        raise ValueError(f"{odd.filename} is packed by method {odd.compress_type}")
+    if (whole := sum(each.file_size for each in entries)) > _MOST * size:
+        raise ValueError(f"{size} bytes that claim to be {whole}")
+
+
+def _is_joined(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether ``_WHOLE`` says nothing that ``_PARTS`` don't."""
+    if not all(name in tensors and tensors[name].dim() == 2 for name in (_WHOLE, *_PARTS)):
+        return False
+    whole, parts = tensors[_WHOLE], torch.cat([tensors[part] for part in _PARTS], dim=1)
+    return whole.dtype == parts.dtype and torch.equal(whole, parts)
 
 
 def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
@@ -80,7 +127,8 @@ def _tensor(array: npt.NDArray[Any], half: bool) -> torch.Tensor:
 
 def _write(file: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
     with file.open(name, "w", force_zip64=True) as entry:
-        np.lib.format.write_array(entry, array, allow_pickle=False)
+        for part in packed_arrays.pack(array):
+            entry.write(part)
 
 
 def _text(name: str, value: object) -> str | None:

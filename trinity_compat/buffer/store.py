@@ -217,9 +217,9 @@ class SqlBuffer:
 
     # -- batches that changed a dataset -----------------------------------------------------------
 
-    def keep_batch(self, step: int, data: bytes) -> None:
+    def keep_batch(self, step: int, data: bytes, *, history: int | None = None) -> None:
         def work(conn: sa.Connection) -> None:
-            batches.keep(conn, step, data, history=self._hold_history(conn, queries.for_share))
+            batches.keep(conn, step, data, history=self._still(conn, history))
 
         self._db.run(work)
 

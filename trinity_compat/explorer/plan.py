@@ -231,7 +231,9 @@ class Plan:
             return replace(work, jobs=[job for job in work.jobs if job.task_no < self._bound(version)])
         upto = min(upto, self.total_steps * self._batch)
         taken = self.sharing.take(upto, limit, self._under_way, version.version, self._history)
-        return self._train_work(work.step, [no for no in taken if self._train.has(no // self._batch + 1)])
+        steps = {number // self._batch + 1 for number in taken}
+        there = {step for step in steps if self._train.has(step)}  # each asks the database
+        return self._train_work(work.step, [no for no in taken if no // self._batch + 1 in there])
 
     def _reach(self, step: int, version: WeightVersion) -> int:
         """Below which tasks may be taken together with those of ``step``: newer weights have to be asked

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from trinity_compat.errors import RunError
 from trinity_compat.selectors import ByDifficulty, Selector, selector_of
+
+T = TypeVar("T")
+_Turns = npt.NDArray[np.int32]
+_DRAWS, _EPOCHS = 64, 3  # that are kept: a run looks at those it is at, and draws others anew
 
 
 @dataclass(slots=True)
@@ -30,7 +35,7 @@ class TasksetOrder:
     batch_size: int
     draw_size: int
     _draws: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
-    _epochs: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
+    _epochs: dict[int, _Turns] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def sizes(self) -> list[int]:
@@ -49,7 +54,7 @@ class TasksetOrder:
         """The dataset row of a task number (from 0). Raises RunError."""
         draw, place = divmod(task_no, self.draw_size)
         if draw not in self._draws:
-            self._draws[draw] = self._drawn(draw * self.draw_size)
+            _add(self._draws, draw, self._drawn(draw * self.draw_size), most=_DRAWS)
         return self._draws[draw][place]
 
     @property
@@ -86,20 +91,29 @@ class TasksetOrder:
     def _turn(self, number: int) -> int:
         """The taskset of a task."""
         epoch, place = divmod(number, self.rows)
-        return self._turns(epoch)[place]
+        return int(self._turns(epoch)[place])
 
     def _before(self, taskset: int, number: int) -> int:
         """How many tasks of a taskset come before that one."""
         epoch, place = divmod(number, self.rows)
-        return epoch * self.selectors[taskset].size + self._turns(epoch)[:place].count(taskset)
+        of_this = np.count_nonzero(self._turns(epoch)[:place] == taskset)
+        return epoch * self.selectors[taskset].size + int(of_this)
 
-    def _turns(self, epoch: int) -> list[int]:
+    def _turns(self, epoch: int) -> _Turns:
+        """The taskset of each place of an epoch, int32 [rows]."""
         if epoch not in self._epochs:
             turns = np.repeat(np.arange(len(self.sizes)), self.sizes).tolist()
             if len(self.selectors) > 1:
                 np.random.default_rng(epoch).shuffle(turns)
-            self._epochs[epoch] = turns
+            _add(self._epochs, epoch, np.array(turns, dtype=np.int32), most=_EPOCHS)
         return self._epochs[epoch]
+
+
+def _add(kept: dict[int, T], number: int, value: T, *, most: int) -> None:
+    """The oldest go."""
+    kept[number] = value
+    while len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 def order_of(dataset: Any, data: Any) -> TasksetOrder:

@@ -50,7 +50,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     micro_batches.check(made.spec.verl, source.record)
     for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
         say(line)
-    for line in space.remarks(made.spec, made.job.root):
+    for line in space.remarks(made.spec, made.job.root, cwd=made.cwd):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
     with spelled.told(source, options.sets):

@@ -37,6 +37,7 @@ class ChangingData(Dataset[Any]):
         self._buffer, self._sync = buffer, spec.sync
         self._data = Replayed(dataset, _cannot_go_back, buffer)
         self._now = self._kept = 0  # steps: the one under way, the last whose batch is in the buffer
+        self._history: int | None = None  # that of this trainer, from its resume on
         self._told = False
         batch, count = int(spec.verl["data"]["train_batch_size"]), int(spec.verl["trainer"]["total_epochs"])
         self._epochs = Epochs(batch, count, self._state, self._data.length)
@@ -52,12 +53,16 @@ class ChangingData(Dataset[Any]):
         self._now = step
 
     def keep(self, batch: DataProto) -> None:
-        """Before anything says that the step is trained. Raises BufferFull."""
+        """Before anything says that the step is trained. Raises BufferFull, and HistoryChanged where another
+        trainer has resumed the run meanwhile."""
         data, left = encode(batch)
         if left and not self._told:
-            print(f"warning: on_batch_end gets batches without {', '.join(left)}: those are not kept")
+            print(
+                f"warning: on_batch_end gets batches without {', '.join(left)}: those are not kept",
+                flush=True,
+            )
         self._told, self._kept = True, self._now
-        self._buffer.keep_batch(self._now, data)
+        self._buffer.keep_batch(self._now, data, history=self._history)
 
     def on_batch_end(self, batch: DataProto) -> None:
         """veRL's trainer calls it when the step is over. One that updated nothing is not kept before."""
@@ -67,6 +72,7 @@ class ChangingData(Dataset[Any]):
 
     def resumed(self, step: int) -> None:
         """Be as it was after ``step``. Raises UserError where the buffer has not kept what is needed."""
+        self._history = self._buffer.history()
         steps = range(1, step + 1)
         missing = next((each for each in steps if self._buffer.batch_history(each) is None), None)
         if missing is not None:

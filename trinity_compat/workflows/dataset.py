@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,15 @@ class TasksetRows(Dataset[dict[str, Any]]):
         be asked."""
         names = [data_files] if isinstance(data_files, str) else list(data_files)
         section = _plain(config["workflows"])
-        parts = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
+        whole = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
+        parts = whole if max_samples < 0 else _first(whole, max_samples)
         self.sizes = [len(part) for part in parts]  # rows of each taskset
         selectors = {name: _plain(each).get("selector", {}) for name, each in _tasksets(config).items()}
         self.columns = [
             _columns(selectors.get(name, {}), referred(name, section), part)
             for name, part in zip(names, parts, strict=True)
         ]
-        rows = [row for part in parts for row in part]
-        self._rows = rows if max_samples < 0 else rows[:max_samples]
+        self._rows = [row for part in parts for row in part]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -49,6 +50,12 @@ class TasksetRows(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         # veRL makes batches of tensors: as its own dataset's, an empty one stands for them.
         return {**self._rows[index], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+
+
+def _first(parts: Sequence[list[dict[str, Any]]], count: int) -> list[list[dict[str, Any]]]:
+    """What is left of each, of all their rows the first ``count``."""
+    begins = accumulate((len(part) for part in parts), initial=0)
+    return [part[: max(0, count - begin)] for part, begin in zip(parts, begins, strict=False)]
 
 
 def _tasksets(config: Any) -> Mapping[str, Any]:
