@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError, UserError, Where
+from trinity_compat.home import from_home
 from trinity_compat.spec import RunSpec
 
 CHANGES = "on_batch_end"
@@ -86,7 +87,7 @@ def _method_of(verl: Tree, cwd: Path) -> _Method | None:
     path, name = str(custom.get("path") or ""), custom.get("name")
     if not path or "://" in path or path.startswith("pkg:"):
         return None
-    file = cwd / Path(path).expanduser()
+    file = cwd / from_home(path)
     with contextlib.suppress(OSError, SyntaxError, UnicodeDecodeError):  # who loads it says what is wrong
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ClassDef) and node.name == name:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat.dotted import value_at
+from trinity_compat.home import from_home
 from trinity_compat.spec import RunSpec, has_baseline
 
 _PER_TOKEN = 13.0  # bytes of a response token: id and log-prob of 4 each, text, the database's own
@@ -75,7 +76,7 @@ def _checkpoints(spec: RunSpec, steps: int) -> float | None:
         return 0.0
     kept = value_at(spec.verl, "trainer.max_actor_ckpt_to_keep")
     count = min(-(-steps // every), int(kept) + 1 if kept else steps)
-    size = _parameters(Path(str(value_at(spec.verl, "actor_rollout_ref.model.path"))).expanduser())
+    size = _parameters(from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path"))))
     return None if size is None else count * size * 4.0 * _ADAM
 
 
