@@ -170,6 +170,12 @@ def test_a_size_below_what_can_be_is_refused_by_its_line(call, tmp_path, given, 
     assert (code, err) == (2, f"error: small.sh:4: {given} should be {least} or more\n")
 
 
+def test_epochs_that_are_not_known_stay_open(call, tmp_path):
+    (tmp_path / "open.sh").write_text(f"{SCRIPT.rstrip()} trainer.total_epochs=$E\n")
+    code, out, _ = call("translate", "open.sh")
+    assert (code, yaml.safe_load(out)["buffer"]["total_epochs"]) == (0, "${oc.env:E}")
+
+
 @pytest.mark.parametrize("key", ["data.train_files", "actor_rollout_ref.model.path"])
 def test_the_home_of_a_user_that_there_is_not_is_no_folder(call, tmp_path, key):
     (tmp_path / "home.sh").write_text(f"{SCRIPT.rstrip()} '{key}=\"~nosuchuser/x.parquet\"'\n")

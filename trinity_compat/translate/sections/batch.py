@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
@@ -157,7 +157,9 @@ def total_steps(view: LaunchView) -> Said:
         for path in TOTAL_STEPS:
             yield Put(path, steps * view.step, (TOTAL,), note)
         return
-    epochs = view.size(EPOCHS, least=0)
+    # A variable that nobody sets is the YAML's, too, as long as nothing has to be counted by it.
+    if is_finite(view.value(EPOCHS)):
+        view.size(EPOCHS, least=0)
     if view.published:
         return
     rows = training_rows(view)
@@ -166,6 +168,7 @@ def total_steps(view: LaunchView) -> Said:
         return
     # veRL's loader drops the last batch where it is not full.
     per_epoch = rows // view.integer(BATCH)
+    epochs = view.size(EPOCHS, least=0)
     steps = per_epoch * epochs
     if epochs == 0:
         return
