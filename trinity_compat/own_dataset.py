@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError, UserError, Where
+from trinity_compat.home import from_home
 from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.spec import RunSpec
 
@@ -98,9 +99,9 @@ def _method_of(verl: Tree, cwd: Path) -> _Method | None:
     path, name = str(custom.get("path") or ""), custom.get("name")
     if not path or "://" in path or path.startswith("pkg:"):
         return None
-    # Who loads it says what is wrong: also of a ~user that there is not, and of what is nested too deeply.
+    # Who loads it says what is wrong, also where it is nested too deeply to parse.
+    file = cwd / from_home(path)
     with contextlib.suppress(OSError, SyntaxError, ValueError, RuntimeError, MemoryError):
-        file = cwd / Path(path).expanduser()
         for node in ast.walk(ast.parse(file.read_bytes())):  # its first line may name an encoding
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return next((_Method(node.name, Where(str(file), line)) for line in _lines(node)), None)

@@ -60,12 +60,20 @@ def test_arguments_of_the_script_that_nobody_gave_are_told():
     "text",
     [
         f"{LAUNCH} a=${{1:-x}}\n",
+        f"A=${{1:-x}}\n{LAUNCH} a=$A b=\n",
         f'if [ -n "$1" ]; then A=$1; fi\n{LAUNCH} a=1\n',
         f"run() {{ {LAUNCH} a=$1 b=$2; }}\nrun 3\n",
         f"{LAUNCH} a=\n",
         f"{LAUNCH} a=1 $1\n",
     ],
-    ids=["default", "tested", "of a function", "written so", "words of their own"],
+    ids=[
+        "default",
+        "default beside an empty value",
+        "tested",
+        "of a function",
+        "written so",
+        "words of their own",
+    ],
 )
 def test_arguments_that_no_value_needs_are_not_told(text):
     assert warnings(text) == []

@@ -55,3 +55,8 @@ def test_a_job_whose_name_is_mistyped_is_told_the_nearest(tmp_path):
         JobDir(tmp_path / "grpo_mth").load_spec()
     with pytest.raises(UserError, match=r"(?s)zzz does not exist.*there are grpo_math, other"):
         JobDir(tmp_path / "zzz").load_spec()
+
+
+def test_the_home_of_a_user_that_there_is_not_is_a_path_like_others(tmp_path):
+    error = refused(tmp_path / "rows.parquet", train_files=["~nosuchuser/rows.parquet"])
+    assert "~nosuchuser/rows.parquet" in str(error)

@@ -44,6 +44,8 @@ def gpus(*words, sets=(), **options):
         (["trainer.n_gpus_per_node=8", f"{TP}=8"], [], ((1, 4), (1, 4), 4, 1)),  # 8 would leave none
         (["trainer.n_gpus_per_node=8", f"{SP}=8"], [], ((1, 4), (1, 4), 1, 4)),
         (["trainer.n_gpus_per_node=8", "trainer.nnodes=4"], [], ((2, 8), (1, 16), 1, 1)),
+        # Beside a trainer of 2 one machine has 1 left and the other 3: no room for two engines of 2.
+        (["trainer.n_gpus_per_node=3", "trainer.nnodes=2", f"{TP}=2"], [], ((1, 2), (1, 4), 1, 1)),
         (["trainer.n_gpus_per_node=8"], [f"{ENGINES}=6"], ((1, 2), (1, 6), 1, 1)),
         (["trainer.n_gpus_per_node=8"], ["trainer.n_gpus_per_node=4"], ((1, 2), (1, 2), 1, 1)),
         (["trainer.n_gpus_per_node=1"], [f"{ENGINES}=2"], ((1, 1), (0, 1), 1, 1)),

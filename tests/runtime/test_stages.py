@@ -113,6 +113,20 @@ def test_a_message_names_the_line_in_the_stage(tmp_path):
     assert path.read_text().splitlines()[error.value.where.line - 1].strip() == "train_batch_size: -1"
 
 
+def test_a_stage_that_cannot_be_is_refused_with_its_line(tmp_path):
+    path = file_of(tmp_path, {"stages": [{"stage_name": "a", "mode": "trian"}]})
+    with pytest.raises(UserError, match=r"stages\.0\.mode=trian") as error:
+        parts(from_yaml(path), RunOptions(), tmp_path)
+    assert path.read_text().splitlines()[error.value.where.line - 1].strip() == "mode: trian"
+
+
+def test_a_field_that_names_no_other_is_refused_with_its_line(tmp_path):
+    path = file_of(tmp_path, {"name": "${nope.x}"})
+    with pytest.raises(UserError, match="names a key that isn't there") as error:
+        parts(from_yaml(path), RunOptions(), tmp_path)
+    assert path.read_text().splitlines()[error.value.where.line - 1].strip() == "name: ${nope.x}"
+
+
 REFUSED = {
     "a name twice": ([{"stage_name": "a"}, {"stage_name": "a"}], {}, "an earlier stage has this name"),
     "no name": ([{"stage_name": ""}], {}, "each stage has a folder of this name"),

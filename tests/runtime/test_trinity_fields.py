@@ -549,6 +549,18 @@ ELSEWHERE = {
         {"task_selector": {"selector_type": "easy"}},
         r"selector_type=easy: ",
     ),
+    "an argument whose name is a number": (
+        {"data_selector": {**DIFFICULT, "kwargs": {1: 2}}},
+        r"data_selector\.kwargs\.1=2: difficulty_based has no such argument",
+    ),
+    "a value for a reward function's section": (
+        {"default_workflow_type": None, "reward_fn_args": {"custom_reward_function": "r.py"}},
+        r"reward_fn_args\.custom_reward_function=r\.py: write its keys",
+    ),
+    "a value for its arguments": (
+        {"default_workflow_type": None, "reward_fn_args": {"custom_reward_function": {"reward_kwargs": 5}}},
+        r"custom_reward_function\.reward_kwargs=5: write its keys",
+    ),
     "a length of its own": ({"rollout_args": {"max_tokens": 5}}, r"rollout_args\.max_tokens=5"),
 }
 

@@ -155,6 +155,35 @@ def test_a_name_that_no_file_can_have_is_named(call):
     assert "File name too long" in err
 
 
+@pytest.mark.parametrize(
+    ("given", "least"),
+    [
+        ("data.max_response_length=0", 1),
+        ("data.max_prompt_length=-3", 1),
+        ("trainer.total_epochs=-1", 0),
+        ("trainer.total_training_steps=-5", 0),
+    ],
+)
+def test_a_size_below_what_can_be_is_refused_by_its_line(call, tmp_path, given, least):
+    (tmp_path / "small.sh").write_text(f"{SCRIPT.rstrip()} {given}\n")
+    code, _, err = call("translate", "small.sh")
+    assert (code, err) == (2, f"error: small.sh:4: {given} should be {least} or more\n")
+
+
+def test_epochs_that_are_not_known_stay_open(call, tmp_path):
+    (tmp_path / "open.sh").write_text(f"{SCRIPT.rstrip()} trainer.total_epochs=$E\n")
+    code, out, _ = call("translate", "open.sh")
+    assert (code, yaml.safe_load(out)["buffer"]["total_epochs"]) == (0, "${oc.env:E}")
+
+
+@pytest.mark.parametrize("key", ["data.train_files", "actor_rollout_ref.model.path"])
+def test_the_home_of_a_user_that_there_is_not_is_no_folder(call, tmp_path, key):
+    (tmp_path / "home.sh").write_text(f"{SCRIPT.rstrip()} '{key}=\"~nosuchuser/x.parquet\"'\n")
+    code, out, _ = call("translate", "home.sh")
+    assert code == 0
+    assert "~nosuchuser/x.parquet" in out
+
+
 def test_the_critics_model_may_be_a_variable_as_the_actors_may(call, tmp_path):
     more = "algorithm.adv_estimator=gae actor_rollout_ref.model.path=$BASE critic.model.path=$BASE"
     (tmp_path / "ppo.sh").write_text(f"{SCRIPT.rstrip()} {more}\n")

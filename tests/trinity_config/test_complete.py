@@ -28,6 +28,17 @@ REFUSED = {
         "cannot stand together",
     ),
     "an interval of 0": ({"synchronizer": {"sync_interval": 0}}, "sync_interval=0"),
+    "no answers": ({"algorithm": {"repeat_times": 0}}, r"algorithm\.repeat_times=0: it should be 1 or more"),
+    "fewer tasks than none": ({"buffer": {"batch_size": -16}}, r"batch_size=-16: it should be 1 or more"),
+    "no room": ({"model": {"max_prompt_tokens": -48}}, r"max_prompt_tokens=-48: it should be 1 or more"),
+    "no engine": ({"explorer": {"rollout_model": {"engine_num": 0}}}, "engine_num=0: it should be 1 or more"),
+    "an engine of no GPU": (
+        {"explorer": {"rollout_model": {"tensor_parallel_size": 0}}},
+        "tensor_parallel_size=0: it should be 1 or more",
+    ),
+    "fewer GPUs than none": ({"cluster": {"gpu_per_node": -1}}, "gpu_per_node=-1: it should be 0 or more"),
+    "GPUs without end": ({"cluster": {"gpu_per_node": 10**22}}, "gpu_per_node=1.* are more than 65536"),
+    "an end before the start": ({"buffer": {"total_steps": -5}}, "total_steps=-5: it should be 0 or more"),
     "a part of a group": (
         {"algorithm": {"repeat_times": 4}, "buffer": {"train_batch_size": 22}},
         "train_batch_size=22",

@@ -100,6 +100,16 @@ def test_a_field_of_another_release_is_refused_for_that_release():
         parse(text, "x.yaml", "0.4.1")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "said"), [("utf-16", "x.yaml: is UTF-16: save it"), ("latin-1", "x.yaml:2: is not UTF-8")]
+)
+def test_another_encoding_is_told_by_its_name_and_line(encoding, said, tmp_path):
+    (tmp_path / "x.yaml").write_bytes("project: p\nname: caf\u00e9\n".encode(encoding))
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "x.yaml")
+    assert said in str(caught.value)
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         load(tmp_path / "none.yaml")

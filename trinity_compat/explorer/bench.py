@@ -29,6 +29,7 @@ from trinity_compat.explorer.loop import Makes
 from trinity_compat.explorer.plan import INITIAL, Work
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.trajectory import Job
+from trinity_compat.home import from_home
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.shards import actor_weights, dtype_of
 from trinity_compat.synchronizer.store import write_version
@@ -65,7 +66,7 @@ class Bench:
 
     def _folder(self, step: int) -> Path:
         if step == 0:
-            return Path(self._spec.verl["actor_rollout_ref"]["model"]["path"]).expanduser()
+            return from_home(self._spec.verl["actor_rollout_ref"]["model"]["path"])
         return actor_of(Path(self._spec.job_dir), step)
 
     async def _evaluate(self, step: int, mark: str) -> None:

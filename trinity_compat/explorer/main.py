@@ -45,6 +45,7 @@ from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_dataset
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
+from trinity_compat.home import from_home
 from trinity_compat.lora import lora_rank, merged
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.served_models import served_models
@@ -293,7 +294,7 @@ def configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
 
 def _check_model(path: str) -> None:
     looks_local = path.startswith(("/", "./", "../", "~"))
-    if looks_local and not (Path(path).expanduser() / "config.json").exists():
+    if looks_local and not (from_home(path) / "config.json").exists():
         raise UserError(
             f"actor_rollout_ref.model.path={path}: no model there (config.json is missing)",
             hint="download the model first, or write its Hugging Face name",

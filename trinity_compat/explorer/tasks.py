@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from trinity_compat.buffer.images import kept
 from trinity_compat.buffer.media import Media
 from trinity_compat.errors import UserError, Where
+from trinity_compat.home import from_home
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ def _check_file(path: str, prompt_key: str) -> None:
     """veRL drops every row of a file without its columns, and says "filter dataset len: 0"."""
     if "://" in path:
         return
-    local = Path(path).expanduser()
+    local = from_home(path)
     if not local.exists():
         raise UserError(
             "no such data file", where=Where(path), hint="check data.train_files and data.val_files"

@@ -7,7 +7,6 @@ Rows come from a file or through HF ``datasets`` (a folder, a name on the hub) w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -15,6 +14,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.task_tables import table_rows
+from trinity_compat.home import from_home
 from trinity_compat.selectors import columns_of
 
 # Columns that veRL's dataset, agent loops or rewards take by name.
@@ -97,7 +97,7 @@ def _differ(one: datasets.Dataset, other: datasets.Dataset, column: str) -> bool
 
 def _load(taskset: Mapping[str, Any]) -> datasets.Dataset:
     path, split = str(taskset["path"]), str(taskset["split"])
-    local = Path(path).expanduser()
+    local = from_home(path)
     kind = _BY_SUFFIX.get(local.suffix)
     try:
         if kind and local.is_file():

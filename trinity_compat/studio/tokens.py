@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trinity_compat.buffer.model import Experience
 from trinity_compat.dotted import value_at
+from trinity_compat.home import from_home
 
 Decode = Callable[[list[int]], str]
 _CACHE = Path("~/.cache/huggingface/hub")
@@ -67,7 +68,7 @@ def _decoder(model: str) -> Decode | None:
 
 
 def _files(model: str) -> list[Path]:
-    folder = Path(model).expanduser()
+    folder = from_home(model)
     cached = _CACHE.expanduser() / f"models--{model.replace('/', '--')}" / "snapshots"
     found = [folder / "tokenizer.json", *sorted(cached.glob("*/tokenizer.json"))]
     return [path for path in found if path.is_file()]

@@ -181,21 +181,33 @@ def _tasksets(reading: TrinityReader) -> Told:
     arguments = f"{TASKSETS}.0.workflow_args"
     drops = reading.get(f"{arguments}.filter_overlong_prompts", reading.get("model.enable_prompt_truncation"))
     yield "data.filter_overlong_prompts", bool(drops)
-    for name, value in (reading.get(f"{arguments}.apply_chat_template_kwargs") or {}).items():
+    for name, value in _section(reading, f"{arguments}.apply_chat_template_kwargs").items():
         yield f"data.apply_chat_template_kwargs.{name}", value
     yield from _scoring(reading)
 
 
 def _scoring(reading: TrinityReader) -> Told:
     """Arguments of the reward manager beyond those that the way back of a translated file reads."""
-    for name, value in (reading.get(f"{TASKSETS}.0.reward_fn_args") or {}).items():
+    arguments = f"{TASKSETS}.0.reward_fn_args"
+    for name, value in _section(reading, arguments).items():
+        own = f"{arguments}.{name}"
         if name == "custom_reward_function":
-            for argument, given in (value.get("reward_kwargs") or {}).items():
+            _section(reading, own)
+            for argument, given in _section(reading, f"{own}.reward_kwargs").items():
                 yield f"reward.custom_reward_function.reward_kwargs.{argument}", given
         elif name == "sandbox_fusion":
-            yield from ((f"reward.sandbox_fusion.{argument}", given) for argument, given in value.items())
+            for argument, given in _section(reading, own).items():
+                yield f"reward.sandbox_fusion.{argument}", given
         elif name not in ("reward_fn_key", "reward_manager"):
             yield f"reward.reward_kwargs.{name}", value
+
+
+def _section(reading: TrinityReader, path: str) -> Mapping[str, object]:
+    """What stands below ``path``, whose keys trinity-rft leaves open. Raises UserError for a single value."""
+    value = reading.get(path) or {}
+    if not isinstance(value, Mapping):
+        raise UserError(f"{path}={value}: write its keys in a section below it")
+    return value
 
 
 def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, object]:

@@ -172,11 +172,12 @@ class LaunchView:
             raise self.refused(key, f"{self.written(key)} should be a whole number")
         return int(value)
 
-    def size(self, key: str) -> int:
-        """How many there are of something, 1 where veRL has no such key. Raises UserError below 1."""
-        size = self.integer(key, 1)
-        if size < 1:
-            raise self.refused(key, f"{self.written(key)} should be 1 or more")
+    def size(self, key: str, default: int = 1, *, least: int = 1) -> int:
+        """How many there are of something, ``default`` where veRL has no such key. Raises UserError below
+        ``least``."""
+        size = self.integer(key, default)
+        if size < least:
+            raise self.refused(key, f"{self.written(key)} should be {least} or more")
         return size
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trinity_compat.home import from_home
+
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
 _NUM_ROWS = 3  # field id in FileMetaData
@@ -18,7 +20,7 @@ _BINARY, _LIST, _SET, _MAP, _STRUCT = 8, 9, 10, 11, 12
 
 def count_rows(file: str, cwd: str = ".") -> int | None:
     """Return the rows of the parquet ``file`` (relative to ``cwd``); None when it cannot be read."""
-    path = Path(cwd) / Path(file).expanduser()
+    path = Path(cwd) / from_home(file)
     if "://" in file or path.suffix != ".parquet":
         return None
     try:

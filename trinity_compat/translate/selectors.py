@@ -91,7 +91,7 @@ def _arguments(given: Mapping[str, object], kind: _Kind, name: str, where: str) 
         if key not in kind.arguments:
             raise UserError(
                 f"{said}: {name} has no such argument",
-                hint=question(nearest(key, kind.arguments)) or f"it has {', '.join(kind.arguments)}",
+                hint=question(nearest(str(key), kind.arguments)) or f"it has {', '.join(kind.arguments)}",
             )
         if isinstance(kind.arguments[key], bool) != isinstance(value, bool) or not _is_number(value):
             wanted = "true or false" if isinstance(kind.arguments[key], bool) else "a number"

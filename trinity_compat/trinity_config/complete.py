@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import ceil, lcm
+from math import ceil, lcm, prod
 
 from trinity_compat.dotted import copied, leaves, put, value_at
 from trinity_compat.errors import UserError
@@ -22,6 +22,24 @@ _INPUT = "buffer.explorer_input"
 _SINGLE = f"{_INPUT}.taskset"
 _SAMPLING = ("temperature", "top_p", "top_k", "logprobs")
 _ENGINE = "explorer.rollout_model"
+_GPUS = ("cluster.node_num", "cluster.gpu_per_node")
+_MOST_GPUS = 2**16
+_LEAST: Mapping[int, tuple[str, ...]] = {
+    1: (
+        *("algorithm.repeat_times", "buffer.batch_size"),
+        *("model.max_model_len", "model.max_prompt_tokens", "model.max_response_tokens"),
+        *(f"{_ENGINE}.engine_num", f"{_ENGINE}.tensor_parallel_size"),
+        "trainer.ulysses_sequence_parallel_size",
+    ),
+    # 0: the machine's own, what follows, no end
+    0: (
+        *_GPUS,
+        "buffer.train_batch_size",
+        "buffer.total_epochs",
+        "buffer.total_steps",
+        "trainer.total_steps",
+    ),
+}
 _ON_ROWS = ("sft", "cpt", "dpo")  # algorithms that train on a file's rows
 # Where the engine's own section says them, they are the model's.
 _OF_THE_MODEL = (
@@ -73,6 +91,7 @@ def completed(config: Mapping[str, object], target: str) -> Completed:
     said = copied(one.config)
     one.config = with_defaults(one.config, schema(target).root, target)
     for step in (
+        _sizes,
         _algorithm,
         _model,
         _cluster,
@@ -230,6 +249,17 @@ def _engine(one: Completed, said: Mapping[str, object]) -> None:
     for name in _OF_THE_MODEL:
         if (own := value_at(said, f"{_ENGINE}.{name}")) is not None:
             one.put(f"model.{name}", own, f"{_ENGINE}.{name}")
+
+
+def _sizes(one: Completed, said: Mapping[str, object]) -> None:
+    """Numbers of things that there must be, where the file says them: a plan would divide by them."""
+    for least, paths in _LEAST.items():
+        for path in paths:
+            value = value_at(said, path)
+            if value is not None and one.number(path) < least:
+                raise UserError(f"{path}={value}: it should be {least} or more")
+    if (gpus := prod(one.number(path) for path in _GPUS if one.at(path))) > _MOST_GPUS:
+        raise UserError(f"{_GPUS[1]}={one.at(_GPUS[1])}: {gpus} GPUs in all are more than {_MOST_GPUS}")
 
 
 def _synchronizer(one: Completed, said: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ the same file.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,18 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return parse(data, str(path), target)
+    return parse(_text(data, str(path)), str(path), target)
+
+
+def _text(data: bytes, name: str) -> str:
+    """Raises UserError for what is no UTF-8: PyYAML reads UTF-16 as well, which nobody after it does."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError("is UTF-16: save it as UTF-8", where=Where(name))
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError("is not UTF-8: save it as UTF-8", where=Where(name, line)) from error
 
 
 def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, object]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 from trinity_compat.workflows.asking import Asked, Row
 from trinity_compat.workflows.table import WANTS_NO_TRUTH, check_reward, check_workflow
 from trinity_compat.workflows.tasksets import AGENT, PLUGIN, Taskset, referred
@@ -186,7 +186,7 @@ def opened(taskset: Taskset) -> Any:
         from trinity_compat.explorer.task_tables import table_rows
 
         return table_rows(taskset.path, taskset.name, taskset.place)
-    path = Path(taskset.path).expanduser()
+    path = from_home(taskset.path)
     try:
         if kind := _FORMATS.get(path.suffix):
             return datasets.load_dataset(kind, data_files=str(path), split="train")

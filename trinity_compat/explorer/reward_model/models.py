@@ -15,6 +15,7 @@ from typing import Any
 
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import RunError
+from trinity_compat.home import from_home
 
 MODEL = "reward.reward_model.model_path"
 NO_HEAD = (
@@ -77,7 +78,7 @@ def _here(name: str) -> str:
         from verl.utils.fs import copy_to_local
 
         return str(copy_to_local(name))
-    folder = Path(name).expanduser()
+    folder = from_home(name)
     return str(folder.absolute()) if folder.is_dir() else name
 
 

@@ -92,7 +92,6 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
         if index == 0:
             return sh.name
         if index > len(sh.positional):
-            sh.note_lacking_argument(index)
             return None
         sh.note_arguments(sh.positional[index - 1 : index])
         return sh.positional[index - 1]
@@ -322,6 +321,8 @@ def _expand_scalar(sh: Shell, unit: Unit, part: Node, quoted: bool, name: str, v
     operator = (part.get("Exp") or {}).get("Op", "")
     if operator in operators.DEFAULTS:
         return _scalar_default(sh, unit, part, quoted, name, value)
+    if value is None and name.isdigit():
+        sh.note_lacking_argument(int(name[:9]))
     if value is None or _unset(value):
         value = _under_set_u(sh, unit, part, name, value)
     if part.get("Slice"):

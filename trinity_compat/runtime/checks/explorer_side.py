@@ -16,6 +16,7 @@ from trinity_compat.containers import Tree
 from trinity_compat.explorer.engine import engine_args
 from trinity_compat.explorer.reward_model.arguments import reward_arguments
 from trinity_compat.explorer.reward_model.models import served_model
+from trinity_compat.home import from_home
 from trinity_compat.lora import MERGE
 from trinity_compat.runtime.checks.trainer_side import Stage
 
@@ -80,7 +81,7 @@ def _agent_loop(config: DictConfig, cwd: Path) -> None:
     agent = config.actor_rollout_ref.rollout.agent
     known = set(agent_loop._agent_loop_registry)
     if agent.agent_loop_config_path:
-        known |= _named_in(cwd / Path(agent.agent_loop_config_path).expanduser())
+        known |= _named_in(cwd / from_home(agent.agent_loop_config_path))
     if agent.default_agent_loop not in known:
         raise ValueError(
             f"default_agent_loop={agent.default_agent_loop} is not among {', '.join(sorted(known))}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 
 # Source: verl 0.9.1, utils/tracking.py, Tracking. None: nothing to install.
 _PACKAGES = {
@@ -55,7 +56,7 @@ def wandb_may_start() -> bool:
     if any(_says_offline(path) for path in (Path("wandb/settings"), Path("~/.config/wandb/settings"))):
         return True
     host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].split("/")[0]
-    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    netrc = from_home(os.environ.get("NETRC", "~/.netrc"))
     return netrc.is_file() and host.split(":")[0] in netrc.read_text(errors="replace")
 
 

@@ -20,6 +20,7 @@ from trinity_compat.dotted import put, value_at
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import asks_function, scoring_config
+from trinity_compat.home import from_home
 
 _HERE = Path(__file__).parent / "stand_ins"
 _MODEL = "actor_rollout_ref.model"
@@ -104,7 +105,7 @@ def _scoring(chosen: StandIn) -> StandIn:
 def _on_this_machine(text: str, cwd: Path) -> Path | None:
     if "://" in text:
         return None
-    path = cwd / Path(text).expanduser()
+    path = cwd / from_home(text)
     if (path / "config.json").is_file() or (path.is_dir() and any(path.glob("tokenizer*"))):
         return path
     return _cached(text)

@@ -20,6 +20,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_model.address import is_served
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.reward_model.models import NO_HEAD, architectures_in, needs_head
+from trinity_compat.home import from_home
 from trinity_compat.nearest import nearest, question
 from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.pipelines.juicer import PACKAGE as JUICER
@@ -180,7 +181,7 @@ def _is_path(text: str) -> bool:
 
 
 def _local(text: str, cwd: Path) -> Path:
-    return cwd / Path(text).expanduser()
+    return cwd / from_home(text)
 
 
 def check_data(verl: Tree, *, cwd: Path) -> None:

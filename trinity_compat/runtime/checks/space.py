@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trinity_compat import own_dataset
 from trinity_compat.dotted import value_at
+from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.spec import RunSpec, has_baseline
 
@@ -114,7 +115,7 @@ def _checkpoints(spec: RunSpec, steps: int) -> float | None:
         return 0.0
     kept = value_at(spec.verl, "trainer.max_actor_ckpt_to_keep")
     count = min(-(-steps // every), int(kept) + 1 if kept else steps)
-    size = _parameters(Path(str(value_at(spec.verl, "actor_rollout_ref.model.path"))).expanduser())
+    size = _parameters(from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path"))))
     return None if size is None else count * size * 4.0 * _ADAM
 
 

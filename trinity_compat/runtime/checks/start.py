@@ -17,6 +17,7 @@ from trinity_compat import extras
 from trinity_compat.dotted import leaves, value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
+from trinity_compat.home import from_home
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.runtime.checks.report import Refused, Report
 from trinity_compat.runtime.plan import checkout
@@ -117,7 +118,7 @@ _MODELS = ("actor_rollout_ref.model.path", "critic.model.path", REWARD)
 
 def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:
     try:
-        found = (cwd / Path(str(path)).expanduser() / "config.json").stat()
+        found = (cwd / from_home(str(path)) / "config.json").stat()
     except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_size

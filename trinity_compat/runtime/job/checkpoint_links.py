@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trinity_compat.checkpoint_folders import MARKER
+from trinity_compat.home import from_home
 from trinity_compat.runtime.job.jobdir import JobDir
 
 
@@ -22,7 +23,7 @@ class CheckpointLinks:
 
     def __init__(self, job: JobDir, wanted: str | None, *, cwd: Path, say: Callable[[str], None]) -> None:
         self._job, self._say = job, say
-        self._folder = None if not wanted or "://" in wanted else cwd / Path(wanted).expanduser()
+        self._folder = None if not wanted or "://" in wanted else cwd / from_home(wanted)
         self._each = False
         self._told: set[Path] = set()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trinity_compat.errors import UserError, Where
+from trinity_compat.home import from_home
 from trinity_compat.nearest import nearest, question
 
 _KNOWN = ("function", "command", "places")
@@ -42,7 +43,7 @@ def _function(said: object, where: str, cwd: Path) -> str:
     file, _, name = str(said).rpartition(":")
     if not file.endswith(".py") or not name.isidentifier():
         raise UserError(f"{where}.function is {said!r}", hint="write FILE.py:NAME")
-    path = cwd / Path(file).expanduser()
+    path = cwd / from_home(file)
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except OSError as error:

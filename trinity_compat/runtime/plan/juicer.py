@@ -8,6 +8,7 @@ from pathlib import Path
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 from trinity_compat.nearest import nearest, question
 from trinity_compat.pipelines.juicer import SECTION
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
@@ -97,11 +98,11 @@ def _check_operators(given: object, where: str) -> None:
 
 
 def _path(given: object, cwd: Path) -> str | None:
-    return str(cwd / Path(str(given)).expanduser()) if given else None
+    return str(cwd / from_home(str(given))) if given else None
 
 
 def _folder(given: str, cwd: Path) -> str:
-    path = cwd / Path(given).expanduser()
+    path = cwd / from_home(given)
     if path.suffix:
         raise UserError(
             f"{TASKS} writes a folder, and the taskset's path is {given}",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from trinity_compat.containers import Tree, section_at
+from trinity_compat.home import from_home
 
 Kind = Literal["images", "videos", "audios"]
 _KEYS: dict[str, Kind] = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}  # of data
@@ -18,7 +19,7 @@ def held(verl: Tree, cwd: Path) -> dict[Kind, str]:
     files = data.get("train_files")
     found: dict[Kind, str] = {}
     for text in files if isinstance(files, list | tuple) else [files]:
-        path = cwd / Path(str(text)).expanduser()
+        path = cwd / from_home(str(text))
         for key, kind in _KEYS.items():
             column = str(data.get(key) or kind)
             if path.suffix == ".parquet" and path.is_file() and _holds(path, column):

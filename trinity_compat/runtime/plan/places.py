@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from trinity_compat.containers import Tree
+from trinity_compat.home import from_home
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.spec import RunSpec, SyncSpec
@@ -19,8 +20,8 @@ _DATABASE = "buffer.trainer_input.experience_buffer.path"
 def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
     """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name."""
     if options.job:
-        return (cwd / Path(options.job).expanduser()).absolute()
-    root = Path(str(config.get("checkpoint_root_dir") or "checkpoints")).expanduser()
+        return (cwd / from_home(options.job)).absolute()
+    root = from_home(str(config.get("checkpoint_root_dir") or "checkpoints"))
     group = str(config.get("group") or "")
     return (cwd / root / str(config["project"]) / group / str(config["name"])).absolute()
 

@@ -19,6 +19,7 @@ from trinity_compat.addresses import outward_address
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import copied, value_at
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 from trinity_compat.lora import MERGE, lora_rank, why_whole
 from trinity_compat.pipelines import SECTION as PIPELINE
 from trinity_compat.runtime.job.jobdir import JobDir
@@ -161,7 +162,7 @@ def _read_template(full: Completed, cwd: Path) -> None:
     if path is None or full.at("model.custom_chat_template") is not None:
         return
     try:
-        text = (cwd / Path(str(path)).expanduser()).read_text()
+        text = (cwd / from_home(str(path))).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"model.chat_template_path={path} cannot be read ({error})") from error
     full.put("model.custom_chat_template", text, "model.chat_template_path")

@@ -11,6 +11,7 @@ from pathlib import Path
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.micro_batches import ranks
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
@@ -55,7 +56,7 @@ def _placed(paths: tuple[str, ...], cwd: Path) -> tuple[str, ...]:
 
 def _place(path: str, cwd: Path) -> str:
     """Whole where it is a file or folder here; a name on a hub as it is."""
-    here = cwd / Path(path).expanduser()
+    here = cwd / from_home(path)
     return str(here) if here.exists() or path.startswith(("/", ".", "~")) or here.suffix in SUFFIXES else path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trinity_compat.dotted import copied, put
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.plan import environment, places
+from trinity_compat.runtime.plan import environment, places, spelled
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.source import Source
 from trinity_compat.secret import shown
@@ -57,7 +57,12 @@ def root_of(source: Source, options: RunOptions, cwd: Path) -> Path:
 
 
 def parts(source: Source, options: RunOptions, cwd: Path) -> list[Part]:
-    """In order; empty for a file without stages. Raises UserError."""
+    """In order; empty for a file without stages. Raises UserError, at the line of what it is about."""
+    with spelled.told(source, options.sets):
+        return _parts(source, options, cwd)
+
+
+def _parts(source: Source, options: RunOptions, cwd: Path) -> list[Part]:
     # Before the file is taken apart: what a stage interpolates stands in the whole.
     whole = environment.filled(source.config, os.environ)
     stages = stages_of(whole)

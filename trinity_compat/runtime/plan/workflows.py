@@ -15,6 +15,7 @@ from trinity_compat.algorithms.model import BY_STEP, KINDS, MIX
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.agent_program import program_arguments
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
@@ -44,7 +45,7 @@ _OF_TASKSETS = "pkg://trinity_compat.explorer.tasksets"  # reads tasksets withou
 def folders_of(options: RunOptions, cwd: Path) -> list[Path]:
     """The plugin folders of a run: ``--plugin-dir``, else upstream's variable of the environment."""
     given = [Path(text) for text in options.plugin_dirs] or folders(os.environ.get(VARIABLE, ""))
-    return [cwd / folder.expanduser() for folder in given]
+    return [cwd / from_home(str(folder)) for folder in given]
 
 
 def environment(options: RunOptions, cwd: Path) -> dict[str, str]:

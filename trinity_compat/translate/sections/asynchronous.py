@@ -18,7 +18,7 @@ from trinity_compat.translate.launch_view import ARR, Ahead, LaunchView, Verdict
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.registry import Said, derivation
 from trinity_compat.translate.sections.algorithm import BYPASS
-from trinity_compat.translate.sections.batch import SAVE, TEST, TOTAL, training_rows
+from trinity_compat.translate.sections.batch import EPOCHS, SAVE, TEST, TOTAL, training_rows
 from trinity_compat.translate.steps import BATCH, MINI
 from trinity_compat.translate.words import Words
 from trinity_compat.verl_config import Move
@@ -28,7 +28,6 @@ REQUIRED, TRIGGER = f"{ASYNC}.require_batches", f"{ASYNC}.trigger_parameter_sync
 STALENESS, PARTIAL = f"{ASYNC}.staleness_threshold", f"{ASYNC}.partial_rollout"
 ROLLOUT_LOG_PROBS, PROXIMAL = f"{ASYNC}.use_rollout_log_probs", f"{ASYNC}.compute_prox_log_prob"
 SAMPLES, OWN_EPOCHS, OWN_TEST = f"{OWN}.total_rollout_steps", f"{OWN}.total_epochs", f"{OWN}.test_freq"
-EPOCHS = "trainer.total_epochs"
 DRAWN = "data.gen_batch_size"
 MEMORY = f"{ARR}.rollout.gpu_memory_utilization"
 STANDALONE_MEMORY = f"{ARR}.rollout.standalone_gpu_memory_utilization"

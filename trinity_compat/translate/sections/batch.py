@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
+from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
@@ -24,7 +24,7 @@ SAVE_INTERVAL, EVAL_INTERVAL = "trainer.save_interval", "explorer.eval_interval"
 WARMUP_STEPS = ("trainer.critic_warmup", "trainer.trainer_config.trainer.critic_warmup")
 KEEP_ACTOR, KEEP_CRITIC = "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"
 KEPT = "trainer.max_checkpoints_to_keep"
-FILES = "data.train_files"
+FILES, EPOCHS = "data.train_files", "trainer.total_epochs"
 
 
 @derivation
@@ -152,11 +152,14 @@ def _kept(view: LaunchView) -> Iterator[Put | Verdict]:
 def total_steps(view: LaunchView) -> Said:
     """How long it runs: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
-        steps = view.integer(TOTAL)
+        steps = view.size(TOTAL, least=0)
         note = f"{view.told(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
         for path in TOTAL_STEPS:
             yield Put(path, steps * view.step, (TOTAL,), note)
         return
+    # A variable that nobody sets is the YAML's, too, as long as nothing has to be counted by it.
+    if is_finite(view.value(EPOCHS)):
+        view.size(EPOCHS, least=0)
     if view.published:
         return
     rows = training_rows(view)
@@ -165,12 +168,15 @@ def total_steps(view: LaunchView) -> Said:
         return
     # veRL's loader drops the last batch where it is not full.
     per_epoch = rows // view.integer(BATCH)
-    steps = per_epoch * view.integer("trainer.total_epochs", 1)
+    epochs = view.size(EPOCHS, least=0)
+    steps = per_epoch * epochs
+    if epochs == 0:
+        return
     if steps == 0:
         yield Caution("TW014", f"the {rows} training rows do not fill one batch of {view.integer(BATCH)}")
         return
     note = f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × r={view.r}"
-    yield Put(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, "trainer.total_epochs"), note)
+    yield Put(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, EPOCHS), note)
     if view.flag("data.filter_overlong_prompts"):
         yield Caution(
             "TW014",

@@ -127,7 +127,7 @@ def _workflow(view: LaunchView, files: list[str], *, evaluation: bool) -> dict[s
     arguments: dict[str, object] = {"files": files} if len(files) > 1 else {}
     arguments |= {
         "filter_overlong_prompts": view.flag("data.filter_overlong_prompts"),
-        "max_prompt_length": view.integer("data.max_prompt_length", 512),
+        "max_prompt_length": view.size("data.max_prompt_length", 512),
         "truncation": str(view.value("data.truncation", "error")),
         "tokenizer": view.text("data.tokenizer") or view.text(f"{ARR}.model.path"),
         "trust_remote_code": view.flag("data.trust_remote_code"),

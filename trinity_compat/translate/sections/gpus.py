@@ -74,7 +74,19 @@ class Machine:
             return f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
         if self.engine > self.per_node and self.engine % self.per_node:
             return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
+        if rollout // self.engine > self._engines_beside(trainer):
+            engines = f"{rollout // self.engine} engines of {self.engine} GPUs, each on one node,"
+            return f"{engines} do not fit on {self.nodes} of {self.per_node} beside the trainer's {trainer}"
         return None
+
+    def _engines_beside(self, trainer: int) -> int:
+        """How many engines fit on what ``trainer`` GPUs leave of the nodes: an engine is on one, where
+        one has as many."""
+        if self.engine > self.per_node or self._has_a_part_of_each(trainer):
+            return self.total // self.engine
+        whole, part = divmod(trainer, self.per_node)
+        free = self.nodes - whole - bool(part)
+        return free * (self.per_node // self.engine) + bool(part) * ((self.per_node - part) // self.engine)
 
     def _has_a_part_of_each(self, trainer: int) -> bool:
         """Whether ``trainer`` GPUs are as many of every node, with whole engines on the rest of it."""

@@ -30,7 +30,7 @@ EXTRA = tuple(
 @derivation
 def lengths(view: LaunchView) -> Said:
     """Prompt and response limits, and what happens to prompts that are too long."""
-    prompt, response = view.integer(PROMPT, 512), view.integer(RESPONSE, 512)
+    prompt, response = view.size(PROMPT, 512), view.size(RESPONSE, 512)
     yield MAX_PROMPT.put(prompt)
     yield MAX_RESPONSE.put(response)
     if not view.published:

@@ -46,7 +46,7 @@ def reward_arguments(view: LaunchView) -> dict[str, object]:
         if kwargs := nested(view.below(f"{FUNCTION}.reward_kwargs")):
             function["reward_kwargs"] = kwargs
         arguments["custom_reward_function"] = function
-    arguments["max_resp_len"] = view.integer("data.max_response_length", 512)
+    arguments["max_resp_len"] = view.size("data.max_response_length", 512)
     # After max_resp_len, which a launch may give among them.
     arguments |= nested(view.below("reward.reward_kwargs"))
     if view.value("reward.sandbox_fusion.url"):
