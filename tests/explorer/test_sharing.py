@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_streaming import BATCH, N, World, train
 
+from trinity_compat.explorer.plan import PART_LOOK_S
+
 
 def crew(style="fully_async", *, buffer=None, explorers=2, own=(), **more):
     """Explorers over one buffer; ``own``: what distinguishes each of them."""
@@ -69,6 +71,15 @@ def test_one_without_room_does_not_look_for_tasks():
     assert len(looks) < 10
 
 
+def test_one_with_a_part_of_its_own_seldom_looks_for_those_of_others():
+    buffer, worlds = crew("fixed", length=lambda job, place: 50 * (40 + job.task_no), steps=1)
+    looks, look = [], buffer.free_tasks
+    buffer.free_tasks = lambda asked, *, limit: looks.append(asked) or look(asked, limit=limit)
+    explore(worlds, 60.0)
+    assert once(buffer, 1)
+    assert 60 / PART_LOOK_S <= len(looks) / len(worlds) < 1.5 * 60 / PART_LOOK_S
+
+
 @pytest.mark.parametrize(
     ("style", "more"), [("fixed", {"interval": 4}), ("fully_async", {"max_staleness": 9})]
 )
@@ -102,7 +113,7 @@ def test_one_whose_tasks_were_taken_while_it_was_silent_stores_nothing_twice():
         await asyncio.sleep(2.0)
         holder = buffer.holders[1]
         buffer.dies(1)
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(2 * PART_LOOK_S)
         buffer.holders[1] = holder
 
     explore(worlds, 100.0, silent)

@@ -34,6 +34,7 @@ from trinity_compat.synchronizer.waiting import SyncTimeout, find_version, is_th
 
 GRACE_S = 60.0
 LOOK_S = 0.5  # between looks for tasks whose groups were dropped
+PART_LOOK_S = 5.0  # the same of one that has a part of its own: it gets more only where another has died
 ELSEWHERE_S = 15.0  # for a published file to come into sight
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
 
@@ -155,8 +156,9 @@ class Plan:
 
     def look_again(self) -> None:
         """What ``next_work`` found may no longer be the earliest: the trainer drops groups that are too old.
-        Reads the database once in LOOK_S."""
-        if self._next is None or time.monotonic() - self._looked < LOOK_S:
+        Reads the database once in LOOK_S, or PART_LOOK_S."""
+        has_part = self.whole and self.sharing.holder and not self._drawing
+        if self._next is None or time.monotonic() - self._looked < (PART_LOOK_S if has_part else LOOK_S):
             return
         self._looked, (_, work) = time.monotonic(), self._next
         if self._drawing or self._to_begin(steps=1)[:1] != ([*self.tasks(work)[:1]] if work else []):
