@@ -57,6 +57,13 @@ def test_a_launch_reads_it_by_config_path(own: Path, tmp_path: Path) -> None:
     assert config.unknown == ()
 
 
+def test_a_file_that_its_folder_lacks_is_told_where_to_put(own: Path, tmp_path: Path) -> None:
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=written_later")
+    with pytest.raises(UserError) as refused:
+        effective_config(launch, root=tmp_path)
+    assert f"put written_later.yaml into {own.parent}" in (refused.value.hint or "")
+
+
 def test_nothing_outside_the_root_is_read(own: Path, tmp_path: Path) -> None:
     launch = make_launch(f"--config-path={own.parent}", "--config-name=mine")
     (tmp_path / "root").mkdir()

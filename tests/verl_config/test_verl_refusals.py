@@ -43,7 +43,8 @@ def test_notes(arguments: list[str], expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["--config-name=nothing"], "Cannot find the config 'nothing'", None),
+        (["--config-name=nothing"], "Cannot find the config 'nothing'", '--config-path="$PWD/FOLDER"'),
+        (["--config-name=ppo_traner"], "Cannot find the config 'ppo_traner'", "did you mean ppo_trainer?"),
         (["--config-path=/not/here"], "there is no such folder below", "--cwd"),
         (["--config-nam"], "--config-nam needs a value", "--config-nam NAME"),
         (["--nonsense"], "--nonsense is not a flag of Hydra's", "key=value"),

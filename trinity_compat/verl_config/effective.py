@@ -315,9 +315,15 @@ def _composed(
         known, config = _by_itself(tree, path.primary)
     except CompositionError as error:
         error.where = path.where
-        raise
+        raise _with_hint(error, path) from None
     choices.known.update(known)
     return copied(config), {}
+
+
+def _with_hint(error: CompositionError, path: SearchPath) -> CompositionError:
+    if not path.find(path.primary):
+        error.hint = path.instead
+    return error
 
 
 @lru_cache(maxsize=64)
@@ -338,7 +344,7 @@ def _defaults(
         if error.where is None:
             blamed = [given for given in groups if f"{given.override.key}" in error.message]
             error.where = blamed[0].where if blamed else path.where
-        raise
+        raise _with_hint(error, path) from None
 
 
 def _flavour(path: SearchPath, choices: Choices) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from trinity_compat.errors import UserError, Where
@@ -68,6 +69,18 @@ class SearchPath:
 
     def has_group(self, group: str) -> bool:
         return any(place.has_group(group) for place in (*self.places, self.tree))
+
+    @property
+    def instead(self) -> str:
+        """What to write where the primary config is in none of the folders."""
+        near = get_close_matches(self.primary, self.tree.files, n=1) if isinstance(self.tree, Tree) else []
+        if near:
+            return f"did you mean {near[0]}?"
+        own = next((place for place in self.places if isinstance(place, ConfigFolder)), None)
+        if own:
+            file = f"{self.primary}.yaml"
+            return f"put {file} into {own.path}: a script is only read, what it would write is not there"
+        return 'name the folder that has it: --config-path="$PWD/FOLDER"'
 
     def sets(self, file: ConfigFile) -> bool:
         """Whether the keys of ``file`` count as set by the user, not as defaults of veRL's or a fork's."""
