@@ -198,3 +198,18 @@ def test_a_run_that_fills_its_disk_goes_on_once_there_is_room(run, mounted):
     steps = again.sql("select trainer_step, count(distinct group_id), count(*) from ledger group by 1")
     assert steps == [(step, 8, 64) for step in range(1, 13)]
     again.nothing_is_left_and_nothing_lost()
+
+
+@pytest.mark.parametrize("command", ["translate", "audit", "parse", "explain"])
+def test_a_full_disk_behind_stdout_is_one_line(tmp_path, command):
+    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=vllm\n")
+    given = "data.train_batch_size" if command == "explain" else "run.sh"
+    words = [sys.executable, "-m", "trinity_compat", command, given]
+    with Path("/dev/full").open("w") as full:
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            words, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: cannot write: No space left on device"
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -119,6 +119,14 @@ def test_line_ends_of_another_system_are_said_and_shown(capsys, tmp_path, monkey
     ]
 
 
+def test_a_byte_order_mark_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_bytes(b"\xef\xbb\xbf#!/bin/bash\npython3 -m verl.trainer.main_ppo a.a=1\n")
+    _, text, _ = run(capsys, "run.sh")
+    assert "run.sh:2: verl.trainer.main_ppo, 1 arguments" in text
+    assert "run.sh:1: warning TP006 begins with a byte order mark" in text
+
+
 @pytest.mark.parametrize(("words", "unwanted"), [
     (["parse", "run.sh"], "trinity_compat.translate"),
     (["compare", "--help"], "trinity_compat.translate"),

@@ -6,6 +6,8 @@ what `run` needs.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import pkgutil
@@ -17,6 +19,8 @@ import click
 from trinity_compat import __version__, extras
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.nearest import nearest
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Commands(click.Group):
@@ -55,6 +59,7 @@ def main(argv: list[str] | None = None) -> None:
     system refuses into one message and an exit code."""
     try:
         code: Any = cli.main(args=argv, standalone_mode=False)
+        sys.stdout.flush()  # at the interpreter's end a full disk would be a traceback
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -69,14 +74,23 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(f"error: {told}", err=True)
         sys.exit(2)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _FULL:
             raise
-        click.echo(f"error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
+        _leave_output_unwritten(error)
+        named = "cannot write" if error.filename is None else os.fsdecode(error.filename)
+        click.echo(f"error: {named}: {error.strerror}", err=True)
         sys.exit(2)
     except RunError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_output_unwritten(error: OSError) -> None:
+    """What stdout still holds can't be written either, and Python would try again at its end."""
+    if error.errno in _FULL:
+        with contextlib.suppress(OSError, ValueError):  # a stdout that isn't a file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

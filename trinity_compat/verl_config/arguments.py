@@ -166,8 +166,8 @@ def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnost
             f"write {key}=[{value}] for a list, {key}='\"{value}\"' for a text"
         )
         return Diagnostic("TP209", message, word.where, "error")
-    if not text.strip(" \t\n\\"):
-        why = "a stray backslash or quotes in the script?"
+    if not text.strip(" \t\r\n\\"):
+        why = "a line that ends in CR LF?" if "\r" in text else "a stray backslash or quotes in the script?"
         message = f"{text!r} is not an override: Hydra refuses it ({why})"
     elif slip := _slip(text, following):
         message = f"'{text}' {slip}"

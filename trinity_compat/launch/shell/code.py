@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 from trinity_compat.errors import Where
@@ -55,6 +56,7 @@ def run_unit(sh: Shell, unit: Unit) -> int:
         statements, problem = tree.parse(unit.source, sh.budget)
         before, sh.unit = sh.unit, unit
         _warn_of_line_ends(sh, unit)
+        _warn_of_mark(sh, unit)
         try:
             sh.status = 0 if not statements else sh.status
             dropped = 0
@@ -78,6 +80,13 @@ def _warn_of_line_ends(sh: Shell, unit: Unit) -> None:
     if end >= 0:
         message = "lines end in CR LF: bash takes the carriage return for a character of the last word"
         sh.warn("TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1))
+
+
+def _warn_of_mark(sh: Shell, unit: Unit) -> None:
+    """Windows' editors write one; a first line that is no comment then starts a command that nobody has."""
+    if unit.source.startswith(codecs.BOM_UTF8):
+        message = "begins with a byte order mark, which bash takes for part of the first word"
+        sh.warn("TP006", f"{message}: save it as UTF-8 without one", unit.line(1))
 
 
 def run_script_unit(sh: Shell, unit: Unit) -> int:
