@@ -139,7 +139,10 @@ def read_arguments(launch: Launch) -> Arguments:
         try:
             given.append(GivenOverride(_read(word), word))
         except OverrideSyntaxError as error:
-            notes.append(_refused(word, error, following.text if following else ""))
+            if isinstance(error, SweepError):
+                notes.append(_sweep(word, multirun=flags.multirun))
+            else:
+                notes.append(_refused(word, error, following.text if following else ""))
     own = tuple(item for item in given if not _is_hydras(item.override))
     hydra = tuple(item for item in given if _is_hydras(item.override))
     return Arguments(flags, own, hydra, tuple(notes))
@@ -157,15 +160,24 @@ def _read(word: Word) -> Override:
     return Override(word.text, op, key, text, None, text is not None)
 
 
-def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnostic:
-    text = word.text
-    if isinstance(error, SweepError):
-        _, key, value = split_key(text)
+def _sweep(word: Word, *, multirun: bool) -> Diagnostic:
+    """Several values: with Hydra's --multirun they are several runs, without it Hydra refuses them."""
+    _, key, value = split_key(word.text)
+    if multirun:
         message = (
-            f"'{text}' asks for several runs, which needs --multirun; "
+            f"'{word.text}' is several runs (--multirun), a configuration is one; "
+            f"write {key}=VALUE with one of them, and a command line for each combination"
+        )
+    else:
+        message = (
+            f"'{word.text}' asks for several runs, which needs --multirun; "
             f"write {key}=[{value}] for a list, {key}='\"{value}\"' for a text"
         )
-        return Diagnostic("TP209", message, word.where, "error")
+    return Diagnostic("TP209", message, word.where, "error")
+
+
+def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnostic:
+    text = word.text
     if not text.strip(" \t\r\n\\"):
         why = "a line that ends in CR LF?" if "\r" in text else "a stray backslash or quotes in the script?"
         message = f"{text!r} is not an override: Hydra refuses it ({why})"
