@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trinity_compat.errors import UserError
 from trinity_compat.secret import referred, resolved
 from trinity_compat.writing import write_text
 
@@ -180,7 +181,11 @@ class RunSpec:
         """Read what ``save`` wrote, as ``JOB/config/NAME``, with the secrets that the environment has. A job
         that was renamed or copied since names its own database and folders, not those of whatever lies at its
         old place."""
-        return cls.of_json(_moved(json.loads(path.read_text()), str(path.absolute().parent.parent)))
+        try:
+            text = path.read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
+        return cls.of_json(_moved(json.loads(text), str(path.absolute().parent.parent)))
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:

@@ -57,16 +57,24 @@ from trinity_compat.synchronizer.turns import Turn
 
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
+USAGE = "python -m trinity_compat.explorer JOB_DIR [--index I | --bench | --serve]"
 
 
 def main(argv: list[str]) -> int:
     """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench | --serve]``, or ``--reward-model NAME
     --parts N [--bench]`` for the process that serves the reward model; returns the exit code."""
+    if not argv or argv[0].startswith("-"):
+        print(f"usage: {USAGE}", file=sys.stderr)
+        return BAD_INPUT
     signal.signal(signal.SIGTERM, _interrupt)
     end_with_parent()
     job_dir = Path(argv[0])
     alone = next((mode for mode in (ROLE, SERVE) if f"--{mode}" in argv), "run")
-    spec = RunSpec.load(job_dir / "config" / f"{alone}.json")
+    try:
+        spec = RunSpec.load(job_dir / "config" / f"{alone}.json")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
     if name := _after("--reward-model", argv):
         heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=REWARD_MODEL)
         return _ended(spec, heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))

@@ -13,7 +13,7 @@ from trinity_compat.spec import RunSpec
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1:
+    if len(argv) != 1 or argv[0].startswith("-"):
         print("usage: python -m trinity_compat.trainer JOB_DIR", file=sys.stderr)
         return 2
     with resting():
