@@ -32,7 +32,7 @@ SAID = [
     ('readonly R=1\n((R[0] = 2))', 0, [('TP107', 'warning', 2, 'R is readonly; bash refuses to change it')]),
     ('eval "$(cmd)"', 0, [('TP101', 'warning', 1, 'eval of something that cannot be known here; it is skipped')]),
     ('bash <<< $(cmd)', 0, [('TP101', 'warning', 1, 'bash reads code that cannot be known here; it is skipped')]),
-    ('source $X/y.sh', 0, [('TP106', 'warning', 1, '/y.sh: its path cannot be known here; it is not read')]),
+    ('source $X/y.sh', 0, [('TP106', 'warning', 1, '$X/y.sh: its path cannot be known here; it is not read')]),
     ('source "$(cmd)"', 0, [('TP106', 'warning', 1, 'a file: its path cannot be known here; it is not read')]),
     ('bash nope.sh', 0, [('TP106', 'warning', 1, 'nope.sh: no such file; it is not read')]),
     ('. /nope/none.sh', 0, [('TP106', 'warning', 1, '/nope/none.sh: no such file; it is not read')]),

@@ -118,6 +118,8 @@ class Launch:
     cwd: str = "."
     start: Start | None = None  # None: made otherwise than by reading
     main: str = ""
+    # YAML files that the script itself has written before: what is in them, by absolute path
+    wrote: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def taken_for(self) -> str:

@@ -17,7 +17,13 @@ from trinity_compat.verl_config.arguments import Flags
 from trinity_compat.verl_config.checkout import TREE as _TREE
 from trinity_compat.verl_config.checkout import Checkout, Main, is_tree
 from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
-from trinity_compat.verl_config.folders import ConfigFolder, readable_file, readable_folder, shown_below
+from trinity_compat.verl_config.folders import (
+    ConfigFolder,
+    is_written,
+    readable_file,
+    readable_folder,
+    shown_below,
+)
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
@@ -79,7 +85,7 @@ class SearchPath:
         own = next((place for place in self.places if isinstance(place, ConfigFolder)), None)
         if own:
             file = f"{self.primary}.yaml"
-            return f"put {file} into {own.path}: a script is only read, what it would write is not there"
+            return f"put {file} into {own.path}: a script is only read, nothing in it runs"
         return 'name the folder that has it: --config-path="$PWD/FOLDER"'
 
     def sets(self, file: ConfigFile) -> bool:
@@ -131,7 +137,6 @@ def search_path(
 
     Raises UserError when --config-path or --config-dir names a folder that cannot be read.
     """
-    module = launch.module
     tree = (checkout and checkout.tree) or release_tree(version)
     folder, primary = _main_config(launch.taken_for, version)
     main = checkout.main if checkout else None
@@ -144,9 +149,9 @@ def search_path(
     path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)
     path.own_primary = path.primary != primary and not _of_a_release(path.primary)
     if flags.get("config_dir") is not None:
-        path.places.append(_folder(flags, "config_dir", path, version, root, module))
+        path.places.append(_folder(flags, "config_dir", path, version, root, launch))
     if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):
-        place = _folder(flags, "config_path", path, version, root, module)
+        place = _folder(flags, "config_path", path, version, root, launch)
         path.declares_tree = place is path.tree
         if not path.declares_tree:
             path.places.append(place)
@@ -198,20 +203,20 @@ def _is_own(spelled: str, folder: str) -> bool:
 
 
 def _folder(
-    flags: Flags, flag: str, path: SearchPath, version: str, root: Path, module: str
+    flags: Flags, flag: str, path: SearchPath, version: str, root: Path, launch: Launch
 ) -> Tree | ConfigFolder:
     """The folder that --config-path or --config-dir names; notes where Hydra would look elsewhere."""
     spelled = flags.values[flag].removeprefix("file://")
     where = flags.words[flag].where
-    found = _named_folder(spelled, flag, root, module)
+    found = _named_folder(spelled, flag, root, launch)
     if _is_tree(spelled) and (found is None or is_tree(found, root)):
         if found is not None:
             path.tree = ConfigFolder(found, root, defaults=True, shown=shown_below(found, root))
         return path.tree
     if found is not None:
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
-            path.notes.append(_relative_note(spelled, module, where))
-        return ConfigFolder(found, root)
+            path.notes.append(_relative_note(spelled, launch.module, where))
+        return ConfigFolder(found, root, written=launch.wrote)
     if (tail := _in_this_copy(spelled, path.primary, root)) is not None:
         message = f"{spelled} is not below {root}: its {tail} is taken, which has {path.primary}.yaml"
         path.notes.append(Diagnostic("TP213", message, where))
@@ -228,10 +233,11 @@ def _folder(
     return known
 
 
-def _named_folder(spelled: str, flag: str, root: Path, module: str) -> Path | None:
+def _named_folder(spelled: str, flag: str, root: Path, launch: Launch) -> Path | None:
     """The user's folder of that name; --config-path is relative to where the main's file is."""
-    beside_main = [root.joinpath(*module.split(".")[:-1], spelled)] if flag == "config_path" else []
-    return next((path for path in (*beside_main, root / spelled) if readable_folder(path, root)), None)
+    beside_main = [root.joinpath(*launch.module.split(".")[:-1], spelled)] if flag == "config_path" else []
+    there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root))
+    return next(there, root / spelled if is_written(root / spelled, launch.wrote) else None)
 
 
 def _is_tree(spelled: str) -> bool:

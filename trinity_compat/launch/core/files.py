@@ -13,7 +13,7 @@ from pathlib import Path
 from trinity_compat.errors import Where
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import BudgetExceeded
-from trinity_compat.launch.core.values import Value, lines_of, text_of
+from trinity_compat.launch.core.values import Value, lines_of, open_source, text_of
 
 
 def absolute(folder: str, path: str) -> str:
@@ -111,6 +111,11 @@ class Files:
         total = sum(len(bit.text) for kept in self.written.values() for bit in kept)
         if total > bounds.OVERLAY or len(self.written) > 2000:
             raise BudgetExceeded("the script writes too much")
+
+    def wrote(self, suffixes: tuple[str, ...]) -> dict[str, str]:
+        """The files of these kinds that the script wrote, as far as all of their text is known."""
+        named = {path: value for path, value in self.written.items() if path.endswith(suffixes)}
+        return {path: text_of(value) for path, value in named.items() if not any(map(open_source, value))}
 
     def remove(self, path: str) -> None:
         """``rm``: only in memory."""

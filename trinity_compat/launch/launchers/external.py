@@ -154,7 +154,8 @@ def _launch(
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
     cwd = text_of(sh.cwd) or "."
-    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main))
+    wrote = sh.files.wrote((".yaml", ".yml"))
+    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main, wrote))
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0

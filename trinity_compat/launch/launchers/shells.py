@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from trinity_compat.launch.core.options import Options
 from trinity_compat.launch.core.state import OPTION_LETTERS, Shell
-from trinity_compat.launch.core.values import Prefix, Value, doubt_in, literal, text_of
+from trinity_compat.launch.core.values import Prefix, Value, doubt_in, literal, shown, text_of
 from trinity_compat.launch.model import Open
 from trinity_compat.launch.shell import code
 
@@ -89,9 +89,9 @@ def run_file(
 
 def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
     """The text of another script; None, and a warning, when it can't be read."""
-    shown = text_of(name)
-    if doubt_in([name]) or (doubt_in([sh.cwd]) and not shown.startswith("/")):
-        sh.warn("TP106", f"{shown or 'a file'}: its path cannot be known here; it is not read")
+    named = shown(name)
+    if doubt_in([name]) or (doubt_in([sh.cwd]) and not text_of(name).startswith("/")):
+        sh.warn("TP106", f"{named or 'a file'}: its path cannot be known here; it is not read")
         return None
     path = sh.files_path(name)
     anywhere = sourced and sh.literal_argument and not path.startswith(("/proc/", "/sys/", "/dev/"))
@@ -99,8 +99,8 @@ def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
     if content is None:
         missing = sh.files.kind(path) == "" or anywhere
         why = "no such file" if missing else "not under --cwd"
-        sh.warn("TP106", f"{shown}: {why}; it is not read")
+        sh.warn("TP106", f"{named}: {why}; it is not read")
     elif doubt_in([content]) and not text_of(content).strip():
-        sh.warn("TP106", f"{shown}: what is in it cannot be known here; it is not read")
+        sh.warn("TP106", f"{named}: what is in it cannot be known here; it is not read")
         return None
     return content
