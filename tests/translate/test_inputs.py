@@ -240,3 +240,10 @@ def test_a_misspelt_main_is_told_with_the_nearest(call, tmp_path):
     assert "did you mean verl.trainer.main_ppo?" in err
     (tmp_path / "own.sh").write_text(SCRIPT.replace("verl.trainer.main_ppo", "myown.trainer.main_ppox"))
     assert "did you mean" not in call("translate", "own.sh")[2]
+
+
+def test_a_key_that_there_is_not_hides_nothing_of_those_that_there_are(call):
+    code, out, err = call("explain", "data.seed", "nope.nope", "data.shuffle", "data.train_batchsize")
+    assert code == 2 and out.startswith("data.seed\n") and "\n\ndata.shuffle\n" in out
+    told = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert [line.split()[1] for line in told] == ["nope.nope", "data.train_batchsize:"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from trinity_compat.errors import UserError
 from trinity_compat.translate.explain import explain
 from trinity_compat.translate.rows import load_rows
 
@@ -14,4 +15,13 @@ from trinity_compat.translate.rows import load_rows
 def command(names: tuple[str, ...], rules: str | None) -> None:
     """Explain KEY: a veRL key, a path of the Trinity YAML, or a code (TC020, TW003)."""
     table = load_rows(rules)
-    click.echo("\n\n".join(explain(name, table) for name in names))
+    texts, refused = [], []
+    for name in names:
+        try:
+            texts.append(explain(name, table))
+        except UserError as error:
+            refused.append(str(error))
+    if texts:
+        click.echo("\n\n".join(texts))
+    if refused:
+        raise UserError("\nerror: ".join(refused))
