@@ -91,6 +91,12 @@ def test_a_variable_that_is_not_set_is_named_where_the_file_names_it(made, monke
     assert "write ${oc.env:MY_MODEL,DEFAULT}" in text
 
 
+def test_a_mapping_that_verl_cannot_set_is_told_where_to_write(made, monkeypatch):
+    key = f"{ARR}.model.override_config.rope_scaling.type"
+    text = told(made, monkeypatch, Report(refused=[Refused(key, "no", "veRL 0.9.1")]))
+    assert "write it into the model's config.json" in text
+
+
 def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monkeypatch):
     rollout = Refused(f"{ARR}.rollout.name", "nor", "vLLM")
     found = [Refused("data.train_batch_size", "no", "veRL 0.9.1"), rollout]

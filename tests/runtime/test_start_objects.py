@@ -110,6 +110,11 @@ CASES = {
         f"{ARR}.model",
         "num_attention_heads 14 must be divisible by ulysses_sp_size 4",
     ),
+    "a mapping of the model's configuration": (
+        [f"+{ARR}.model.override_config.rope_scaling={{type:yarn,factor:4.0}}"],
+        f"{ARR}.model.override_config.rope_scaling.type",
+        "has no attribute 'type'",
+    ),
     "Megatron": (
         ["--config-name=ppo_megatron_trainer", f"{ARR}.actor.megatron.tensor_model_parallel_size=2"],
         None,

@@ -25,6 +25,8 @@ def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     """The dotted key that ``error`` is about, as far as its text tells; else ``section``, in which it arose.
     ``keys``: every key of the configuration, with its sections."""
     text = str(error)
+    if override := _overriding(error):
+        return f"{'critic' if section.startswith('critic') else 'actor_rollout_ref'}.model.{override}"
     if found := _FULL_KEY.search(text):
         section = found[1].strip()
     if found := _ARGUMENT.search(text):
@@ -33,6 +35,19 @@ def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     if section in known and not any(key.startswith(f"{section}.") for key in known):
         return section
     return _mentioned(f"{text} {_source_line(error)}", section, known) or section
+
+
+def _overriding(error: BaseException) -> str:
+    """The key that verl's update_model_config was setting (a call for each mapping around it), or empty."""
+    frames = [frame.tb_frame for frame in _frames(_innermost(error).__traceback__)]
+    at = [str(each.f_locals.get("key")) for each in frames if each.f_code.co_name == "update_model_config"]
+    return ".".join(["override_config", *at]) if at else ""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:  # Hydra says what it called, around the error itself
+        error = error.__cause__
+    return error
 
 
 def _mentioned(text: str, section: str, keys: list[str]) -> str:
@@ -89,8 +104,7 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _source_line(error: BaseException) -> str:
     """The line of a bare assertion: its text is all that veRL says of it."""
-    while error.__cause__ is not None:  # Hydra says what it called, around the error itself
-        error = error.__cause__
+    error = _innermost(error)
     if not isinstance(error, AssertionError):
         return ""
     *_, last = _frames(error.__traceback__)

@@ -39,6 +39,7 @@ _GPU_ONLY = "memory, NCCL, CUDA graphs and kernels (flash-attn, fused, quantized
 _LIMIT_S = 600.0
 _ANSWERS = "start.json"
 _UNKNOWN = "unexpected keyword argument"  # of veRL's dataclasses, for a key that they do not have
+_IN_MAPPING = re.compile(r"\.override_config\.\w+\.")
 _MISSED = re.compile(r"Environment variable '(\w+)' not found")  # OmegaConf's words
 _TRAINER = "trainer.trainer_config."  # where a Trinity YAML has veRL's keys
 
@@ -171,6 +172,8 @@ def _error(report: Report, made: RunPlan, record: LaunchRecord) -> UserError:
     )
     if name := _unset(report.refused[0]):
         hint = f"set {name}, or write ${{oc.env:{name},DEFAULT}}"
+    if _IN_MAPPING.search(report.refused[0].key):
+        hint = "veRL takes a mapping there for an object: write it into the model's config.json"
     return UserError(f"{said}{more}", where=where, hint=hint or None)
 
 
