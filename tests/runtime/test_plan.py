@@ -190,6 +190,39 @@ def test_a_set_in_trinity_s_spelling():
     assert (made.spec.sync.style, made.spec.sync.interval) == ("explorer_driven", 2)
 
 
+@pytest.mark.parametrize(
+    ("said", "near"),
+    [
+        ("synchronizer.sync_interval=1", "write 2"),
+        ("synchronizer.sync_interval=3", "write 2 or 4"),
+        ("synchronizer.sync_offset=1", "write 0 or 2"),
+        ("synchronizer.explorer_sync_interval=5", "write 4 or 6"),
+        ("synchronizer.trainer_sync_interval=5", "write 4 or 6"),
+        ("buffer.total_steps=41", "write 40 or 42"),
+    ],
+)
+def test_a_count_of_updates_that_is_not_a_whole_number_of_verl_steps_is_an_error(said, near):
+    path, _, count = said.partition("=")
+    with pytest.raises(UserError, match=rf"{path}={count} is not a whole number of veRL steps") as error:
+        planned("trainer.total_training_steps=null", sets=(said,))
+    assert error.value.hint == near
+
+
+@pytest.mark.parametrize("said", ["sync_interval=0", "sync_interval=two", "sync_offset=-2", "sync_offset=true"])
+def test_an_interval_or_offset_that_is_not_a_count_is_an_error(said):
+    with pytest.raises(UserError, match=r"synchronizer\.\w+ is .*: write a whole number of steps"):
+        planned(sets=(f"synchronizer.{said}",))
+
+
+def test_the_published_guide_s_offset_of_one_update_counts_as_a_step_and_the_plan_says_so():
+    config = json.loads(json.dumps(source("trainer.total_training_steps=null")[0].config))
+    config["trainer"]["trainer_config"]["trinity_compat"]["steps"] = "verl"
+    config["synchronizer"]["sync_offset"] = 1
+    made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+    assert made.spec.sync.offset == 1
+    assert any("sync_offset=1, as the published guide has it, counts as 2" in note for note in made.notes)
+
+
 STALE = ("algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=5")
 
 

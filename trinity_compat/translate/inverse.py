@@ -19,6 +19,7 @@ from trinity_compat.translate import supervised
 from trinity_compat.translate.by_hand import told_by_hand, with_trainer_config
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
+from trinity_compat.translate.steps import verl_steps
 from trinity_compat.translate.trainer_config import trainer_defaults
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity_config.complete import Completed, completed
@@ -39,7 +40,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     told: dict[str, object] = {}
     compat = compat_of(config)
     carried = dict(compat.get("verl", {}))
-    reading = TrinityReader(config, *updates_per_step(config), compat.get("steps") == "verl")
+    reading = TrinityReader(config, *updates_per_step(config), _is_published(config))
     # Later ones win: a derivation over a plain copy, what was passed through by name over both.
     told |= _copied(reading)
     for way_back in WAYS_BACK:
@@ -101,30 +102,52 @@ def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
 def sync_of(config: Mapping[str, object]) -> SyncSpec:
     """Return when weights move, counted in veRL steps.
 
-    An offset below a veRL step (the published examples' 1) counts as one: explorer and trainer
-    exchange whole train batches here.
+    Raises UserError for an interval or an offset that is not a whole number of veRL steps: explorer and
+    trainer exchange whole train batches here. Only the offset of the published guide (``--as-published``),
+    one update, counts as a whole step; the plan says so.
     """
     reading = TrinityReader(config)
-    r, _ = updates_per_step(config)
-    interval, offset = (
-        reading.get("synchronizer.sync_interval", 1),
-        reading.get("synchronizer.sync_offset", 0),
-    )
+    r, why = updates_per_step(config)
+    published = _is_published(config)
+
+    def steps(name: str, default: int | None, *, least: int) -> int | None:
+        path = f"synchronizer.{name}"
+        count = reading.get(path, default)
+        if count is None:
+            return None
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise UserError(f"{path} is {count!r}: write a whole number of steps, {least} or more")
+        if published and least == 0:
+            return math.ceil(count / r)
+        return verl_steps(path, count, r, why, least=least)
+
     return SyncSpec(
         # What trinity-rft 0.4.1 has no name for stands in our own section.
         style=compat_of(config).get("sync_style") or reading.get("synchronizer.sync_style", "fixed"),
-        interval=max(1, round(int(interval) / r)),
-        offset=math.ceil(int(offset) / r),
+        interval=steps("sync_interval", r, least=1) or 1,
+        offset=steps("sync_offset", 0, least=0) or 0,
         timeout_s=float(reading.get("synchronizer.sync_timeout", 3600)),
         method=reading.get("synchronizer.sync_method", "memory"),
-        trainer_interval=_own_interval(reading, "trainer", r),
-        explorer_interval=_own_interval(reading, "explorer", r),
+        trainer_interval=steps("trainer_sync_interval", None, least=1),
+        explorer_interval=steps("explorer_sync_interval", None, least=1),
     )
 
 
-def _own_interval(reading: TrinityReader, side: str, r: int) -> int | None:
-    interval = reading.get(f"synchronizer.{side}_sync_interval")
-    return None if interval is None else max(1, round(int(interval) / r))
+def rounded_offset(config: Mapping[str, object]) -> str | None:
+    """Return the note on an offset of the published guide that counts as more than it says, else None."""
+    offset = int(TrinityReader(config).get("synchronizer.sync_offset", 0))
+    r, _ = updates_per_step(config)
+    if not _is_published(config) or offset % r == 0:
+        return None
+    return (
+        f"synchronizer.sync_offset={offset}, as the published guide has it, counts as {math.ceil(offset / r) * r}"
+        f" here: explorer and trainer exchange whole train batches of r={r} updates"
+    )
+
+
+def _is_published(config: Mapping[str, object]) -> bool:
+    """Whether the YAML counts steps as the published guide does: in veRL's, beside an offset in updates."""
+    return compat_of(config).get("steps") == "verl"
 
 
 def max_staleness_of(config: Mapping[str, object]) -> int | None:
@@ -151,12 +174,13 @@ def max_staleness_of(config: Mapping[str, object]) -> int | None:
 
 
 def total_steps_of(config: Mapping[str, object]) -> int | None:
-    """Return the veRL steps after which the run ends, None when its epochs decide."""
-    compat, reading = compat_of(config), TrinityReader(config)
-    r = 1 if compat.get("steps") == "verl" else updates_per_step(config)[0]
-    counts = [reading.get(path) for path in ("trainer.total_steps", "buffer.total_steps")]
-    given = [int(count) // r for count in counts if count is not None]
-    return min(given) if given else None
+    """Return the veRL steps after which the run ends, None when its epochs decide.
+
+    Raises UserError for a count of updates that is not a whole number of veRL steps.
+    """
+    reading = TrinityReader(config, *updates_per_step(config), _is_published(config))
+    counts = (reading.steps(path) for path in ("trainer.total_steps", "buffer.total_steps"))
+    return min((count for count in counts if count is not None), default=None)
 
 
 def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:

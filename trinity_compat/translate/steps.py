@@ -62,16 +62,18 @@ def mini_batches(batch: int, mini: int, where: Where | None = None) -> int:
     return batch // mini
 
 
-def verl_steps(path: str, count: int, r: int, why: str) -> int:
+def verl_steps(path: str, count: int, r: int, why: str, *, least: int = 1) -> int:
     """The veRL steps of ``count`` updates at ``path``. ``why`` says how r is known.
 
-    Raises UserError, with the nearest count that is a whole number of steps, for another.
+    Raises UserError for a count that is not a whole number of steps. It names the two nearest counts that
+    are; 0 is one of them only where ``least`` is 0.
     """
     if count % r:
-        near = round(count / r) or 1
+        below = count // r * r
+        near = [below, below + r] if below >= least else [below + r]
         raise UserError(
             f"{path}={count} is not a whole number of veRL steps: one is r={r} Trinity steps ({why})",
-            hint=f"write {near * r}",
+            hint=f"write {' or '.join(map(str, near))}",
         )
     return count // r
 

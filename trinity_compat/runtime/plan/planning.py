@@ -476,7 +476,8 @@ def _closing_notes(asked: _Asked, launch: VerlView, verl: VerlView, spec: RunSpe
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
     of_training = [*_filter_note(verl), *_idle_note(spec, launch), *_save_freq_note(verl, spec)]
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *_sampling_note(verl)]
-    return [*notes, *replayed, *database]
+    rounded = inverse.rounded_offset(asked.trinity)
+    return [*notes, *replayed, *database, *([rounded] if rounded else [])]
 
 
 def _lora_note(verl: VerlView) -> list[str]:
