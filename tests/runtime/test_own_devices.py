@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import test_plan
 import yaml
-from test_plan import planned
+from test_plan import planned, source
 
 from trinity_compat.dotted import value_at
 from trinity_compat.explorer.engine_arguments import engine_arguments
@@ -14,6 +15,15 @@ from trinity_compat.runtime.plan.planning import make_plan
 ROLLOUT = "actor_rollout_ref.rollout"
 MEMORY, ENGINES = f"{ROLLOUT}.gpu_memory_utilization", "explorer.rollout_model.engine_num"
 EIGHT, OWN = "trainer.n_gpus_per_node=8", (f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=4")
+
+
+@pytest.fixture(autouse=True)
+def script_that_says_nothing(tmp_path, monkeypatch):
+    """The toy script without its gpu_memory_utilization."""
+    lines = test_plan.SCRIPT.read_text().splitlines(keepends=True)
+    path = tmp_path / "run.sh"
+    path.write_text("".join(line for line in lines if "gpu_memory_utilization" not in line))
+    monkeypatch.setattr(test_plan, "SCRIPT", path)
 
 
 def memory(made):
@@ -27,34 +37,46 @@ def told(made, words):
 @pytest.mark.parametrize(
     ("words", "options", "taken"),
     [
-        ((EIGHT,), {}, 0.8),  # veRL's default is 0.5
-        ((EIGHT, f"{MEMORY}=0.4"), {}, 0.8),
-        ((EIGHT, f"{MEMORY}=0.4"), {"mode": "explore"}, 0.8),
+        # Nothing is given: veRL's default of 0.5 leaves room for a trainer on the same GPUs.
+        ((EIGHT,), {}, 0.8),
+        ((EIGHT,), {"mode": "explore"}, 0.8),
+        ((EIGHT,), {"mode": "colocate"}, 0.5),
+        ((), {}, 0.5),
+        ((EIGHT, *OWN), {}, 0.5),
+        ((EIGHT,), {"device": "cpu"}, 0.5),
+        # What is given is kept, by whom and however low.
+        ((EIGHT, f"{MEMORY}=0.4"), {}, 0.4),
+        ((EIGHT, f"{MEMORY}=0.5"), {}, 0.5),
+        ((EIGHT, f"{MEMORY}=0.4"), {"mode": "explore"}, 0.4),
         ((EIGHT, f"{MEMORY}=0.9"), {}, 0.9),
-        ((f"{MEMORY}=0.4",), {"mode": "both"}, 0.8),  # a GPU of its own beside the launch's one
-        # The trainer is on the same devices, or may be.
-        ((f"{MEMORY}=0.4",), {}, 0.4),
-        ((f"{MEMORY}=0.4",), {"mode": "explore"}, 0.4),
+        ((f"{MEMORY}=0.4",), {"mode": "both"}, 0.4),
         ((EIGHT, f"{MEMORY}=0.4"), {"mode": "colocate"}, 0.4),
-        # The launch means devices that the rollout has for itself.
         ((EIGHT, *OWN, f"{MEMORY}=0.4"), {}, 0.4),
-        # The user of the run says how much.
         ((EIGHT,), {"sets": (f"{MEMORY}=0.4",)}, 0.4),
         ((EIGHT,), {"sets": ("explorer.rollout_model.gpu_memory_utilization=0.4",)}, 0.4),
-        ((EIGHT, f"{MEMORY}=0.4"), {"device": "cpu"}, 0.4),
     ],
 )
-def test_an_engine_with_devices_of_its_own_takes_what_verl_s_takes_of_such(words, options, taken):
+def test_engines_with_devices_of_their_own_take_more_only_where_nobody_says_how_much(words, options, taken):
     made = planned(*words, **{"device": "cuda", **options})
     assert memory(made) == taken
-    assert bool(told(made, f"{MEMORY} = 0.8: ")) == (taken == 0.8)
 
 
-def test_the_engine_is_given_it_and_the_user_is_told_how_to_keep_the_launch_s():
-    made = planned(EIGHT, f"{MEMORY}=0.4", device="cuda")
+def test_the_yaml_says_what_the_engine_is_given():
+    config = source(EIGHT)[0].config
+    made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda")
+    assert config["explorer"]["rollout_model"]["gpu_memory_utilization"] == memory(made) == 0.8
     assert engine_arguments(made.spec.verl, model_path="/m", device="cuda")["gpu_memory_utilization"] == 0.8
-    (line,) = told(made, MEMORY)
-    assert "0.4 leaves room for a trainer" in line and line.endswith(f"--set {MEMORY}=0.4 keeps it")
+
+
+def test_an_edit_of_the_yaml_wins():
+    config = source(EIGHT)[0].config
+    config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.6
+    assert memory(make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda")) == 0.6
+
+
+def test_sides_in_turns_are_told_that_the_yaml_s_default_is_for_a_split():
+    (line,) = told(planned(EIGHT, mode="colocate", device="cuda"), f"{MEMORY} = 0.5: ")
+    assert "gpu_memory_utilization=0.8 is for a split" in line
 
 
 def test_a_yaml_by_hand_means_what_it_says():

@@ -208,7 +208,9 @@ def test_a_count_of_updates_that_is_not_a_whole_number_of_verl_steps_is_an_error
     assert error.value.hint == near
 
 
-@pytest.mark.parametrize("said", ["sync_interval=0", "sync_interval=two", "sync_offset=-2", "sync_offset=true"])
+@pytest.mark.parametrize(
+    "said", ["sync_interval=0", "sync_interval=two", "sync_offset=-2", "sync_offset=true"]
+)
 def test_an_interval_or_offset_that_is_not_a_count_is_an_error(said):
     with pytest.raises(UserError, match=r"synchronizer\.\w+ is .*: write a whole number of steps"):
         planned(sets=(f"synchronizer.{said}",))

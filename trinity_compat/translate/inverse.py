@@ -54,6 +54,14 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     return told | carried
 
 
+def stand_in_of(config: Mapping[str, object], key: str, path: str) -> Any:
+    """Return the value that translate wrote at ``path`` in place of veRL's value of ``key``; None where it
+    wrote none, or where the YAML says something else by now."""
+    found = compat_of(config).get("stands_for", {}).get(key)
+    written = TrinityReader(config).get(path)
+    return written if found and found[0] == written else None
+
+
 def from_launch(config: Mapping[str, object]) -> bool:
     """Whether translate wrote the file from a launch: what it leaves out then has veRL's defaults, and counts
     of steps are r times veRL's."""
@@ -139,9 +147,10 @@ def rounded_offset(config: Mapping[str, object]) -> str | None:
     r, _ = updates_per_step(config)
     if not _is_published(config) or offset % r == 0:
         return None
+    counted = math.ceil(offset / r) * r
     return (
-        f"synchronizer.sync_offset={offset}, as the published guide has it, counts as {math.ceil(offset / r) * r}"
-        f" here: explorer and trainer exchange whole train batches of r={r} updates"
+        f"synchronizer.sync_offset={offset}, as the published guide has it, counts as {counted} here:"
+        f" explorer and trainer exchange whole train batches of r={r} updates"
     )
 
 

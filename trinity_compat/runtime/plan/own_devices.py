@@ -8,26 +8,22 @@ from collections.abc import Iterator, Mapping
 from trinity_compat.dotted import value_at
 from trinity_compat.gpus import Side, shares
 from trinity_compat.runtime.plan.split import unproven
-from trinity_compat.runtime.plan.verl_view import ROLLOUT, Step, VerlView
+from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.spec import Mode, RunSpec
+from trinity_compat.translate.sections.gpus import ENGINE_MEMORY
 
-MEMORY = f"{ROLLOUT}.gpu_memory_utilization"
-YAML_MEMORY = "explorer.rollout_model.gpu_memory_utilization"
-# What 28 of the 30 public launches say whose rollout has GPUs of its own under veRL, those of
-# one_step_off_policy and fully_async_policy (tests/facts); of main_ppo's two thirds say less.
-STANDALONE = 0.8
+MEMORY, YAML_MEMORY = ENGINE_MEMORY.key, ENGINE_MEMORY.path
 
 
-def memory_raised(verl: VerlView, launch: VerlView, *, mode: Mode) -> Step:
-    """The engines' part of their devices, at least what veRL's engines take of devices of their own.
-    ``launch``: the configuration before its GPUs were split. As it is where that has GPUs for its rollout, or
-    one GPU in all, which commands of their own may share."""
-    given = value_at(verl.tree, MEMORY)
+def default_memory(verl: VerlView, launch: VerlView, written: float, *, mode: Mode) -> Step:
+    """The engines' part of their devices where the launch says nothing: what translate has ``written`` for
+    engines with devices of their own. veRL's default where the sides share devices: in turns, or on one GPU
+    that commands of their own may share. ``launch``: the configuration before its GPUs were split."""
     apart = mode == "both" or (mode == "explore" and launch.trainer.gpus > 1)
-    if not apart or launch.rollout.nodes or not isinstance(given, int | float) or given >= STANDALONE:
-        return verl, []
-    told = f"{MEMORY} = {STANDALONE}: {given} leaves room for a trainer, which is on other GPUs here"
-    return verl.changed({MEMORY: STANDALONE}), [f"{told}; --set {MEMORY}={given} keeps it"]
+    if apart:
+        return verl.changed({MEMORY: written}), []
+    kept = value_at(verl.tree, MEMORY)
+    return verl, [f"{MEMORY} = {kept}: both sides use the same GPUs; {YAML_MEMORY}={written} is for a split"]
 
 
 def idle(spec: RunSpec, *, machines: int) -> Iterator[str]:

@@ -275,15 +275,14 @@ def _with_gpus(verl: VerlView, asked: _Asked, mode: Mode) -> Step:
 
 
 def _with_memory(verl: VerlView, launch: VerlView, asked: _Asked, mode: Mode) -> Step:
-    """`own_devices.memory_raised`, unless the user of this run says how much, or a YAML by hand does: there
-    engines have devices of their own, as upstream."""
+    """`own_devices.default_memory` where translate wrote a default and nobody has changed it since."""
     sets = (*asked.options.sets, *asked.options.joined)
     said = {text.partition("=")[0].lstrip("+") for text in sets}
     said |= {key for overlay in asked.overlays for key in overlay.verl}
-    known = own_devices.MEMORY in said or own_devices.YAML_MEMORY in said
-    if asked.device == "cpu" or known or not inverse.from_launch(asked.trinity):
+    written = inverse.stand_in_of(asked.trinity, own_devices.MEMORY, own_devices.YAML_MEMORY)
+    if written is None or asked.device == "cpu" or said & {own_devices.MEMORY, own_devices.YAML_MEMORY}:
         return verl, []
-    return own_devices.memory_raised(verl, launch, mode=mode)
+    return own_devices.default_memory(verl, launch, float(written), mode=mode)
 
 
 def _of_this_run(verl: VerlView, device: str, job: JobDir) -> VerlView:

@@ -35,6 +35,10 @@ ENGINE = "explorer.rollout_model"
 CLUSTER = (Pair("cluster.node_num", NODES), Pair("cluster.gpu_per_node", PER_NODE))
 ULYSSES = Pair("trainer.ulysses_sequence_parallel_size", SP)
 ENGINE_TP = Pair(f"{ENGINE}.tensor_parallel_size", TP)
+ENGINE_MEMORY = Pair(f"{ENGINE}.gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization")
+# 28 of the 30 public launches whose rollout has GPUs of its own under veRL say so (one_step_off_policy and
+# fully_async_policy in tests/facts); of main_ppo's, whose engines share their GPUs, two thirds say less.
+STANDALONE_MEMORY = 0.8
 ENGINE_DP_PP = (Pair(f"{ENGINE}.data_parallel_size", DP), Pair(f"{ENGINE}.pipeline_parallel_size", PP))
 
 
@@ -135,7 +139,7 @@ def gpus(view: LaunchView) -> Said:
 @way_back
 def sizes(reading: TrinityReader) -> Told:
     """The GPUs of the cluster, and those of an engine."""
-    yield from reading.told(*CLUSTER, ENGINE_TP, *ENGINE_DP_PP)
+    yield from reading.told(*CLUSTER, ENGINE_TP, ENGINE_MEMORY, *ENGINE_DP_PP)
 
 
 def split(view: LaunchView) -> tuple[Machine, int, int]:
@@ -157,6 +161,25 @@ def split(view: LaunchView) -> tuple[Machine, int, int]:
                 return machine, _rollout(view, machine), tp
     machine = _machine(view, nodes, per_node, given, sequence)
     return machine, _rollout(view, machine), given
+
+
+@derivation
+def engine_memory(view: LaunchView) -> Said:
+    """explorer.rollout_model.gpu_memory_utilization: the launch's, whatever it says. veRL's default leaves
+    room for a trainer on the same GPUs; where the GPUs are split the engines need to leave none."""
+    key = ENGINE_MEMORY.key
+    if view.value(key) is None:
+        return
+    if variable := view.variable(key):
+        yield ENGINE_MEMORY.put(variable)
+        return
+    given = view.number(key)
+    shared = view.cluster == (1, 1) or own_gpus(view) or view.published
+    if view.is_set(key) or shared or given >= STANDALONE_MEMORY:
+        yield ENGINE_MEMORY.put(given)
+        return
+    note = f"not given, and the engines have GPUs of their own: veRL's {given} leaves room for a trainer"
+    yield ENGINE_MEMORY.put(STANDALONE_MEMORY, note)
 
 
 def own_gpus(view: LaunchView) -> int:
