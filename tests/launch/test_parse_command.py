@@ -141,3 +141,11 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path, words, unwanted):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert told.stdout.splitlines()[-1] == "False"
+
+
+def test_a_variable_of_the_calling_shell_that_was_not_used_is_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPS", "7")
+    path = tmp_path / "run.sh"
+    path.write_text("python3 -m verl.trainer.main_ppo a.b=${STEPS:-3}\n")
+    _, out, _ = run(capsys, str(path), "--format", "json")
+    assert [found["code"] for found in json.loads(out)["diagnostics"]] == ["TP123"]

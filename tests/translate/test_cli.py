@@ -208,3 +208,48 @@ def test_a_release_without_data_of_its_own_is_named_with_the_one_that_stands_in_
     code, _, err = run("--verl-version", "0.5.1", more="reward.num_workers=2")
     assert code == 2 and f"hint: {told}" in err
     assert "stands in" not in run("--verl-version", "0.5.0")[1]
+
+
+ENVIRONMENT = """LR=${LR:-1e-6}
+MODEL=${MODEL:-org/small}
+if [ "$DEBUG" = 1 ]; then FREQ=1; else FREQ=5; fi
+python3 -m verl.trainer.main_ppo data.train_files=/d/train.parquet data.val_files=/d/test.parquet \\
+  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
+  actor_rollout_ref.actor.optim.lr=$LR trainer.save_freq=$FREQ actor_rollout_ref.model.path=$MODEL \\
+"""
+
+
+def unused(err):
+    return [line.partition(" ")[2] for line in err.splitlines() if "TP123" in line]
+
+
+def test_variables_of_the_calling_shell_that_were_not_used_are_named(run, monkeypatch):
+    for name, value in {"LR": "5e-6", "DEBUG": "1", "MODEL": "org/large", "OTHER": "1"}.items():
+        monkeypatch.setenv(name, value)
+    _, out, err = run(script=ENVIRONMENT)
+    # The model's name stays a variable in the YAML, and counts when that is used.
+    assert yaml.safe_load(out)["model"]["model_path"] == "${oc.env:MODEL,org/small}"
+    told = "is set in this shell, where bash would use it; it was not used: --resolve, or --env"
+    assert unused(err) == [f"warning TP123 LR=5e-6 {told} LR=5e-6", f"warning TP123 DEBUG=1 {told} DEBUG=1"]
+
+
+@pytest.mark.parametrize("words", [("--resolve",), ("--env", "LR=5e-6", "--env", "DEBUG=1")])
+def test_variables_that_were_used_are_not_named(run, monkeypatch, words):
+    for name, value in {"LR": "5e-6", "DEBUG": "1"}.items():
+        monkeypatch.setenv(name, value)
+    _, out, err = run(*words, script=ENVIRONMENT)
+    assert yaml.safe_load(out)["algorithm"]["optimizer"]["lr"] == 5e-6
+    assert not unused(err)
+
+
+def test_a_secret_of_the_calling_shell_is_not_shown(run, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "abc")
+    script = 'if [ -n "$MY_API_KEY" ]; then X=1; fi\n' + SCRIPT.format(more="")
+    err = run(script=script)[2]
+    assert "TP123 MY_API_KEY=***" in err and "abc" not in err
+
+
+def test_a_variable_that_the_script_computes_with_is_written_by_its_default_everywhere(run):
+    named = ENVIRONMENT + "  trainer.experiment_name=${MODEL##*/}\n"
+    config = yaml.safe_load(run(script=named)[1])
+    assert (config["name"], config["model"]["model_path"]) == ("small", "org/small")

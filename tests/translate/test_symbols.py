@@ -97,3 +97,27 @@ def test_omegaconf_gives_an_unset_variable_bash_s_meaning(
 def test_a_variable_without_which_bash_stops_stays_one_without_which_omegaconf_stops(script_start, spelling):
     text = SCRIPT.replace("run_$USER", f'"run_{spelling}"')
     assert yaml_of(f"{script_start}\n{text}")["name"] == "run_${oc.env:RUN}"
+
+
+BOTH = """
+LR=${LR:-1e-6}
+ALGO=${ALGO:-grpo}
+python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=${MODEL:-/m} algorithm.adv_estimator=$ALGO \\
+  data.train_files=/a.parquet data.val_files=/b.parquet actor_rollout_ref.rollout.name=vllm \\
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 trainer.project_name=${PROJECT:-p} \\
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("actor_rollout_ref.actor.optim.lr=$LR trainer.experiment_name=lr$LR", "lr1e-6"),  # a number needs it
+        ("trainer.experiment_name=$ALGO", "grpo"),  # Trinity's algorithm was chosen by it
+        ("trainer.experiment_name=lr$LR", "lr${oc.env:LR,1e-6}"),  # nothing but the name has it
+    ],
+)
+def test_a_variable_is_symbolic_everywhere_or_nowhere(words, name):
+    config = yaml_of(f"{BOTH}  {words}\n")
+    assert config["name"] == name
+    assert config["model"]["model_path"] == "${oc.env:MODEL,/m}"
+    assert config["project"] == "${oc.env:PROJECT,p}"

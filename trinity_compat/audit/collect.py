@@ -15,6 +15,7 @@ from trinity_compat.audit.phrases import listed
 from trinity_compat.dotted import sections_above
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
+from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.mains import refusal
@@ -42,13 +43,15 @@ class AuditOptions:
     """What every launch of an audit is read and translated with.
 
     ``cwd`` is where bash would start (None: the current directory), ``env`` the known environment,
-    ``arguments`` the scripts' own arguments.
+    ``arguments`` the scripts' own arguments, ``environ`` the calling shell's environment, which is not used:
+    a variable of it that a script would use is a diagnostic.
     """
 
     cwd: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
@@ -115,6 +118,8 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         results = [audit_config(config, request, source=source)]
     else:
         reading, text = _read(source, request)
+        unused = unused_variables(reading, request.environ, request.env)
+        reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
         refuse_lost_arguments(reading)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
         _refuse_broken(reading)

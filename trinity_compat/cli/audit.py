@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def command(
         rules=rules,
         mains=taught_mains(mains, rules),
     )
-    audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options))
+    audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options, os.environ))
     read = [*sources, *(launch.source for launch in audit.launches), *audit.problems, *audit.empty]
     if quiet:
         for line in errors(audit):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from trinity_compat.cli._shared import main_option, name_and_value, taught_mains
 from trinity_compat.errors import UserError
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
 from trinity_compat.launch.core.values import Bit, open_source
+from trinity_compat.launch.environment import unused_variables
 
 
 @click.command()
@@ -48,6 +51,8 @@ def command(
         reading = read_text(text, name="<stdin>", cwd=cwd, env=environment, args=args, mains=taught)
     else:
         reading = read_script(script, cwd=cwd, env=environment, args=args, mains=taught)
+    unused = unused_variables(reading, os.environ, environment)
+    reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
     if form == "json":
         click.echo(json.dumps(as_json(reading)))
     else:  # a script may hold bytes that are no UTF-8

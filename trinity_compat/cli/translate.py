@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from trinity_compat.launch import (
     read_text,
     refuse_lost_arguments,
 )
+from trinity_compat.launch.environment import computed_variables, unused_variables
 from trinity_compat.launch.sources import is_configuration
 from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
@@ -40,6 +43,7 @@ from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.verl_config import config_from_yaml
 
+_NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when the YAML is used
 _STATUSES = [status.value for status in Status]
 
 
@@ -142,34 +146,48 @@ def _translate(
     if source is not None and is_configuration(source) and not given["argv"]:
         config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
         return [translate_config(config, options)]
-    reading = _read(source, arguments, given, options)
+    reading, frozen = _read(source, arguments, given, options)
+    options = replace(options, frozen=frozen)
     refuse_lost_arguments(reading)
     for diagnostic in merged(reading.diagnostics):
         if diagnostic.severity == "error" or not given["quiet"]:
             click.echo(diagnostic, err=True)
     chosen = _chosen(reading, which, quiet=given["quiet"])
-    return [translate_launch(launch, options, root=root) for launch in chosen]
+    results = [translate_launch(launch, options, root=root) for launch in chosen]
+    if not given["quiet"] and not options.resolve:
+        named = {name for _, text in results for name in _NAMED.findall(text)}
+        for diagnostic in unused_variables(
+            reading, os.environ, {*options.env, *named}, also="--resolve, or "
+        ):
+            click.echo(diagnostic, err=True)
+    return results
 
 
-def _read(source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options) -> Reading:
+def _read(
+    source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options
+) -> tuple[Reading, frozenset[str]]:
+    """The reading, and the variables from which the script has computed more than it hands on."""
     if given["argv"]:
-        return read_argv([*([source] if source else []), *arguments], env=options.env, mains=options.mains)
+        words = [*([source] if source else []), *arguments]
+        return read_argv(words, env=options.env, mains=options.mains), frozenset()
     if source is None:
         raise UserError("no script is given", hint="trinity-compat translate run.sh, or - for stdin")
+    read: Callable[..., Reading]
     if source == "-":
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
         read = partial(read_text, text, name="<stdin>", cwd=given["cwd"], args=arguments, mains=options.mains)
     else:
         read = partial(read_script, source, cwd=given["cwd"], args=arguments, mains=options.mains)
-    return _under_environment(read, options)
+    if options.resolve:
+        return _under_environment(read, options), frozenset()
+    plain = read(env=options.env)
+    return plain, computed_variables(plain, lambda extra: read(env={**options.env, **extra}))
 
 
 def _under_environment(read: Callable[..., Reading], options: Options) -> Reading:
-    """With --resolve, what the script computes from a variable follows the variable's value too: filling
+    """What the script computes from a variable follows the variable's value too: filling
     in afterwards is enough only where nothing was computed, and then the places say more."""
     plain = read(env=options.env)
-    if not options.resolve:
-        return plain
     environ = {**options.environ, **options.env}
     known = read(env=environ, given=options.env)
     return plain if _same(plain, known, environ) else known

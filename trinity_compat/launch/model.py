@@ -129,8 +129,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All launches of one source, in the order in which bash would make them."""
+    """All launches of one source, in the order in which bash would make them.
+
+    ``surroundings``: the variables that the script would take from its environment, each with the first
+    place that reads it.
+    """
 
     source: str
     launches: tuple[Launch, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
+    surroundings: Mapping[str, Where] = field(default_factory=dict)

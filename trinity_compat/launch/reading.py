@@ -303,4 +303,4 @@ def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
         log.warn("TP122", found[1], found[0])
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", f"the script ends here before it starts a training main{hint}", shell.ended_at)
-    return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()))
+    return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()), log.surroundings)

@@ -15,7 +15,8 @@ class Options:
     ``target`` is the trinity-rft release; None means the newest, or the old one for ``as_published`` (the
     published guide's release). ``sync_offset`` counts veRL steps. ``env`` are variables that the
     user gives; with ``resolve`` they, then ``environ``, fill in what would stay ``${oc.env:…}``.
-    ``assignments`` are ``--set path=value`` on the finished configuration.
+    ``assignments`` are ``--set path=value`` on the finished configuration. ``frozen`` are variables whose
+    defaults are written in their place, since the script has computed something from them.
     """
 
     target: str | None = None
@@ -27,6 +28,7 @@ class Options:
     resolve: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
     assignments: Mapping[str, object] = field(default_factory=dict)
     rules: str | None = None  # a file of rules, or a family of forks whose rules are shipped
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what

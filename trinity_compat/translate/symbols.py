@@ -4,6 +4,9 @@ A variable that may be unset where the YAML is used gets what bash would put the
 ``$RUN`` → ``${oc.env:RUN,''}``, ``${RUN:-a}`` → ``${oc.env:RUN,a}``. OmegaConf refuses an unset one
 without a default, so those where bash would stop too (``${RUN:?}``, ``set -u``) have none.
 
+A variable is symbolic everywhere or nowhere: one whose default some value needs (``lr=${LR:-1e-6}``) has
+that default in texts too (``name=lr${LR:-1e-6}``), so that a run is not called what it is not.
+
 The launch is composed twice: once with real texts, once with a mark in place of each piece that
 comes from the environment or that cannot be known. Where a mark turns up in a composed value, the
 piece flows there, through lists, dictionaries and interpolations. Marks are plain words, so that
@@ -28,14 +31,28 @@ _EMPTY_DEFAULT = re.compile(r"(\$\{oc\.env:\w+),''\}")
 
 @dataclass(frozen=True)
 class Symbols:
-    """The pieces behind the marks, in the order of their numbers."""
+    """The pieces behind the marks, in the order of their numbers.
+
+    ``frozen``: variables whose known text is written everywhere, since some value needs it (a number, r).
+    """
 
     pieces: list[tuple[Part, Where]] = field(default_factory=list)
+    frozen: frozenset[str] = frozenset()
 
     def mark(self, part: Part, where: Where) -> str:
         """Return a new mark for ``part``."""
         self.pieces.append((part, where))
         return f"TCmark{len(self.pieces) - 1}x"
+
+    def marks(self, part: Part) -> bool:
+        """Whether ``part`` stays symbolic."""
+        frozen = isinstance(part.source, EnvRef) and part.source.name in self.frozen
+        return part.source is not None and not frozen
+
+    def variables(self, value: object) -> set[str]:
+        """The names of the variables whose marks ``value`` holds."""
+        sources = (part.source for part, _ in self.within(value))
+        return {source.name for source in sources if isinstance(source, EnvRef)}
 
     def within(self, value: object) -> list[tuple[Part, Where]]:
         """The pieces whose marks ``value`` holds."""
@@ -96,7 +113,8 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
 
 def _marked(word: Word, symbols: Symbols) -> Word:
     parts = tuple(
-        Part(symbols.mark(part, word.where), part.source) if part.source else part for part in word.parts
+        Part(symbols.mark(part, word.where), part.source) if symbols.marks(part) else part
+        for part in word.parts
     )
     return Word(parts, word.where)
 

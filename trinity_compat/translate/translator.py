@@ -10,6 +10,7 @@ import yaml
 
 from trinity_compat import mains
 from trinity_compat.errors import UserError
+from trinity_compat.launch.model import EnvRef, Part
 from trinity_compat.translate.apply import Draft, apply_rows
 from trinity_compat.translate.assigned import is_verls
 from trinity_compat.translate.carried import carry
@@ -41,8 +42,18 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
         config, provenance = dict(made.config), dict(made.provenance)
         _assign(config, provenance, options)
         return replace(made, config=config, provenance=provenance)
+    made, both_ways = _translated(effective, options, root, Symbols(frozen=options.frozen))
+    if not both_ways:
+        return made
+    return _translated(effective, options, root, Symbols(frozen=options.frozen | both_ways))[0]
+
+
+def _translated(
+    effective: EffectiveConfig, options: Options, root: Path | None, symbols: Symbols
+) -> tuple[Translation, frozenset[str]]:
+    """The translation, and the variables that it writes by their name in one place and by their default's
+    text in another."""
     upgraded = upgrade(effective)
-    symbols = Symbols()
     view = LaunchView(
         config=upgraded.config,
         symbolic=symbolic_settings(effective, symbols, root) or upgraded.config.settings,
@@ -60,7 +71,32 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     config = symbols.written(draft.config)
     provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
     _assign(config, provenance, options)
-    return Translation(config, provenance, findings, tuple(draft.cautions), _facts(view, draft))
+    made = Translation(config, provenance, findings, tuple(draft.cautions), _facts(view, draft))
+    return made, _written_both_ways(view, draft)
+
+
+def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
+    """The variables with a default that are in a text of the YAML, and behind a value of it that is a text
+    no longer."""
+    symbols = view.symbols
+    as_names = symbols.variables(draft.config)
+    as_text: set[str] = set()
+    for key, setting in view.symbolic.items():
+        text = symbols.plain(setting.value)
+        written = [draft.at(path) for path in draft.paths.get(key, ())]
+        # A piece of a text that was taken apart (a folder of a path) holds no mark, and is no value of it.
+        if any(
+            value == text or not isinstance(value, str | None)
+            for value in written
+            if not symbols.within(value)
+        ):
+            as_text |= {name for part, _ in symbols.within(setting.value) if (name := _with_default(part))}
+    return frozenset(as_text & as_names)
+
+
+def _with_default(part: Part) -> str | None:
+    source = part.source
+    return source.name if isinstance(source, EnvRef) and source.default is not None else None
 
 
 def refuse_other_mains(effective: EffectiveConfig) -> None:

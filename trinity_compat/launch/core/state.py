@@ -147,6 +147,7 @@ class Log:
     guesses: Guesses = field(default_factory=Guesses)
     beside: dict[Where, Beside] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
+    surroundings: dict[str, Where] = field(default_factory=dict)  # see `Reading`
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Say something about the script, once per code and line."""

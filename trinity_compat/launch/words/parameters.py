@@ -83,6 +83,7 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
         return (Bit("", where, Open(f"${name}", where)),)
     if name in SHELL_FACTS:
         return literal(SHELL_FACTS[name], where)
+    sh.log.surroundings.setdefault(name, where)
     return (Bit("", where, EnvRef(name)),)
 
 

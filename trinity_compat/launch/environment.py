@@ -1,0 +1,57 @@
+"""Variables of the calling shell that a script would use and that reading it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from trinity_compat.launch.model import Diagnostic, EnvRef, Reading, Word
+from trinity_compat.launch.unset import is_always_set
+from trinity_compat.secret import shown
+
+UNUSED = "TP123"
+_PROBE = "0"  # a number stays a number with it
+_SEARCH_PATHS = {"PYTHONPATH", "LD_LIBRARY_PATH"}  # scripts put folders in front of whatever is there
+
+
+def computed_variables(reading: Reading, read: Callable[[Mapping[str, str]], Reading]) -> frozenset[str]:
+    """Return the variables with a default from which the script computes more than it hands on: a name
+    (``${MODEL##*/}``), a condition, a sum. ``read`` reads the script under a variable's value."""
+    words = [word for launch in reading.launches for word in launch.arguments]
+    defaults = {
+        reference.name: reference.default
+        for word in words
+        for reference in word.env_refs
+        if reference.default is not None
+    }
+    found = set()
+    for name, default in defaults.items():
+        value = f"{default}{_PROBE}"
+        other = [word.text for launch in read({name: value}).launches for word in launch.arguments]
+        if other != [_text_with(word, name, value) for word in words]:
+            found.add(name)
+    return frozenset(found)
+
+
+def _text_with(word: Word, name: str, value: str) -> str:
+    sources = ((part, part.source) for part in word.parts)
+    return "".join(
+        value if isinstance(source, EnvRef) and source.name == name else part.text for part, source in sources
+    )
+
+
+def unused_variables(
+    reading: Reading, environ: Mapping[str, str], known: Collection[str], *, also: str = ""
+) -> Iterator[Diagnostic]:
+    """Yield a warning for each variable of ``environ``, the calling shell's environment, that the script
+    takes from its surroundings and that is not ``known``: given by the user, or still named in the result.
+
+    ``also``: another way to give it than ``--env``.
+    """
+    words = (word for launch in reading.launches for word in launch.arguments)
+    places = {reference.name: word.where for word in words for reference in word.env_refs}
+    for name, where in {**places, **reading.surroundings}.items():
+        if name not in environ or name in known or is_always_set(name) or name in _SEARCH_PATHS:
+            continue
+        text = shown(f"{name}={environ[name]}")
+        told = f"{text} is set in this shell, where bash would use it; it was not used: {also}--env {text}"
+        yield Diagnostic(UNUSED, told, where)
