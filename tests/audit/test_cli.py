@@ -44,8 +44,9 @@ def audit(*arguments, stdin=None):
 
 def launches(*arguments, stdin=None):
     code, text = audit("--format", "json", *arguments, stdin=stdin)
-    assert code == 0
-    return json.loads(text)
+    data = json.loads(text)
+    assert code == int(any(launch["refused"] for launch in data["launches"]))
+    return data
 
 
 def test_one_finding_per_key_with_its_place(folder):
@@ -186,7 +187,7 @@ def test_several_launches_end_in_a_summary(folder):
 
 
 def test_output_goes_to_a_file(folder, tmp_path):
-    assert audit(folder, "--format", "html", "-o", tmp_path / "audit.html") == (0, "")
+    assert audit(folder, "--format", "html", "-o", tmp_path / "audit.html") == (1, ""), "prime.sh is refused"
     assert (tmp_path / "audit.html").read_text().startswith("<!doctype html>")
 
 
@@ -376,3 +377,18 @@ def test_a_variable_of_the_calling_shell_that_was_not_used_is_named(folder, monk
     monkeypatch.setenv("BATCH", "512")
     assert "TP123 BATCH=512 is set in this shell" in audit(folder / "grpo.sh")[1]
     assert "TP123" not in audit(folder / "grpo.sh", "--env", "BATCH=512")[1]
+
+
+@pytest.mark.parametrize("words", [(), ("--fail-on", "unknown"), ("--format", "sarif"), ("-q",)])
+def test_a_launch_that_cannot_be_translated_fails_the_audit_whatever_fail_on_says(tmp_path, words):
+    path = tmp_path / "run.sh"
+    path.write_text(GRPO.replace("1024", "1000"))
+    assert audit(path, *words)[0] == 1
+    path.write_text(f"# trinity-compat: ignore=TC004\n{GRPO.replace('1024', '1000')}")
+    assert audit(path, *words)[0] == 0, "its source does not want to hear of it"
+
+
+def test_a_named_script_that_launches_nothing_fails_the_audit(tmp_path):
+    (tmp_path / "run.sh").write_text("echo hi\n")
+    code, out = audit(tmp_path / "run.sh")
+    assert code == 2 and "without a training launch" in out

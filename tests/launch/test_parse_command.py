@@ -149,3 +149,10 @@ def test_a_variable_of_the_calling_shell_that_was_not_used_is_named(capsys, tmp_
     path.write_text("python3 -m verl.trainer.main_ppo a.b=${STEPS:-3}\n")
     _, out, _ = run(capsys, str(path), "--format", "json")
     assert [found["code"] for found in json.loads(out)["diagnostics"]] == ["TP123"]
+
+
+def test_a_script_that_launches_nothing_ends_with_2(capsys, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text("echo hi\n")
+    code, out, _ = run(capsys, str(path))
+    assert code == 2 and "no training main is launched" in out

@@ -428,6 +428,15 @@ def test_the_trainer_s_total_steps_of_a_yaml_that_nobody_translated_limits_the_r
     assert length_of(config) == (20, 1)
 
 
+@pytest.mark.parametrize("path", ["name", "project", "checkpoint_root_dir"])
+def test_a_name_that_holds_a_command_is_not_run(path):
+    config = json.loads(json.dumps(source()[0].config)) | {path: "run_$(hostname)"}
+    with pytest.raises(UserError, match=rf"{path}: run_\$\(hostname\) holds a command") as error:
+        make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+    assert f"--set {path}=VALUE" in error.value.hint
+    assert make_plan(config, RunOptions(job="/j"), cwd=Path("/work"), device="cpu").job.root == Path("/j")
+
+
 def test_the_smoke_profile_lies_over_the_script():
     assert planned(profiles=("smoke",)).spec.total_steps == 2
 

@@ -50,7 +50,7 @@ def run(*words: object) -> tuple[int, str, str]:
 
 def audited(script: Path, *words: object) -> dict:
     code, out, err = run("audit", script, "--cwd", script.parent, "--format", "json", *words)
-    assert code == 0, err
+    assert code in (0, 1), err  # 1: a launch cannot be translated
     return json.loads(out)["launches"][0]
 
 

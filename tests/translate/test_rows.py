@@ -1,9 +1,12 @@
 """The rows themselves: complete, pointing at fields that exist, explained."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.translate.explain import all_keys, codes, derived, explain
+from trinity_compat.translate.explain import all_keys, codes, derived, explain, reading_codes
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import DERIVATIONS
 from trinity_compat.trinity_config import schema
@@ -11,6 +14,7 @@ from trinity_compat.trinity_config import schema
 from .helpers import flat, translated
 
 ROWS = load_rows()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_key_of_every_release_has_a_row():
@@ -87,11 +91,43 @@ def test_explain_a_key_a_path_a_code_and_an_old_name():
     assert "reward.reward_manager.name" in explain("reward_model.reward_manager", ROWS)
 
 
-@pytest.mark.parametrize(("code", "hint"), [("TP003", "docs/parse.md"), ("TC999", "code TC999")])
-def test_a_code_without_a_page_is_not_called_a_key(code, hint):
+def test_a_code_that_does_not_exist_is_not_called_a_key():
+    with pytest.raises(UserError, match="there is no code TC999") as error:
+        explain("TC999", ROWS)
+    assert "veRL key" not in str(error.value)
+
+
+def test_the_codes_of_reading_are_explained_as_the_documents_have_them():
+    documents = "".join((DOCS / name).read_text() for name in ("parse.md", "versions.md"))
+    listed = dict(re.findall(r"^\| (TP\d+) \| (?:(?:error|warning) \| )?(.*) \|$", documents, re.M))
+    assert {code: text.replace("\\|", "|") for code, text in listed.items()} == dict(reading_codes())
+    assert "no backslash" in explain("TP004", ROWS)
+
+
+@pytest.mark.parametrize(
+    ("short", "full", "told"),
+    [
+        ("rollout.n", "actor_rollout_ref.rollout.n", "algorithm.repeat_times"),
+        ("actor.optim.lr", "actor_rollout_ref.actor.optim.lr", "algorithm.optimizer.lr"),
+        ("model.path", "actor_rollout_ref.model.path", "model.model_path"),
+        ("sync_interval", "synchronizer.sync_interval", "data.train_batch_size"),
+    ],
+)
+def test_the_short_names_of_our_comments_are_explained(short, full, told):
+    text = explain(short, ROWS)
+    assert text.startswith(f"{short} is short for {full}\n") and told in text
+
+
+def test_a_short_name_of_several_paths_names_them():
     with pytest.raises(UserError) as error:
-        explain(code, ROWS)
-    assert hint in str(error.value) and "veRL key" not in str(error.value)
+        explain("repeat_times", ROWS)
+    assert "algorithm.repeat_times, buffer.explorer_input.eval_tasksets.0.repeat_times" in str(error.value)
+
+
+def test_a_name_that_shares_no_word_is_not_offered():
+    with pytest.raises(UserError) as error:
+        explain("xyzlr", ROWS)
+    assert error.value.hint is None
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,11 @@ class Audit:
     empty: Mapping[str, str] = field(default_factory=dict)
     every: bool = False
 
+    @property
+    def refused(self) -> tuple[LaunchAudit, ...]:
+        """The launches that cannot be translated, but those that their source silences whole."""
+        return tuple(launch for launch in self.launches if launch.refused is not None and launch.heard)
+
     def at_least(self, status: Status) -> bool:
         """True when a launch has a finding of ``status`` or graver that nobody silenced."""
         return any(launch.worst.rank >= status.rank for launch in self.launches)

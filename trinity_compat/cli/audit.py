@@ -32,7 +32,7 @@ from trinity_compat.trinity_config import TARGETS
     "--all", "every", is_flag=True, help="In text and md list the keys that keep their meaning too."
 )
 @click.option(
-    "--fail-on", type=click.Choice([s.value for s in Status]), help="Exit 1 at this status or graver."
+    "--fail-on", type=click.Choice([s.value for s in Status]), help="Exit 1 at this status or a worse one."
 )
 @click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where bash would start."
@@ -77,8 +77,9 @@ def command(
     SOURCE is a shell script, a veRL YAML, a folder of scripts, or - for stdin. What follows -- are the
     scripts' own arguments. Nothing of a script is run.
 
-    Exit code: 0, 1 when a finding reaches --fail-on, 2 when a SOURCE cannot be read, is a
-    folder without scripts, or has a syntax error and no launch before it.
+    Exit code: 0; 1 when a launch cannot be translated, or a finding reaches --fail-on; 2 when a
+    SOURCE cannot be read, launches no training main, is a folder without scripts, or has a syntax
+    error and no launch before it.
     """
     known = dict(name_and_value("--env", text) for text in env)
     options = Options(
@@ -97,4 +98,6 @@ def command(
             click.echo(line, err=True)
     if output or not quiet:
         write(render(replace(audit, every=every), form), output, sources=read)
-    return int(fail_on is not None and audit.at_least(Status(fail_on)))
+    if any(source in audit.empty for source in sources):
+        return 2
+    return int(bool(audit.refused) or (fail_on is not None and audit.at_least(Status(fail_on))))

@@ -35,10 +35,10 @@ def command(
     mains: tuple[str, ...],
     rules: str | None,
     argv: bool,
-) -> None:
+) -> int:
     """Read SCRIPT (- is stdin) statically and show every training main that it launches.
 
-    ARGS after -- are the script's own arguments.
+    ARGS after -- are the script's own arguments. Exit code: 0, 2 when there is no launch.
     """
     environment = dict(name_and_value("--env", pair) for pair in env)
     taught = taught_mains(mains, rules)
@@ -57,6 +57,7 @@ def command(
         click.echo(json.dumps(as_json(reading)))
     else:  # a script may hold bytes that are no UTF-8
         click.echo(as_text(reading).encode(errors="backslashreplace").decode())
+    return 0 if reading.launches else 2
 
 
 def as_json(reading: Reading) -> dict[str, Any]:

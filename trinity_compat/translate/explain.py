@@ -58,17 +58,54 @@ def releases_with(key: str) -> list[str]:
     return [version for bit, version in enumerate(VERL_RELEASES) if any(mask >> bit & 1 for mask in masks)]
 
 
-def explain(name: str, rows: Rows) -> str:
-    """The text of ``name``: a veRL key, or a path of the Trinity configuration.
+@functools.cache
+def reading_codes() -> Mapping[str, str]:
+    """Every code of reading and composing a launch (TP…), with its text."""
+    found: Mapping[str, str] = json.loads(
+        data_path("translators/reading_codes.json").read_text(encoding="utf-8")
+    )
+    return found
 
-    Raises UserError with the nearest spelling when it is neither, also where a rule would cover the
+
+def explain(name: str, rows: Rows) -> str:
+    """The text of ``name``: a veRL key, a path of the Trinity configuration, a short form of either as our
+    own messages and comments print it (``rollout.n``, ``sync_interval``), or a code.
+
+    Raises UserError with the nearest spelling when it is none of these, also where a rule would cover the
     misspelled key; a key that the launch adds (``+``) is explained by its rule, with a word of that.
     """
     if name in codes():
         return _code_text(name)
+    if name in reading_codes():
+        return f"{name}\n  {reading_codes()[name]}"
     if re.fullmatch(r"T[CPW]\d+", name):
-        told = "TP codes are listed in docs/parse.md and docs/versions.md" if name[1] == "P" else None
-        raise UserError(f"no finding or caution has the code {name}", hint=told)
+        raise UserError(f"there is no code {name}")
+    full = _full_names(name, rows)
+    if not full:
+        return _explained(name, rows)
+    if len(full) > 1:
+        raise UserError(f"{name} is short for several names", hint=f"name one: {', '.join(full)}")
+    parts = [f"{name} is short for {full[0]}", _explained(full[0], rows)]
+    if name in rows.exact:  # a key of another section by that very name
+        parts += ["", _explained(name, rows)]
+    return "\n".join(parts)
+
+
+def _full_names(name: str, rows: Rows) -> list[str]:
+    """The names that ``name`` is the end of, where it is no full name itself."""
+    key = name.lstrip("+~").partition("=")[0]
+    if key in all_keys() or not key:
+        return []
+    if (full := f"actor_rollout_ref.{key}") in all_keys():
+        return [full]
+    paths = {path for row in rows.all() for path in _all_paths(row)} | set(derived())
+    if key in paths or key in rows.exact:
+        return []
+    return sorted(path for path in paths if path.endswith(f".{key}"))
+
+
+def _explained(name: str, rows: Rows) -> str:
+    """As ``explain``, of a full name."""
     key = name.lstrip("+~").partition("=")[0]
     row = rows.find(key)
     unread = _unread(key, row, rows)
@@ -86,10 +123,16 @@ def explain(name: str, rows: Rows) -> str:
         return "\n".join((*_key_lines(key, row), *([f"  veRL:    {unread}"] if unread else [])))
     paths = {path for row in rows.all() for path in _all_paths(row)}
     near = did_you_mean(key, [*all_keys(), *sorted(paths)])
+    if near and not _words(near) & _words(key):  # letters alone make no other name likely
+        near = None
     raise UserError(
         f"{name} is neither a veRL key nor a path of the Trinity configuration",
         hint=f"did you mean {near}?" if near else None,
     )
+
+
+def _words(key: str) -> set[str]:
+    return set(re.split(r"[._]", key.lower()))
 
 
 def _unread(key: str, row: Row | None, rows: Rows) -> str | None:

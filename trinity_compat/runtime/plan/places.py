@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from trinity_compat.containers import Tree
+from trinity_compat.errors import UserError
 from trinity_compat.home import from_home
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
@@ -18,11 +19,19 @@ _DATABASE = "buffer.trainer_input.experience_buffer.path"
 
 
 def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
-    """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name."""
+    """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name.
+
+    Raises UserError where that would be called by the text of a command (``run_$(hostname)``)."""
     if options.job:
         return (cwd / from_home(options.job)).absolute()
     root = from_home(str(config.get("checkpoint_root_dir") or "checkpoints"))
     group = str(config.get("group") or "")
+    for path in ("checkpoint_root_dir", "project", "group", "name"):
+        if "$(" in (text := str(config.get(path) or "")) or "`" in text:
+            raise UserError(
+                f"{path}: {text} holds a command, whose output only the script knows",
+                hint=f"write its value into the YAML, or give it: --set {path}=VALUE",
+            )
     return (cwd / root / str(config["project"]) / group / str(config["name"])).absolute()
 
 

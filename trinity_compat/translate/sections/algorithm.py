@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -159,14 +160,27 @@ def advantage(view: LaunchView) -> Said:
 
 
 def _runs_here(view: LaunchView, key: str, name: str, known: tuple[str, ...]) -> tuple[Status, str]:
-    """Whether our runtime runs what Trinity lacks, and the words for it. ``known``: what veRL itself has."""
+    """Whether our runtime runs what Trinity lacks, and the words for it. ``known``: what veRL itself has.
+
+    Raises KeyRefused for a misspelt one of these. A name that only resembles one (``gspo``, ``hgpo``) may be
+    that of a method that the user's code registers.
+    """
     if (why := why_refused(view.value, key)) is not None:
         return Status.UNSUPPORTED, f"our runtime refuses it: {why}"
     if name in known:
         return Status.UNSUPPORTED_UPSTREAM, f"our runtime runs {name!r}"
+    if typo := next((word for word in known if _same_letters(word, name)), None):
+        raise view.refused(key, f"{view.written(key)}: veRL has no {name!r}", f"write {key}={typo}")
     near = did_you_mean(name.lower(), known)
     hint = f"; did you mean {near}?" if near else ""
     return Status.UNSUPPORTED, f"veRL has none either unless code of yours registers it{hint}"
+
+
+def _same_letters(word: str, other: str) -> bool:
+    """Whether two names are of the same letters: their order, their case, what separates them or one that is
+    doubled may differ."""
+    first, second = (re.sub(r"[\W_]", "", name.lower()) for name in (word, other))
+    return set(first) == set(second) and abs(len(first) - len(second)) <= 1
 
 
 def _unused_discounts(view: LaunchView, function: str) -> Iterator[Verdict]:

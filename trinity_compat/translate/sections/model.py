@@ -18,6 +18,7 @@ ROLLOUT = f"{ARR}.rollout"
 ENGINE = "explorer.rollout_model"
 MAX_PROMPT = Pair("model.max_prompt_tokens", PROMPT)
 MAX_RESPONSE = Pair("model.max_response_tokens", RESPONSE)
+POLICY = Pair("model.model_path", f"{ARR}.model.path")
 CRITIC = Pair("model.critic_model_path", "critic.model.path")
 ENGINE_TYPE = Pair(f"{ENGINE}.engine_type", f"{ROLLOUT}.name")
 MAX_LENGTH = Pair(f"{ENGINE}.max_model_len", f"{ROLLOUT}.max_model_len")
@@ -25,6 +26,17 @@ EXTRA = tuple(
     Pair(f"{ENGINE}.extra_engine_args.{name}", f"{ROLLOUT}.{name}")
     for name in ("max_num_batched_tokens", "max_num_seqs")
 )
+
+
+@derivation
+def policy_model(view: LaunchView) -> Said:
+    """model.model_path. Raises KeyRefused for an empty one."""
+    path = view.text(POLICY.key)
+    if path == "":
+        hint = "name a model: a folder, or a repository on a hub"
+        raise view.refused(POLICY.key, f"{view.written(POLICY.key)} names no model", hint)
+    if path is not None:
+        yield POLICY.put(path)
 
 
 @derivation
@@ -136,7 +148,7 @@ def engine(view: LaunchView) -> Said:
 @way_back
 def lengths_and_engine(reading: TrinityReader) -> Told:
     """Lengths, the critic's path, the engine."""
-    yield from reading.told(MAX_PROMPT, MAX_RESPONSE, CRITIC, ENGINE_TYPE, MAX_LENGTH, *EXTRA)
+    yield from reading.told(POLICY, MAX_PROMPT, MAX_RESPONSE, CRITIC, ENGINE_TYPE, MAX_LENGTH, *EXTRA)
 
 
 def _own_arguments(view: LaunchView) -> Iterator[Verdict]:
