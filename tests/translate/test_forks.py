@@ -143,3 +143,40 @@ def test_a_fork_key_that_nothing_could_take_is_not_handed_to_veRL(script: Path) 
     """veRL 0.9.1 makes a dataclass of the actor's section, which refuses a key that it doesn't have."""
     _, out, _ = run("translate", script, "--cwd", script.parent)
     assert "env.seed: 3" in out and "slip_cost" not in out
+
+
+@pytest.fixture
+def method(tmp_path: Path) -> Path:
+    """A script in a copy of 0.4.1 with the release's own configuration, whose trainer reads keys that the
+    script adds."""
+    stock = release_tree("0.4.1").find("ppo_trainer")
+    content = {"defaults": list(stock.defaults), **stock.config} if stock.defaults else dict(stock.config)
+    folder = tmp_path / "verl" / "trainer" / "config"
+    folder.mkdir(parents=True)
+    (folder / "ppo_trainer.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(content))))
+    (tmp_path / "verl" / "trainer" / "ray_trainer.py").write_text(
+        "if self.config.data.dynamic_filtering:\n    pass\n"
+        "mode = self.config.data.get('flavor')\nother.spice\n"
+    )
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d/b.parquet \\\n"
+        "  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\\n"
+        "  +data.dynamic_filtering=True +data.flavor=sweet +data.spice=hot +data.never_read_anywhere=1\n"
+    )
+    return path
+
+
+def test_a_key_that_only_the_forks_code_reads_is_a_fork_key(method: Path) -> None:
+    statuses = {f["key"]: (f["status"], f["reason"]) for f in audited(method)["findings"]}
+    status, reason = statuses["data.dynamic_filtering"]
+    assert status == "fork_key"
+    assert "found at verl/trainer/ray_trainer.py:1 (“if self.config.data.dynamic_filtering:”)" in reason
+    assert statuses["data.flavor"][0] == "fork_key"
+    # A short name is read only where its section is named too.
+    assert statuses["data.spice"][0] == statuses["data.never_read_anywhere"][0] == "unknown"
+
+
+def test_run_asks_about_a_key_that_only_the_forks_code_reads(method: Path) -> None:
+    code, _, err = run("run", method, "--dry-run")
+    assert code == 2 and "data.dynamic_filtering=True: only the fork knows it" in err

@@ -57,13 +57,24 @@ def _reason(key: str, config: EffectiveConfig) -> str:
     place = config.fork.key(key)
     assert place is not None
     told = f" (\u201c{place.comment}\u201d)" if place.comment else ""
-    return f"only the fork knows it, defined at {place.where}{told}"
+    return (
+        f"only the fork knows it, {'defined' if key in config.fork.added else 'found'} at {place.where}{told}"
+    )
 
 
 def caution(config: EffectiveConfig) -> Iterator[Caution]:
     """How far the fork is from veRL."""
     fork = config.fork
     if fork is None:
+        return
+    if not (fork.added or fork.removed or fork.changed):
+        yield Caution(
+            "TW019",
+            f"the script starts from a fork of veRL: its configuration in {fork.folder} is that of"
+            f" {config.version.value}, and its code reads keys that veRL does not: {_listed_keys(fork)}",
+            config.launch.where,
+            "--rules FILE says what becomes of them",
+        )
         return
     told = [
         _listed("adds", list(fork.added)),
@@ -78,6 +89,11 @@ def caution(config: EffectiveConfig) -> Iterator[Caution]:
         config.launch.where,
         "audit lists the fork's own keys; --no-fork-config or --verl-version X composes a release's instead",
     )
+
+
+def _listed_keys(fork: Fork) -> str:
+    names = list(fork.keys)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _listed(what: str, names: list[str]) -> str:

@@ -25,7 +25,7 @@ from trinity_compat.verl_config.entry import (
     user_keys,
 )
 from trinity_compat.verl_config.folders import ConfigFolder
-from trinity_compat.verl_config.fork import compared, sources_of, with_fields
+from trinity_compat.verl_config.fork import compared, folder_of, sources_of, with_keys_of_code
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
 from trinity_compat.verl_config.infer import Fit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
@@ -207,8 +207,8 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
         fork=fork,
         from_tree=read.checkout is not None,
     )
-    sources = sources_of(path) if fork else None
-    return with_fields(config, sources) if sources else config
+    sources = sources_of(path) if fork or read.checkout else None
+    return with_keys_of_code(config, sources, folder_of(path)) if sources else config
 
 
 def _others(arguments: Arguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def compared(
     told = of_release(nearest)
     added = {key: _defined(key, parts) for key in own if key not in told}
     fork = Fork(
-        folder=_folder(path, parts),
+        folder=folder_of(path, parts),
         added=added,
         removed=tuple(key for key in told if key not in own),
         changed={k: (own[k], told[k]) for k in own if k in told and not _same(own[k], told[k])},
@@ -52,8 +52,12 @@ def compared(
     return fork, VersionChoice(nearest, f"nearest to the fork in {fork.folder}, which {differs}")
 
 
-def _folder(path: SearchPath, parts: list[tuple[str, ConfigFile]]) -> str:
-    return path.tree.shown if isinstance(path.tree, ConfigFolder) else str(Path(parts[-1][1].source).parent)
+def folder_of(path: SearchPath, parts: Sequence[tuple[str, ConfigFile]] = ()) -> str:
+    """The folder of a tree's config files as messages name it; where only files of the user's own stand,
+    ``parts``, that of the last."""
+    if isinstance(path.tree, ConfigFolder):
+        return path.tree.shown
+    return str(Path(parts[-1][1].source).parent) if parts else ""
 
 
 def _parts(path: SearchPath, choices: Choices) -> list[tuple[str, ConfigFile]]:
@@ -136,21 +140,23 @@ def sources_of(path: SearchPath) -> Sources | None:
     return Sources(tree.path.absolute().parents[_DEPTH - 1], tree.root)
 
 
-def with_fields(config: EffectiveConfig, sources: Sources) -> EffectiveConfig:
-    """``config`` with those added keys as the fork's own that are fields of its dataclasses, though its YAML
-    doesn't list them."""
+def with_keys_of_code(config: EffectiveConfig, sources: Sources, folder: str) -> EffectiveConfig:
+    """``config`` with those keys as the fork's own that the launch adds (``+``) and the fork's code knows: as
+    fields of its dataclasses, or because a line of it reads them. ``folder``: the tree's, for messages."""
     found = {}
     for key in config.unknown:
         section, _, name = key.rpartition(".")
         target = config.get(f"{section}._target_")
-        if isinstance(target, str) and (place := sources.field(target, name)):
+        place = sources.field(target, name) if isinstance(target, str) else sources.read_at(key)
+        if place is not None:
             found[key] = place
-    if not found or config.fork is None:
+    if not found:
         return config
     places = {config.settings[key].where for key in found}
+    fork = config.fork or Fork(folder, {}, (), {}, {})
     return replace(
         config,
-        fork=replace(config.fork, keys={**config.fork.keys, **found}),
+        fork=replace(fork, keys={**fork.keys, **found}),
         unknown=tuple(key for key in config.unknown if key not in found),
         diagnostics=tuple(d for d in config.diagnostics if d.code != "TP214" or d.where not in places),
     )

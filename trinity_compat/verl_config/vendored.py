@@ -1,4 +1,4 @@
-"""The dataclasses that a tree of veRL's code makes of its sections (0.6 and later), as far as text tells.
+"""Which keys a tree of veRL's code has a place for or reads, as far as its text tells.
 
 A section with ``_target_`` becomes that class, so that it takes the class's fields and no others, whether its
 YAML lists them or not. Classes are read from the source, never imported: annotated names of a class and of
@@ -8,6 +8,8 @@ its bases that the same package defines. What a metaclass or a function adds is 
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +20,8 @@ from trinity_compat.verl_config.folders import readable_file, readable_folder, s
 from trinity_compat.verl_config.model import ForkKey
 
 _LARGEST_FILE = 1_000_000  # bytes
+_MOST_FILES = 3_000  # veRL 0.9.1 has 700
+_LONG_NAME = 9  # letters of a name that is not everybody's
 _Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, ForkKey]]]  # name → bases, fields
 
 
@@ -36,6 +40,30 @@ class Sources:
         for file in self._files(module):
             classes |= _classes(file, shown_below(file, self.root), file.stat().st_mtime_ns)
         return _field(classes, wanted, name)
+
+    def read_at(self, key: str) -> ForkKey | None:
+        """The first line of the tree's code that reads ``key``; None where none is found.
+
+        A line reads it that has its name as an attribute or as a text, and of a short name (``mode``), which
+        could be anything's, the section's name as well.
+        """
+        section, _, name = key.rpartition(".")
+        section = section.rpartition(".")[2]
+        reads = re.compile(rf"""\.{re.escape(name)}\b|["']{re.escape(name)}["']""")
+        short = len(name) < _LONG_NAME and "_" not in name
+        for file in self._package():
+            for number, line in enumerate(_lines(file, file.stat().st_mtime_ns), 1):
+                if reads.search(line) and not (short and section not in line):
+                    return ForkKey(Where(shown_below(file, self.root), number), line.strip())
+        return None
+
+    def _package(self) -> Iterator[Path]:
+        """Python files of the tree's ``verl`` and of the recipes beside it, at most ``_MOST_FILES``."""
+        folders = [
+            self.base / name for name in ("verl", "recipe") if readable_folder(self.base / name, self.root)
+        ]
+        found = (path for folder in folders for path in sorted(folder.rglob("*.py")))
+        return itertools.islice((path for path in found if readable_file(path, self.root)), _MOST_FILES)
 
     def _files(self, module: str) -> Iterator[Path]:
         """The module's file, or those of the package, which may define what its __init__ hands on."""
@@ -58,6 +86,16 @@ def _field(classes: _Classes, wanted: str, name: str) -> ForkKey | None:
             return fields[name]
         pending += bases
     return None
+
+
+@lru_cache(maxsize=_MOST_FILES)
+def _lines(file: Path, changed_at: int) -> tuple[str, ...]:
+    try:
+        if file.stat().st_size > _LARGEST_FILE:
+            return ()
+        return tuple(file.read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()
 
 
 @lru_cache(maxsize=256)
