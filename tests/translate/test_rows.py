@@ -89,6 +89,7 @@ def test_explain_a_key_a_path_a_code_and_an_old_name():
     assert "data.train_batch_size" in explain("synchronizer.sync_interval", ROWS)
     assert "learning rate" in explain("TW003", ROWS)
     assert "reward.reward_manager.name" in explain("reward_model.reward_manager", ROWS)
+    assert "now actor_rollout_ref.rollout.val_kwargs.n" in explain("actor_rollout_ref.rollout.n_val", ROWS)
 
 
 def test_a_code_that_does_not_exist_is_not_called_a_key():

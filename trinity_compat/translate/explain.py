@@ -17,7 +17,7 @@ from trinity_compat.translate.rows import Row, Rows, load_rows
 from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index
-from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.verl_config.upgrade import is_well_known, row_for
 
 HOW_READS: Mapping[str, str] = {
     "copy": "copied",
@@ -108,10 +108,12 @@ def _explained(name: str, rows: Rows) -> str:
     """As ``explain``, of a full name."""
     key = name.lstrip("+~").partition("=")[0]
     row = rows.find(key)
-    unread = _unread(key, row, rows)
+    unread = None if is_well_known(key) else _unread(key, row, rows)
     named = key in all_keys() or key in rows.exact or _successors(key)
     if row is not None and named and not unread:
-        return "\n".join(_with_successors(key, row, rows))
+        return "\n".join(_with_successors(key, rows))
+    if row is None and _successors(key):
+        return "\n".join(_with_successors(key, rows))
     writers = [row for row in rows.all() if any(_concerns(path, name) for path in _all_paths(row))]
     if writers:
         return "\n\n".join("\n".join(_key_lines(row.key, row)) for row in writers)
@@ -192,11 +194,13 @@ def _key_lines(key: str, row: Row) -> Iterator[str]:
         yield f"  back:    not carried to the trainer: {meaningless()[key]}"
 
 
-def _with_successors(key: str, row: Row, rows: Rows) -> Iterator[str]:
+def _with_successors(key: str, rows: Rows) -> Iterator[str]:
     """The row of ``key``, or of the keys that took its place in the pinned veRL."""
-    found = _successors(key)
-    if found is None or key in rows.exact:
+    found, row = _successors(key), rows.find(key)
+    if row is not None and (found is None or key in rows.exact):
         yield from _key_lines(key, row)
+        return
+    if found is None:
         return
     new, why = found
     yield f"{key}: {'now ' + ', '.join(new) if new else 'dropped by veRL'} ({why})"

@@ -14,15 +14,15 @@ from trinity_compat.translate.unknown import USER_RULE
 from trinity_compat.translate.user_rules import Rules
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index
+from trinity_compat.verl_config.upgrade import is_well_known
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)(?==)")
 
 
 def taught_launch(launch: Launch, rules: str | None) -> Launch:
     """``launch`` with the keys that rules rename under veRL's names, and with ``++`` before those that only a
-    rule knows: Hydra's configuration has no place for them, the rule says what becomes of them."""
-    if rules is None:
-        return launch
+    rule knows, or that are well known from forks: Hydra's configuration has no place for them, the rule says
+    what becomes of them."""
     said, rows = rules_of(rules), load_rows(rules)
     return replace(launch, arguments=tuple(_word(word, said, rows) for word in launch.arguments))
 
@@ -34,7 +34,7 @@ def _word(word: Word, said: Rules, rows: Rows) -> Word:
         return word
     mark, spelled = match[1] or "", match[2]
     key = renamed(spelled, said)
-    if key == spelled and mark in ("", "+") and _only_a_rule_knows(key, rows):
+    if key == spelled and mark in ("", "+") and (is_well_known(key) or _only_a_rule_knows(key, rows)):
         mark = "++"
     text = f"{mark}{key}{first.text[match.end() :]}"
     return replace(word, parts=(replace(first, text=text), *word.parts[1:]))

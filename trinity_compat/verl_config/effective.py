@@ -32,6 +32,7 @@ from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Fork, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import Tree, check_version
+from trinity_compat.verl_config.upgrade import is_well_known
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 
@@ -192,7 +193,7 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
     applied = apply_overrides(tree, plain, release)
     notes += [*_path_notes(path), *applied.diagnostics]
     unread = _unread(applied, _flavour(path, choices))
-    notes += [_unread_note(given, release) for given in unread]
+    notes += [_unread_note(given, release) for given in unread if not is_well_known(given.override.key)]
     settings = settings_of(applied.tree, files, read.launch, notes, applied.origins)
     set_keys = _set_keys(settings, applied)
     config = EffectiveConfig(

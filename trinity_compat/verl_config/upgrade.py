@@ -3,7 +3,8 @@
 The rows are data: translators/verl/upgrade.jsonl. ``old`` and ``new`` are dotted keys, ``x.*`` stands
 for everything below x; ``new`` null drops the key. ``values`` maps old values (as JSON text) to new
 ones; ``default: pinned`` takes the pinned default where the launch sets nothing; ``null: skip`` means
-that null said nothing; ``only`` restricts a row to one flavour. What no key said in its days is
+that null said nothing; ``only`` restricts a row to one flavour; ``forks`` marks a key that no release has
+had, and whose meaning in the forks that have it is known. What no key said in its days is
 written by the functions below (``_IMPLIED``).
 """
 
@@ -24,6 +25,7 @@ from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
 
+_DO_SAMPLE = "actor_rollout_ref.rollout.val_kwargs.do_sample"
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 
 
@@ -66,6 +68,7 @@ class KeyChange:
     take_pinned: bool = False
     skip_null: bool = False
     only: str | None = None
+    forks: bool = False
 
     def targets(self, key: str) -> tuple[str, ...]:
         """The new keys of ``key``, which this row matches."""
@@ -128,6 +131,11 @@ def row_for(key: str, flavour: str) -> KeyChange | None:
     return None
 
 
+def is_well_known(key: str) -> bool:
+    """Whether no release has ``key``, and its meaning in the forks that have it is known."""
+    return any(row.forks for row in _rows()[0].get(key, ()))
+
+
 @lru_cache(maxsize=1)
 def _rows() -> tuple[dict[str, list[KeyChange]], dict[str, list[KeyChange]]]:
     exact: dict[str, list[KeyChange]] = {}
@@ -149,6 +157,7 @@ def _row(stored: Mapping[str, Any]) -> KeyChange:
         stored.get("default") == "pinned",
         stored.get("null") == "skip",
         stored.get("only"),
+        stored.get("forks", False),
     )
 
 
@@ -295,6 +304,14 @@ def _kl_in_reward(config: EffectiveConfig) -> bool:
     return not config.get("actor_rollout_ref.actor.use_kl_loss", False)
 
 
+def _samples_validation(config: EffectiveConfig) -> object:
+    """True where a fork's ``val_temperature`` is given, which veRL would not use without ``do_sample``."""
+    said = config.settings.get(_DO_SAMPLE)
+    temperature = config.get("actor_rollout_ref.rollout.val_temperature")
+    given = said is not None and said.where is not None
+    return True if isinstance(temperature, int | float) and temperature > 0 and not given else None
+
+
 def _clip_ratio(config: EffectiveConfig) -> object:
     return config.get("actor_rollout_ref.actor.clip_ratio", 0.2)
 
@@ -374,6 +391,7 @@ _RECAST = {
     "trainer.resume_mode",
     "trainer.resume_from_path",
     "trainer.use_v1",
+    _DO_SAMPLE,
     _AGENT,
     _ACTOR + "optim.clip_grad",
     "critic.optim.clip_grad",
@@ -409,6 +427,12 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
         "reward.reward_kwargs.max_resp_len",
         _overlong_length,
         "main_dapo handed data.max_response_length to the reward manager",
+    ),
+    (
+        VERL,
+        _DO_SAMPLE,
+        _samples_validation,
+        "a fork's val_temperature is a temperature to sample validation answers at",
     ),
     (
         VERL,
