@@ -9,8 +9,10 @@ from pathlib import Path
 import yaml
 
 from trinity_compat import mains
+from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.launch.model import EnvRef, Part
+from trinity_compat.releases import VERL
 from trinity_compat.translate.apply import Draft, apply_rows
 from trinity_compat.translate.assigned import is_verls
 from trinity_compat.translate.carried import carry
@@ -27,6 +29,7 @@ from trinity_compat.translate.symbols import Symbols, marked_launch
 from trinity_compat.trinity_config import validate
 from trinity_compat.verl_config import recompose, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
+from trinity_compat.verl_config.pinned import pinned_tree
 
 
 def translate(effective: EffectiveConfig, options: Options, *, root: Path | None = None) -> Translation:
@@ -61,6 +64,7 @@ def _translated(
         options=options,
         origin=effective,
     )
+    _refuse_values_for_sections(view)
     view, moves = in_main_ppo_s_words(view)
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
@@ -73,6 +77,20 @@ def _translated(
     _assign(config, provenance, options)
     made = Translation(config, provenance, findings, tuple(draft.cautions), _facts(view, draft))
     return made, _written_both_ways(view, draft)
+
+
+def _refuse_values_for_sections(view: LaunchView) -> None:
+    """Raise KeyRefused for a value where the pinned veRL has a section: Hydra takes it, veRL's workers end."""
+    sections = pinned_tree(view.config.flavour or "ppo_trainer")
+    for key, setting in view.config.settings.items():
+        section = value_at(sections, key) if setting.where is not None else None
+        if section and isinstance(section, Mapping) and not isinstance(setting.value, Mapping | None):
+            held = ", ".join(sorted(name for name in section if not name.startswith("_"))[:4])
+            raise view.refused(
+                key,
+                f"{view.written(key)}: veRL {VERL} has a section there ({held}, …)",
+                f"write a key of it: {key}.NAME=VALUE",
+            )
 
 
 def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:

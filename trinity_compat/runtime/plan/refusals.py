@@ -5,7 +5,7 @@ The list is the audit's too: ``translate/run_refusals.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,6 @@ from pathlib import Path
 from trinity_compat.containers import Tree
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError, Where
-from trinity_compat.releases import VERL
 from trinity_compat.runtime.plan.media import held
 from trinity_compat.runtime.plan.source import LaunchRecord
 from trinity_compat.translate.run_refusals import (
@@ -24,7 +23,6 @@ from trinity_compat.translate.run_refusals import (
     STOCK,
     refusals,
 )
-from trinity_compat.verl_config.pinned import pinned_tree
 from trinity_compat.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -46,7 +44,6 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path) -> None:
             raise UserError(
                 f"{key}={value} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
             )
-    _check_sections(verl, record)
     _check_training_engine(verl, record)
     _check_engine(verl, record)
     _check_media(verl, record, cwd)
@@ -76,21 +73,6 @@ def place(record: LaunchRecord, keys: Sequence[str]) -> Where | None:
 def _where(text: str) -> Where:
     file, _, line = text.rpartition(":")
     return Where(file, int(line)) if line.isdigit() else Where(text)
-
-
-def _check_sections(verl: Tree, record: LaunchRecord) -> None:
-    """A value where veRL has a section: Hydra takes it, and veRL's workers end with it."""
-    sections = pinned_tree("ppo_trainer")
-    for word in record.get("arguments", ()):
-        key = word["text"].partition("=")[0].lstrip("+~")
-        section, value = value_at(sections, key), value_at(verl, key)
-        if isinstance(section, Mapping) and not isinstance(value, Mapping | None):
-            held = ", ".join(sorted(name for name in section if not name.startswith("_"))[:4])
-            raise UserError(
-                f"{key}={value}: veRL {VERL} has a section there ({held}, …)",
-                where=place(record, (key,)),
-                hint=f"write a key of it: {key}.NAME=VALUE",
-            )
 
 
 def _check_training_engine(verl: Tree, record: LaunchRecord) -> None:
