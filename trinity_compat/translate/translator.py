@@ -80,7 +80,7 @@ def _translated(
 
 
 def _refuse_values_for_sections(view: LaunchView) -> None:
-    """Raise KeyRefused for a value where the pinned veRL has a section: Hydra takes it, veRL's workers end."""
+    """Raise KeyRefused for a value where the pinned veRL has a section, with which veRL's workers end."""
     sections = pinned_tree(view.config.flavour or "ppo_trainer")
     for key, setting in view.config.settings.items():
         section = value_at(sections, key) if setting.where is not None else None
