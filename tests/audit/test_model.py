@@ -33,7 +33,7 @@ def test_silenced_findings_are_counted_but_not_heard():
     quiet = launch(finding("a", Status.UNKNOWN, 1), finding("b", Status.MAPPED, 2), silenced=frozenset({"a"}))
     assert quiet.keys == 2
     assert quiet.worst is Status.MAPPED
-    assert not Audit((quiet,)).at_least(Status.APPROXIMATED)
+    assert not Audit((quiet,)).reaches(Status.APPROXIMATED)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_silenced_findings_are_counted_but_not_heard():
     ],
 )
 def test_fail_on_is_reached_by_that_status_or_a_graver_one(status, reached):
-    assert Audit((TWO, SAME)).at_least(status) is reached
+    assert Audit((TWO, SAME)).reaches(status) is reached
 
 
 def test_outcomes():

@@ -253,3 +253,31 @@ def test_a_variable_that_the_script_computes_with_is_written_by_its_default_ever
     named = ENVIRONMENT + "  trainer.experiment_name=${MODEL##*/}\n"
     config = yaml.safe_load(run(script=named)[1])
     assert (config["name"], config["model"]["model_path"]) == ("small", "org/small")
+
+
+def ranks(err):
+    words = (line.split() for line in err.splitlines())
+    return {word for line in words for word in line[:2] if word in ("note", "decide", "warning")}
+
+
+def test_a_plain_grpo_script_gives_notes_only(run):
+    code, _, err = run("--fail-on", "decide", more="algorithm.adv_estimator=grpo")
+    assert code == 0 and ranks(err) == {"note"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "algorithm.adv_estimator=hgpo",  # a caution and a finding
+        "trainer.experiment_name=$(hostname)",  # a caution alone
+        "trainer.rollout_data_dirr=/x",
+    ],
+)
+def test_what_leaves_something_to_the_user_is_seen_by_exit_codes(run, more):
+    code, _, err = run("--fail-on", "decide", more=f"+{more}" if "dirr" in more else more)
+    assert code == 1 and (ranks(err) == {"note", "decide"} or "unknown" in err)
+
+
+def test_what_asks_for_something_comes_before_what_is_routine(run):
+    err = run(more="trainer.experiment_name=$(hostname)")[2]
+    assert err.index("decide TW013") < err.index("note TW001")

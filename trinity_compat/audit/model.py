@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic
-from trinity_compat.translate.model import Caution, Finding, Status
+from trinity_compat.translate.model import Caution, Finding, Status, reaches
 from trinity_compat.verl_config.model import Fork, VersionChoice
 
 # From here on a key no longer means upstream what it meant in veRL.
@@ -103,6 +103,8 @@ class Audit:
         """The launches that cannot be translated, but those that their source silences whole."""
         return tuple(launch for launch in self.launches if launch.refused is not None and launch.heard)
 
-    def at_least(self, status: Status) -> bool:
-        """True when a launch has a finding of ``status`` or graver that nobody silenced."""
-        return any(launch.worst.rank >= status.rank for launch in self.launches)
+    def reaches(self, limit: str) -> bool:
+        """Whether a launch is as bad as ``limit`` (see ``translate.model``), silenced findings left out."""
+        return bool(self.refused) or any(
+            reaches(limit, launch.heard, launch.warnings) for launch in self.launches
+        )

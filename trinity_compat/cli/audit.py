@@ -20,7 +20,7 @@ from trinity_compat.cli._shared import (
     write,
 )
 from trinity_compat.releases import VERL_RELEASES
-from trinity_compat.translate.model import Status
+from trinity_compat.translate.model import FAIL_ON
 from trinity_compat.translate.options import Options
 from trinity_compat.trinity_config import TARGETS
 
@@ -31,9 +31,7 @@ from trinity_compat.trinity_config import TARGETS
 @click.option(
     "--all", "every", is_flag=True, help="In text and md list the keys that keep their meaning too."
 )
-@click.option(
-    "--fail-on", type=click.Choice([s.value for s in Status]), help="Exit 1 at this status or a worse one."
-)
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit 1 at this status or a worse one.")
 @click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where bash would start."
 )
@@ -100,4 +98,4 @@ def command(
         write(render(replace(audit, every=every), form), output, sources=read)
     if any(source in audit.empty for source in sources):
         return 2
-    return int(bool(audit.refused) or (fail_on is not None and audit.at_least(Status(fail_on))))
+    return int(bool(audit.refused) or (fail_on is not None and audit.reaches(fail_on)))

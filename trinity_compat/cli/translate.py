@@ -39,12 +39,12 @@ from trinity_compat.launch.sources import is_configuration
 from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
+from trinity_compat.translate.model import FAIL_ON, Rank
 from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.verl_config import config_from_yaml
 
 _NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when the YAML is used
-_STATUSES = [status.value for status in Status]
 
 
 @click.command(name="translate", cls=WithScriptArguments)
@@ -71,7 +71,7 @@ _STATUSES = [status.value for status in Status]
     "--as-published", is_flag=True, help="Values as the published guide prints them (no × r, offset 1)."
 )
 @click.option("--launch", "which", default="1", metavar="N|all", help="Which launch of the script, from 1.")
-@click.option("--fail-on", type=click.Choice(_STATUSES), help="Exit 1 at this status or graver.")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit 1 at this status or a worse one.")
 @click.option("--resolve", is_flag=True, help="Fill in environment variables from --env and the environment.")
 @click.option("--no-comments", is_flag=True, help="YAML without the reason of each line.")
 @set_option
@@ -104,7 +104,7 @@ def command(
     if not given["quiet"]:
         _tell([translation for translation, _ in results])
     limit = given["fail_on"]
-    return int(limit is not None and any(_reaches(translation, Status(limit)) for translation, _ in results))
+    return int(limit is not None and any(translation.reaches(limit) for translation, _ in results))
 
 
 def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
@@ -217,10 +217,6 @@ def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
     return [reading.launches[int(which) - 1]]
 
 
-def _reaches(translation: Translation, limit: Status) -> bool:
-    return any(finding.status.rank >= limit.rank for finding in translation.findings)
-
-
 def _tell(translations: Sequence[Translation]) -> None:
     """Counts, what lies beyond the mild, and the cautions, on stderr; what several launches share once."""
     times = Counter(line for translation in translations for line in _told(translation))
@@ -237,7 +233,8 @@ def _told(translation: Translation) -> Iterator[str]:
     for finding in translation.findings:
         if finding.status.rank >= Status.APPROXIMATED.rank and finding.where is not None:
             yield f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}"
-    for caution in translation.warnings:
+    # First what asks for something: it would be lost among the routine ones.
+    for caution in sorted(translation.warnings, key=lambda caution: caution.rank is Rank.NOTE):
         place = f"{caution.where}: " if caution.where else ""
         hint = f" ({caution.hint})" if caution.hint else ""
-        yield f"{place}warning {caution.code} {caution.message}{hint}"
+        yield f"{place}{caution.rank} {caution.code} {caution.message}{hint}"

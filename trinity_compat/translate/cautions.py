@@ -9,7 +9,7 @@ from trinity_compat.launch.model import Open
 from trinity_compat.nearest import nearest
 from trinity_compat.translate import forks
 from trinity_compat.translate.launch_view import LaunchView
-from trinity_compat.translate.model import Caution
+from trinity_compat.translate.model import Caution, notice
 from trinity_compat.translate.release_caution import release_caution
 from trinity_compat.translate.trainer_config import trainer_config
 
@@ -48,7 +48,7 @@ def _ignored(view: LaunchView) -> Iterator[Caution]:
     keys = [key for key in view.config.set_keys if _dead(key, takes.ignored)]
     if keys:
         shown = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")
-        yield Caution(
+        yield notice(
             "TW005",
             f"upstream accepts these under trainer.trainer_config and ignores them: {shown}; "
             "they are written where it reads them, or carried for our runtime",

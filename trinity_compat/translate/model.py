@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,14 +49,27 @@ class Finding:
         object.__setattr__(self, "reason", shown(self.reason))
 
 
+class Rank(StrEnum):
+    """How much a caution asks of its reader. An error, the third rank, ends the command."""
+
+    NOTE = "note"  # routine: nothing is to be done
+    DECIDE = "decide"  # the meaning changes, or something does not run, unless the user does something
+
+
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something known to hurt that concerns the launch, not one key (TW… codes)."""
+    """Something to know that concerns the launch, not one key (TW… codes)."""
 
     code: str
     message: str
     where: Where | None = None
     hint: str | None = None
+    rank: Rank = Rank.DECIDE
+
+
+def notice(code: str, message: str, where: Where | None = None, hint: str | None = None) -> Caution:
+    """A caution about what is routine."""
+    return Caution(code, message, where, hint, Rank.NOTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +85,20 @@ class Translation:
     findings: tuple[Finding, ...]
     warnings: tuple[Caution, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)  # r, gpu split, verl version, …
+
+    def reaches(self, limit: str) -> bool:
+        """Whether ``--fail-on limit`` is to fail: see ``reaches``."""
+        return reaches(limit, self.findings, self.warnings)
+
+
+def reaches(limit: str, findings: Iterable[Finding], cautions: Iterable[Caution]) -> bool:
+    """Whether something is as bad as ``limit``: a status, or ``decide``, which is a caution of that rank, or
+    a status that leaves something to be decided (unsupported and worse)."""
+    if limit == Rank.DECIDE:
+        if any(caution.rank is Rank.DECIDE for caution in cautions):
+            return True
+        limit = Status.UNSUPPORTED
+    return any(finding.status.rank >= Status(limit).rank for finding in findings)
+
+
+FAIL_ON = (*(status.value for status in Status), Rank.DECIDE.value)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from trinity_compat.data import data_path
 from trinity_compat.releases import VERL_RELEASES
 from trinity_compat.translate.launch_view import ARR, LaunchView
-from trinity_compat.translate.model import Caution
+from trinity_compat.translate.model import Caution, notice
 from trinity_compat.verl_config import FLAVOURS
 
 _SHOWN = 6
@@ -36,7 +36,7 @@ def release_caution(view: LaunchView) -> Iterator[Caution]:
         return
     shown = [f"{_short(key)} {_spelled(values)}" for key, values in differing.items()]
     more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-    yield Caution(
+    yield notice(
         "TW018",
         f"the keys fit veRL {', '.join(able)} equally well and {view.origin.version.value} is taken; "
         f"defaults that this launch relies on differ between them: {'; '.join(shown[:_SHOWN])}{more}",

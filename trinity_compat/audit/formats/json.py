@@ -42,6 +42,7 @@ def _launch(launch: LaunchAudit) -> dict[str, object]:
         "warnings": [
             {
                 "code": w.code,
+                "rank": w.rank.value,
                 "message": w.message,
                 "source": str(w.where) if w.where else None,
                 "hint": w.hint,

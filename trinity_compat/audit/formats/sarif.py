@@ -13,7 +13,7 @@ from trinity_compat import __version__
 from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, target
 from trinity_compat.errors import Where
-from trinity_compat.translate.model import Finding, Status
+from trinity_compat.translate.model import Finding, Rank, Status
 from trinity_compat.verl_config.model import default_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -24,6 +24,9 @@ _LEVEL = {
     Status.FORK_KEY: "error",
     Status.UNKNOWN: "error",
 }
+
+
+_RANK = {Rank.NOTE: "note", Rank.DECIDE: "warning"}
 
 
 def render(audit: Audit) -> str:
@@ -58,7 +61,7 @@ def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
         yield _result("TC000", "error", f"cannot be translated: {launch.refused}", launch.where)
         return
     for warning in launch.warnings:
-        yield _result(warning.code, "warning", warning.message, warning.where or launch.where)
+        yield _result(warning.code, _RANK[warning.rank], warning.message, warning.where or launch.where)
     for diagnostic in launch.diagnostics:
         level = "error" if diagnostic.severity == "error" else "warning"
         yield _result(diagnostic.code, level, diagnostic.message, diagnostic.where)

@@ -15,7 +15,7 @@ from rich.text import Text
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
 from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
-from trinity_compat.translate.model import Finding, Status
+from trinity_compat.translate.model import Finding, Rank, Status
 
 _COLOUR = {
     Status.MAPPED: "green",
@@ -59,7 +59,9 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
     for warning in launch.warnings:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
-        yield Padding(Text(f"! {warning.code} {warning.message}{cure}{place}", style="yellow"), (0, 0, 0, 2))
+        mark, style = ("!", "yellow") if warning.rank is Rank.DECIDE else ("-", "dim")
+        told = f"{mark} {warning.code} {warning.message}{cure}{place}"
+        yield Padding(Text(told, style=style), (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:
         text = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
         yield Padding(Text(text, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))

@@ -12,7 +12,7 @@ from trinity_compat.algorithms.model import AGGREGATIONS
 from trinity_compat.nearest import did_you_mean
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
-from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.run_refusals import why_refused
 from trinity_compat.translate.spellings import Pair
@@ -150,7 +150,7 @@ def advantage(view: LaunchView) -> Said:
         yield Verdict(ESTIMATOR, status, reason, "TC023")
         yield Caution("TW017", reason, view.where(ESTIMATOR))
     if function in ("ppo", "reinforceplusplus") and view.r > 1:
-        yield Caution(
+        yield notice(
             "TW009",
             f"upstream whitens advantages over each mini-batch, "
             f"veRL over the train batch (r={view.r} mini-batches); "
@@ -353,4 +353,4 @@ def _bypass_caution(view: LaunchView, bypass: bool) -> Caution:
         )
     else:
         text = "old log-probabilities are the rollout engine's, as the launch asks (bypass_mode)"
-    return Caution("TW008", text, place)
+    return notice("TW008", text, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
-from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.synchronizer import synchronized, updates_per_version
@@ -68,21 +68,21 @@ def batch_sizes(reading: TrinityReader) -> Told:
 def _step_cautions(view: LaunchView) -> Iterator[Caution]:
     r, updates = view.r, updates_per_version(view)
     kept = updates * view.mini if view.ahead else "train_batch_size"
-    yield Caution(
+    yield notice(
         "TW001",
         f"one veRL step is {r} Trinity steps: buffer.batch_size is veRL's ppo_mini_batch_size, and "
         f"synchronizer.sync_interval={updates} keeps {kept} prompts per set of weights",
         view.where(BATCH) or view.where(MINI),
     )
     if view.published:
-        yield Caution(
+        yield notice(
             "TW002",
             "step counts are written as in the published guide: save_interval, eval_interval, critic_warmup "
             f"and lr_warmup_steps come {r} times as often as under veRL",
             hint="leave --as-published off to have them rescaled",
         )
     else:
-        yield Caution(
+        yield notice(
             "TW002", f"everything counted in steps is multiplied by r={r}: Trinity counts mini-batches"
         )
 
@@ -102,7 +102,7 @@ def intervals(view: LaunchView) -> Said:
     yield Put(path, warmup * view.step, (WARMUP,), _times(view, WARMUP, warmup))
     yield from _kept(view)
     if test > 0 or view.flag("trainer.val_before_train", True):
-        yield Caution(
+        yield notice(
             "TW006",
             "Trinity evaluates before it takes new weights: its evaluation at a step measures the weights "
             "of the sync before, veRL's those just trained; our runtime follows veRL",
@@ -196,7 +196,7 @@ def _unknown_length(view: LaunchView) -> Caution:
             view.where(f"{ARR}.actor.optim.lr_warmup_steps_ratio"),
             "translate where the parquet files are, or give trainer.total_training_steps",
         )
-    return Caution("TW014", "the training files cannot be read here, so the number of steps stays open")
+    return notice("TW014", "the training files cannot be read here, so the number of steps stays open")
 
 
 def training_rows(view: LaunchView) -> int | None:

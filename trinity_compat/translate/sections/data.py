@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
-from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_arguments
 from trinity_compat.translate.spellings import Pair
@@ -207,4 +207,4 @@ def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Ver
             "(prompt, data_source, reward_model.ground_truth, extra_info)"
         )
         hint = 'upstream: trinity run --plugin-dir "$(trinity-compat plugin-dir)"'
-    yield Caution("TW010", text, view.where(TRAIN), hint)
+    yield notice("TW010", text, view.where(TRAIN), hint)

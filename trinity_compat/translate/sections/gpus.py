@@ -17,7 +17,7 @@ from trinity_compat.translate.launch_view import (
     Put,
     Verdict,
 )
-from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
 from trinity_compat.translate.sections.reward import pool_gpus, reward_model_gpus
@@ -296,7 +296,7 @@ def _cautions(view: LaunchView, machine: Machine, rollout: int, tp: int) -> Iter
         hint = f"--rollout-gpus may be {able}" if able else "change the batch size or the number of GPUs"
         yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
     elif not own_gpus(view):
-        yield Caution(
+        yield notice(
             "TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N"
         )
     if tp != view.size(TP):
