@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trinity_files import LEAST, merged
 
-from trinity_compat.dotted import value_at
+from trinity_compat.dotted import nested, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import describe
@@ -77,6 +77,30 @@ def test_gpus_that_the_file_leaves_open_are_the_machine_s(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match=r"cluster\.gpu_per_node is not given"):
         planned(base=base)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (f"{ACTOR}.kl_loss_coef", 0.5),
+        (f"{ACTOR}.entropy_coeff", 0.3),
+        (f"{ACTOR}.clip_ratio_high", 0.9),
+        (f"{ACTOR}.policy_loss.loss_mode", "gspo"),
+        (f"{ROLLOUT}.top_p", 0.5),
+        (f"{ROLLOUT}.gpu_memory_utilization", 0.11),
+        ("trainer.critic_warmup", 7),
+    ],
+)
+def test_what_trinity_s_trainer_does_not_read_in_trainer_config_has_no_effect(key, value):
+    path = f"trainer.trainer_config.{key}"
+    made = planned(nested({path: value}))
+    assert value_at(made.spec.verl, key) == verl(key) != value
+    assert made.unread[path] == value  # so that the plan names it
+
+
+def test_what_trinity_s_trainer_reads_in_trainer_config_holds():
+    key = f"{ACTOR}.fsdp_config.fsdp_size"
+    assert verl(key, nested({f"trainer.trainer_config.{key}": 2})) == 2
 
 
 def test_what_the_file_says_itself_holds():

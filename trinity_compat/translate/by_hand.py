@@ -29,6 +29,7 @@ _FORMATS = (*("hermes", "gpt-oss", "qwen3_coder", "glm", "seed", "minimax", "kim
 _PARSERS = {"openai": "gpt-oss", "seed_oss": "seed", "kimi_k2": "kimi", "minimax_m2": "minimax"}
 _ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has them itself
 _TRAINER = "trainer.trainer_config"
+_SECTIONS = ("actor_rollout_ref", "critic", "trainer", "algorithm", "data")
 _MODELS = ("model", "actor", "ref", "rollout")
 _SAMPLED = ("temperature", "top_p", "top_k")
 _WORKFLOW_ARGUMENTS = (
@@ -71,9 +72,11 @@ def _tool_format(parser: str) -> str:
 
 def with_trainer_config(full: Completed) -> Completed:
     """``trainer.trainer_config`` as trinity-rft's trainer takes it: models at its top belong below
-    ``actor_rollout_ref``, and keys that the configuration's own fields say are left out.
+    ``actor_rollout_ref``; keys that the configuration's own fields say, and keys that nothing there reads
+    (``actor.kl_loss_coef``, ``rollout.top_p``), are left out. The plan names those that it has not read.
 
-    Source: ``_normalize_trainer_config`` and FROZEN_KEYS in trainer/verl/config.py of trinity-rft 0.6.0.
+    Source: ``_normalize_trainer_config`` and FROZEN_KEYS in trainer/verl/config.py of trinity-rft 0.6.0, and
+    the dataclasses of that file.
     """
     section = full.at(_TRAINER)
     if not isinstance(section, dict):
@@ -86,10 +89,11 @@ def with_trainer_config(full: Completed) -> Completed:
                 for key, _ in leaves(below):
                     full.sources[f"{_TRAINER}.actor_rollout_ref.{name}.{key}"] = f"{_TRAINER}.{name}.{key}"
     strategy = "megatron" if full.at("trainer.trainer_strategy") == "megatron" else "fsdp"
-    for key in trainer_config(full.target, strategy).ignored:
+    takes = trainer_config(full.target, strategy)
+    for key, _ in list(leaves({name: section[name] for name in _SECTIONS if name in section})):
         above, _, last = key.rpartition(".")
         found = value_at(section, above)
-        if isinstance(found, dict):
+        if isinstance(found, dict) and (key in takes.ignored or not takes.takes(key)):
             found.pop(last, None)
     return full
 
