@@ -5,7 +5,11 @@ from __future__ import annotations
 import click
 
 from trinity_compat.data import data_path
+from trinity_compat.errors import UserError
+from trinity_compat.launch import read_script
 from trinity_compat.runtime.plan import profiles
+from trinity_compat.translate.stock import lost_keys
+from trinity_compat.verl_config import effective_config
 
 
 @click.command("profile")
@@ -13,12 +17,19 @@ from trinity_compat.runtime.plan import profiles
 @click.option(
     "--as-overrides", is_flag=True, help="One Hydra override per word, for stock veRL's command line."
 )
+@click.option(
+    "--for",
+    "script",
+    metavar="SCRIPT",
+    help="With --as-overrides: also the reward keys of SCRIPT's first launch that stock veRL loses, under the"
+    " names that it reads.",
+)
 @click.option("--format", "form", type=click.Choice(["text", "yaml"]), default="text", show_default=True)
-def command(name: str | None, as_overrides: bool, form: str) -> None:
+def command(name: str | None, as_overrides: bool, script: str | None, form: str) -> None:
     """Show a profile from overrides/, or the list of them.
 
     \b
-    bash run.sh $(trinity-compat profile cpu --as-overrides)   # stock veRL on a CPU
+    bash run.sh $(trinity-compat profile cpu --as-overrides --for run.sh)   # stock veRL on a CPU
     """
     if name is None:
         for known in profiles.names():
@@ -26,8 +37,17 @@ def command(name: str | None, as_overrides: bool, form: str) -> None:
         return
     profile = profiles.load(name)
     if as_overrides:
-        click.echo("\n".join(profiles.as_overrides(profile)))
+        click.echo("\n".join([*profiles.as_overrides(profile), *(_lost_by_stock(script) if script else ())]))
     elif form == "yaml":
         click.echo((data_path("overrides") / f"{name}.yaml").read_text(), nl=False)
     else:
         click.echo("\n".join(profiles.announce(profile, profile.entries)))
+
+
+def _lost_by_stock(script: str) -> list[str]:
+    """Overrides for what stock veRL does not read of a script's first launch. Raises UserError."""
+    reading = read_script(script)
+    if not reading.launches:
+        raise UserError(f"{script}: no training main is launched")
+    lost = lost_keys(effective_config(reading.launches[0]))
+    return [f"++{key}={profiles.hydra_value(value)}" for key, value in lost.items()]

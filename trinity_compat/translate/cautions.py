@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from trinity_compat import mains
 from trinity_compat.launch.model import Open
 from trinity_compat.nearest import nearest
-from trinity_compat.translate import forks
+from trinity_compat.releases import VERL
+from trinity_compat.translate import forks, stock
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution, notice
 from trinity_compat.translate.release_caution import release_caution
@@ -21,6 +22,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from _open(view)
     yield from release_caution(view)
     yield from forks.caution(view.origin)
+    yield from _lost_by_stock(view)
 
 
 def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:
@@ -33,6 +35,20 @@ def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:
             "does otherwise is not in the YAML",
             launch.where,
             hint=_misspelt(launch.module),
+        )
+
+
+def _lost_by_stock(view: LaunchView) -> Iterator[Caution]:
+    """Keys that count here and that a run of the same script on stock veRL would lose."""
+    lost = list(stock.lost_keys(view.origin))
+    if lost:
+        shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
+        yield notice(
+            "TW021",
+            f"stock veRL {VERL} does not read the reward keys of before 0.8, and would train with another"
+            f" reward; here they count as {shown}",
+            view.launch.where,
+            "for a baseline on stock veRL: trinity-compat profile NAME --as-overrides --for SCRIPT",
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trinity_compat.errors import Where
-from trinity_compat.translate import forks
+from trinity_compat.translate import forks, stock
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.meaningless import means_nothing
@@ -57,6 +57,8 @@ class Judge:
         value = self._shown(key, setting)
         where = setting.where if setting else None
         status, reason, code, target = self._fate(key)
+        if told := stock.remark(self.view.origin, key):
+            reason = f"{reason}; {told}"
         at = None if target is None else self.view.symbols.written(self.draft.at(target))
         return Finding(code, status, key, value, where, target, at, reason)
 
