@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from datetime import date
 
 import numpy as np
 import pytest
@@ -61,12 +62,27 @@ def test_a_group_comes_back_as_it_was_written(buffer):
     assert read.experiences[1].metrics["far"] == -math.inf
 
 
-def test_numpy_scalars_and_arrays_in_a_task_become_json(buffer):
-    row = {"index": np.int64(3), "answer": np.array([1.5, 2.5]), "score": np.float32("nan")}
+def test_a_task_keeps_its_types(buffer):
+    row = {
+        "index": np.int64(3),
+        "answer": np.array([1.5]),
+        "of": {1: (2,), "1": {3}},
+        "when": date(2020, 1, 1),
+    }
     buffer.put_groups([dataclasses.replace(group(0), task=row)])
     task = buffer.groups("train")[0].task
-    assert math.isnan(task.pop("score"))
-    assert task == {"index": 3, "answer": [1.5, 2.5]}
+    assert repr(task) == repr(row)
+    assert type(task["index"]) is np.int64
+
+
+def test_what_a_reward_function_says_is_stored_as_numbers_and_lists(buffer):
+    """Training makes columns of it, and SQL reads it."""
+    info = {"acc": np.float32(0.5), "of": np.array([1, 2]), "turns": (1, 2), "when": date(2020, 1, 1)}
+    odd = dataclasses.replace(experience(0), info=info)
+    buffer.put_groups([dataclasses.replace(group(0), experiences=(odd,))])
+    read = buffer.groups("train")[0].experiences[0].info
+    assert read == {"acc": 0.5, "of": [1, 2], "turns": [1, 2], "when": date(2020, 1, 1)}
+    assert type(read["acc"]) is float
 
 
 def test_a_number_that_json_lacks_comes_back_as_a_number_and_its_name_as_a_text(buffer):
@@ -84,8 +100,8 @@ def test_text_that_postgresql_cannot_hold_is_replaced_not_refused(buffer):
     assert buffer.groups("train")[0].experiences[0].response_text == "a�b�c"
 
 
-def test_what_is_not_json_is_refused_by_name(buffer):
-    with pytest.raises(TypeError, match="object is not JSON"):
+def test_what_has_no_place_in_json_is_refused_by_name(buffer):
+    with pytest.raises(TypeError, match="a value of type object"):
         buffer.put_groups([dataclasses.replace(group(0), task={"index": object()})])
 
 

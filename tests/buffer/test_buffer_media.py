@@ -11,11 +11,11 @@ from buffer_samples import group
 from click.testing import CliRunner
 from PIL import Image
 
+from trinity_compat.buffer.carrying import carried
 from trinity_compat.buffer.images import kept, opened
 from trinity_compat.buffer.media import Media, image_count, media_counts, references
 from trinity_compat.buffer.report import BufferReport
 from trinity_compat.cli.buffer import command
-from trinity_compat.explorer.tasks import to_json
 
 RED, BLUE = Media(b"red", "image"), Media(b"blue", "image")
 
@@ -43,7 +43,7 @@ MEDIA = {
 def test_a_video_or_a_sound_comes_back_as_the_row_had_it(buffer, sql, name):
     part, stored = MEDIA[name]
     chat = [{"role": "user", "content": [part, part]}]
-    task = to_json(kept({"raw_prompt": chat}), "raw_prompt")
+    task = kept(carried({"raw_prompt": chat}, "task"))
     buffer.put_groups([replace(group(0), task=task), replace(group(1), task=task)])
     assert sql("SELECT count(*) FROM media") == [(stored,)]
     for each in claimed(buffer, 2).groups:

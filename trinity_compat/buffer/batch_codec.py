@@ -1,7 +1,7 @@
 """A train batch of veRL's (``DataProto``) as bytes and back, no pickles: a zip file of arrays and JSON.
 
-Kept: tensors [N, …] with their types, columns of numbers, booleans and texts as arrays, columns of objects as
-JSON (their tuples and arrays come back as lists), ``meta_info`` as JSON. What JSON can't hold is left out.
+Kept: tensors [N, …] with their types, columns of numbers, booleans and texts as arrays, columns of objects
+and ``meta_info`` as JSON that keeps their types (``typed_json``). What that doesn't know is left out.
 Batches stay as long as the run does, so an array lies there small (``packed_arrays``), and what two others
 say together (veRL's ``input_ids``) not at all.
 """
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from verl import DataProto
 
-from trinity_compat.buffer import codec, packed_arrays
+from trinity_compat.buffer import packed_arrays, typed_json
 from trinity_compat.errors import RunError
 
 _HALF = "bfloat16"  # numpy has none: its bits are kept as int16
@@ -85,11 +85,11 @@ def _decoded(data: bytes) -> DataProto:
             if kind in ("tensors", "columns"):
                 parts[kind][name] = read(file.read(entry))
             elif kind == "objects":
-                parts[kind][name] = _objects(codec.from_json(file.read(entry).decode()))
+                parts[kind][name] = _objects(typed_json.loads(file.read(entry).decode()))
     tensors = {name: _tensor(array, name in about[_HALF]) for name, array in parts["tensors"].items()}
     if about.get(_JOINED):
         tensors[_WHOLE] = torch.cat([tensors[part] for part in _PARTS], dim=1)
-    meta = {name: codec.from_json(text) for name, text in about["meta"].items()}
+    meta = {name: typed_json.loads(text) for name, text in about["meta"].items()}
     return DataProto.from_dict(
         tensors=tensors, non_tensors={**parts["columns"], **parts["objects"]}, meta_info=meta
     )
@@ -132,24 +132,13 @@ def _write(file: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
 
 
 def _text(name: str, value: object) -> str | None:
-    """JSON; None for what JSON can't hold, and for images' pixels, which it could at ten times their size."""
+    """JSON; None for what is not on its list of types, and for images' pixels, which take too much room."""
     pixels = name == _PIXELS and isinstance(value, list) and any(value)
     try:
-        return None if pixels else codec.to_json(_plain(value))
+        return None if pixels else typed_json.dumps(value)
     except TypeError:
         return None
 
 
-def _plain(value: object) -> object:
-    """Tensors inside are lists."""
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
-
-
 def _objects(values: list[Any]) -> npt.NDArray[np.object_]:
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
+    return np.fromiter(values, object, len(values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trinity_compat.buffer.media import Media
 from trinity_compat.buffer.model import Experience
+from trinity_compat.buffer.typed_json import FLOAT, loads
 
+_log = logging.getLogger(__name__)
+_told: set[str] = set()  # metrics that were named as left out
 _INT = np.dtype("<i4")
 _FLOAT = np.dtype("<f4")
-_FLOAT_NAME = "__float__"  # key of an object that stands for a number which JSON lacks
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -51,8 +53,8 @@ def unpack_mask(data: bytes | None, length: int) -> npt.NDArray[np.uint8]:
 
 
 def to_json(value: object) -> str:
-    """JSON that both databases take: NaN becomes {"__float__": "nan"}, infinities
-    likewise, numpy becomes Python, ``Media`` their references.
+    """JSON of our own state and of metrics, for both databases: NaN becomes {"__float__": "nan"}, infinities
+    likewise, numpy becomes Python. Values of users keep their types: ``typed_json``.
 
     Raises TypeError for what JSON has no place for.
     """
@@ -67,10 +69,8 @@ def to_json(value: object) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
-    if isinstance(value, Media):
-        return value.reference
     if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT_NAME: str(value)}
+        return {FLOAT: str(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -82,20 +82,38 @@ def _plain(value: object) -> object:
 
 def from_json(text: str) -> Any:
     """Back from ``to_json``."""
-    if text == "{}":
-        return {}
-    return json.loads(text, object_hook=_number) if f'"{_FLOAT_NAME}"' in text else json.loads(text)
+    return loads(text)
 
 
-def _number(found: dict[str, object]) -> object:
-    """What ``_plain`` made of a NaN or an infinity; any other object as it is."""
-    name = found.get(_FLOAT_NAME) if len(found) == 1 else None
-    return float(name) if name in ("nan", "inf", "-inf") else found
+def metrics_json(metrics: Mapping[str, object], of: str) -> str:
+    """Metrics as JSON. A value that no float holds (10**400, a text) is left out and named in the log, once a
+    run: a later read would fail. NaN and infinities are floats. ``of``: whose they are, for the log."""
+    plain = (int, float, bool)
+    kept = {
+        str(name): value if type(value) in plain else float(value)  # type: ignore[arg-type]
+        for name, value in metrics.items()
+        if _is_float(value)
+    }
+    for name in metrics:
+        if str(name) not in kept and str(name) not in _told:
+            _told.add(str(name))
+            value = metrics[name]
+            shown = f"an integer of {value.bit_length()} bits" if type(value) is int else f"{value!r:.60}"
+            _log.warning("metric %s of %s is left out: no float holds %s", name, of, shown)
+    return to_json(kept)
+
+
+def _is_float(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(value, str | bytes)
 
 
 def numbers(text: str) -> dict[str, float]:
-    """Metrics back from ``to_json``."""
-    return {key: float(value) for key, value in from_json(text).items()}
+    """Metrics back from ``metrics_json``. What an older release stored beyond a float's range is left out."""
+    return {key: float(value) for key, value in from_json(text).items() if _is_float(value)}
 
 
 def to_text(text: str) -> str:

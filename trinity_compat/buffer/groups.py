@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, media, queries, states
+from trinity_compat.buffer import codec, media, queries, states, typed_json
+from trinity_compat.buffer.carrying import simple
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
@@ -27,7 +28,7 @@ def group_values(group: Group) -> Columns:
         "key": group.key,
         "kind": group.kind,
         "task_no": group.task_no,
-        "task": codec.to_json(group.task),
+        "task": typed_json.dumps(group.task),
         "explorer_step": group.explorer_step,
         "priority": group.priority,
         "size": len(group.experiences),
@@ -44,8 +45,8 @@ def experience_values(experience: Experience) -> Columns:
         "min_model_version": experience.min_model_version,
         "max_model_version": experience.max_model_version,
         "num_turns": experience.num_turns,
-        "metrics": codec.to_json(experience.metrics),
-        "info": codec.to_json(experience.info),
+        "metrics": codec.metrics_json(experience.metrics, "an experience"),
+        "info": typed_json.dumps(simple(experience.info)),
         "prompt_text": codec.to_text(experience.prompt_text),
         "response_text": codec.to_text(experience.response_text),
         "prompt_ids": codec.pack_ints(experience.prompt_ids),
@@ -113,9 +114,10 @@ def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapp
     return True
 
 
-def experience(row: Row) -> Experience:
+def experience(row: Row, read: Callable[[str], Any] = typed_json.loads) -> Experience:
     """One row of ``queries._EXPERIENCE``. The arrays are read-only views on what the driver gave; those
-    of a pruned experience are empty, and so are its texts."""
+    of a pruned experience are empty, and so are its texts. ``read``: of its info; for people
+    ``typed_json.readable``. Raises typed_json.Unreadable."""
     response = codec.unpack_ints(row[4] or b"")
     return Experience(
         run=row[2],
@@ -130,7 +132,7 @@ def experience(row: Row) -> Experience:
         response_text=row[11] or "",
         num_turns=row[12],
         metrics=codec.numbers(row[13]),
-        info=codec.from_json(row[14]),
+        info=read(row[14]),
     )
 
 
@@ -147,7 +149,7 @@ def _group(row: Row, experiences: tuple[Experience, ...]) -> Group:
         group_id=row[0],
         key=row[1],
         task_no=row[2],
-        task=codec.from_json(row[3]),
+        task=typed_json.loads(row[3]),
         explorer_step=row[4],
         kind=row[5],
         priority=row[6],

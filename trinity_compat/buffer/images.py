@@ -20,20 +20,23 @@ from PIL import Image
 
 from trinity_compat.buffer.media import Media, replaced
 
+_LARGE = 4096  # bytes of an array: a larger one is stored once, beside the JSON
 _URLS = ("data:image", "data:video", "data:audio")  # with the file itself behind them
 _PNG = {"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"}  # the modes that a PNG keeps
 
 
 def kept(value: Any) -> Any:
-    """A dataset's value with ``Media`` for images, bytes, data URLs, arrays in a chat's parts, and a sound's
-    list of samples. An image that is its file's bytes beside it is kept as that file, any other one as a PNG,
-    which loses nothing."""
+    """A dataset's value with ``Media`` for images, bytes, data URLs, large arrays, arrays in a chat's parts,
+    and a sound's list of samples. An image that is its file's bytes beside it is kept as that file, any other
+    one as a PNG, which loses nothing."""
     if isinstance(value, Image.Image):
         return Media(_png(value), "image")
     if isinstance(value, str) and value.startswith(_URLS) and "base64," in value:
         return Media(value.encode(), "text")
-    if isinstance(value, bytes | bytearray | memoryview):
-        return Media(bytes(value))
+    if isinstance(value, bytes):
+        return Media(value)
+    if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes >= _LARGE:
+        return Media(_npy(value), "array")
     if isinstance(value, Mapping) and _is_file(value):
         return {**replaced({**value, "image": None}, kept), "image": Media(bytes(value["bytes"]), "image")}
     if isinstance(value, Mapping) and value.get("type") in ("video", "audio"):
@@ -64,6 +67,8 @@ def opened(value: Any) -> Any:
 
 
 def _opened(value: Any, known: dict[bytes, Image.Image]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
     if not isinstance(value, Media):
         return replaced(value, lambda part: _opened(part, known))
     if value.kind != "image":

@@ -1,7 +1,8 @@
 """Images and other bytes of a task: stored once under their digest, and named by it in the task's JSON.
 
-In memory a task holds ``Media``; its JSON holds ``{"__media__": SHA-256, "kind": …, "nbytes": …}`` in the
-same place. A group read back has the references, until ``filled`` puts the bytes in their places.
+In memory a task holds ``Media``; its JSON (``typed_json``) holds ``{"__media__": SHA-256, "kind": …,
+"nbytes": …}`` in the same place. A group read back has the references, until ``filled`` puts the bytes in
+their places.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeGuard
 
+import numpy as np
+
 NAME = "__media__"
+_DIGEST = 64  # hexadecimal digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ def references(value: object) -> Iterator[Mapping[str, Any]]:
 
 def is_reference(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether it stands for a ``Media``."""
-    return isinstance(value, Mapping) and isinstance(value.get(NAME), str)
+    digest = value.get(NAME) if isinstance(value, Mapping) and isinstance(value.get("kind"), str) else None
+    return isinstance(digest, str) and len(digest) == _DIGEST
 
 
 def filled(value: Any, data: Mapping[str, bytes]) -> Any:
@@ -63,12 +68,16 @@ def filled(value: Any, data: Mapping[str, bytes]) -> Any:
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a container with each of its parts changed; anything else as it is."""
+    """A copy of a dictionary, list, tuple or array of objects with each of its parts changed; of a set or
+    another array a copy; anything else as it is."""
     if isinstance(value, Mapping):
         return {key: change(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [change(part) for part in value]
-    return value
+        made = [change(part) for part in value]
+        return tuple(made) if isinstance(value, tuple) else made
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return np.fromiter(map(change, value.flat), object, value.size).reshape(value.shape)
+    return value.copy() if isinstance(value, set | bytearray | np.ndarray) else value
 
 
 def _parts(value: object) -> Iterator[object]:
@@ -76,6 +85,8 @@ def _parts(value: object) -> Iterator[object]:
         yield from value.values()
     elif isinstance(value, list | tuple):
         yield from value
+    elif isinstance(value, np.ndarray) and value.dtype == object:
+        yield from value.flat
 
 
 def image_count(messages: object) -> int:

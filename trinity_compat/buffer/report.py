@@ -8,12 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, groups, queries
+from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.retention import Retention, Unneeded, last_trained
+from trinity_compat.buffer.typed_json import readable
 from trinity_compat.errors import UserError
 
 _SHOWN = (
@@ -107,7 +108,11 @@ class BufferReport:
         after_id = 0
         while rows := self._page(after_id, page):
             for row in rows:
-                yield {"experience_id": row[1], "group_id": row[0], **_plain(groups.experience(row))}
+                yield {
+                    "experience_id": row[1],
+                    "group_id": row[0],
+                    **_plain(groups.experience(row, readable)),
+                }
             after_id = rows[-1][1]
 
     def _page(self, after_id: int, limit: int) -> Sequence[Row]:
@@ -147,13 +152,13 @@ def _one(conn: sa.Connection, statement: str) -> Any:
 
 def _shown(row: Row, members: Sequence[Row]) -> dict[str, Any]:
     shown = dict(zip(_SHOWN, row, strict=True))
-    shown["task"] = codec.from_json(shown["task"])
+    shown["task"] = readable(shown["task"])
     shown["responses"] = [_told(member) for member in members]
     return shown
 
 
 def _told(member: Row) -> Columns:
-    told = _text(groups.experience(member))
+    told = _text(groups.experience(member, readable))
     return told if member[-1] is None else told | {"tokens": member[-1]}
 
 

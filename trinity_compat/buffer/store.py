@@ -322,7 +322,7 @@ class SqlBuffer:
         return self._read(lambda conn: states.read(conn, key, default))
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
-        values = {"role": role, "step": step, "metrics": codec.to_json(metrics)}
+        values = {"role": role, "step": step, "metrics": codec.metrics_json(metrics, f"{role}'s step {step}")}
 
         def work(conn: sa.Connection) -> None:
             conn.execute(query(queries.LOG_METRICS), {**values, "history": self._history(conn)})

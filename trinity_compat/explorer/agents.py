@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
 from verl.workers.rollout.replica import TokenOutput
 
+from trinity_compat.buffer.carrying import all_carried
 from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.media import media_counts
 from trinity_compat.explorer import media_tokens
@@ -22,7 +23,7 @@ from trinity_compat.explorer.engine import Request
 from trinity_compat.explorer.interruption import Answers, Asks
 from trinity_compat.explorer.mcp_tools import native_tools
 from trinity_compat.explorer.own_time import limited, waiting_for_engine
-from trinity_compat.explorer.tasks import sampling_seed, to_json
+from trinity_compat.explorer.tasks import sampling_seed
 from trinity_compat.explorer.trajectory import Job, Trajectory
 
 _KINDS = ("image", "video", "audio")  # vLLM's names; veRL's loops have them with _data behind
@@ -123,7 +124,8 @@ def untraced(config: DictConfig) -> DictConfig:
 
 def trajectory(output: AgentLoopOutput, counts: Mapping[str, int] = _NO_MEDIA) -> Trajectory:
     """veRL's agent loop output, as the explorer keeps it. Raises ValueError when it has other images, videos
-    or sounds than the prompt's (``counts``): the trainer would not find those of a tool."""
+    or sounds than the prompt's (``counts``): the trainer would not find those of a tool. TypeError for a
+    value of extra_fields that cannot be carried."""
     for kind, count in counts.items():
         seen = len((output.multi_modal_data or {}).get(kind) or ())
         if seen != count:
@@ -137,5 +139,5 @@ def trajectory(output: AgentLoopOutput, counts: Mapping[str, int] = _NO_MEDIA) -
         num_turns=output.num_turns,
         reward=output.reward_score,
         metrics={name: float(value) for name, value in output.metrics.model_dump().items()},
-        extra=to_json(extra, "extra_fields"),
+        extra=all_carried(extra, "extra_fields"),
     )

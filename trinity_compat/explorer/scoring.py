@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trinity_compat.buffer import typed_json
+from trinity_compat.buffer.carrying import all_carried, simple
 from trinity_compat.buffer.images import opened
 from trinity_compat.errors import RunError
-from trinity_compat.explorer.tasks import to_json
 from trinity_compat.explorer.trajectory import Trajectory
 from trinity_compat.user_frames import place_of
 from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
@@ -24,7 +25,7 @@ from trinity_compat.workflows.tasksets import TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``reward`` of one response; ``info`` is veRL's reward_extra_info, as JSON. ``failure``: why there is
+    """``reward`` of one response; ``info`` is veRL's reward_extra_info. ``failure``: why there is
     none (error, timeout, died), and the reward is 0; ``retries``: how often it was tried again."""
 
     reward: float
@@ -127,26 +128,38 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
             "attention_mask": torch.ones_like(ids),
             "position_ids": torch.arange(ids.shape[1])[None],
         },
-        non_tensors={key: _object_array(value) for key, value in fields.items()},
+        non_tensors={key: _column(value) for key, value in fields.items()},
     )
 
 
-def _object_array(value: Any) -> np.ndarray[Any, Any]:
-    array = np.empty(1, dtype=object)
-    array[0] = value
-    return array
+def _column(value: Any) -> np.ndarray[Any, Any]:
+    """As the agent loop makes it, ``np.array([value])``: a number at the top of a row is numpy's for a reward
+    manager, a list an array. What numpy refuses (lists of unlike lengths) or would shorten (zeros at the end
+    of bytes) stays an object."""
+    try:
+        array: np.ndarray[Any, Any] = np.array([value])
+    except ValueError:
+        array = np.fromiter([value], object, 1)
+    return array if array.dtype.kind not in "SU" or array[0] == value else np.fromiter([value], object, 1)
 
 
 def checked(result: Mapping[str, Any], where: str, task: Mapping[str, Any]) -> Score:
-    """Raises RunError for what is not a number."""
+    """Raises RunError for what is not a finite number: an advantage of an infinite one is NaN, and so is all
+    that is trained on it. The same for a value beside it that cannot be stored."""
     value = result["reward_score"]
     try:
         reward = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         reward = math.nan
-    if math.isnan(reward):
-        raise RunError(f"{where} returned {value!r} for {name_task(task)}: a number is needed")
-    return Score(reward, to_json(dict(result.get("reward_extra_info") or {}), "reward_extra_info"))
+    if not math.isfinite(reward):
+        shown = "an integer beyond a float's range" if isinstance(value, int) else f"{value!r:.200}"
+        raise RunError(f"{where} returned {shown} for {name_task(task)}: a finite number is needed")
+    try:
+        info = simple(all_carried(dict(result.get("reward_extra_info") or {}), "reward_extra_info"))
+        typed_json.tagged(info)
+    except TypeError as error:
+        raise RunError(f"{where} returned for {name_task(task)} what cannot be stored: {error}") from error
+    return Score(reward, info)
 
 
 def reward_failed(error: Exception, where: str, task: Mapping[str, Any]) -> RunError:

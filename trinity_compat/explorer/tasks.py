@@ -6,18 +6,20 @@ needs no state of a dataloader and a lost group can be made again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
+from trinity_compat.buffer.carrying import WRITE, carried
 from trinity_compat.buffer.images import kept
-from trinity_compat.buffer.media import Media
 from trinity_compat.errors import UserError, Where
 from trinity_compat.home import from_home
+
+_log = logging.getLogger(__name__)
+FIRST = 16  # rows that are looked at before engines start, and as many more of the rest
 
 
 @dataclass(slots=True)
@@ -91,13 +93,15 @@ class Order(Protocol):
 
 
 class TaskStream:
-    """Tasks by number: rows of ``dataset``, as JSON with ``Media`` for images, videos, sounds and bytes."""
+    """Tasks by number: rows of ``dataset`` with the types that they have there (``buffer.carrying``), and
+    ``Media`` for images, videos, sounds and bytes."""
 
     changes = False  # whether what a task is may depend on the steps before it
 
     def __init__(self, dataset: Any, order: Order) -> None:
         self._dataset = dataset
         self.order = order
+        self._told: set[tuple[str, str]] = set()
 
     @property
     def dataset(self) -> Any:
@@ -113,7 +117,15 @@ class TaskStream:
         return self.row(self.order.row(task_no))
 
     def row(self, index: int) -> dict[str, Any]:
-        """A row by its place in the dataset. Raises UserError for media without a processor."""
+        """A row by its place in the dataset. A value that cannot be carried is named in the log, once for a
+        field, and a ``LeftOut`` stands for it. Raises UserError for media without a processor."""
+        return self._carried(index)[0]
+
+    def notes(self, index: int) -> list[tuple[str, str, str]]:
+        """The values of a row that change on their way: place, type, and what stands for it ("": nothing)."""
+        return self._carried(index)[1]
+
+    def _carried(self, index: int) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
         try:
             found = self._dataset[index]
         except AssertionError as error:  # veRL's own words (RLHFDataset._build_messages, 0.9.1)
@@ -123,8 +135,20 @@ class TaskStream:
                 f"row {index} of the data has images, videos or audio; veRL knows no processor of the model",
                 hint="its log has the reason (hf_processor); train a model of Qwen2-VL's or GLM-4V's kind",
             ) from error
-        row = {k: v for k, v in found.items() if not isinstance(v, torch.Tensor)}
-        return {key: to_json(kept(value), key) for key, value in row.items()}
+        notes: list[tuple[str, str, str]] = []
+        # Tensors at the top are veRL's own to stack; no reward function and no agent loop gets them.
+        fields = {name: value for name, value in found.items() if not isinstance(value, torch.Tensor)}
+        row = {
+            name: kept(carried(value, name, lambda *each: notes.append(each)))
+            for name, value in fields.items()
+        }
+        for place, kind, instead in notes:
+            field = place.partition("[")[0]
+            if (field, kind) not in self._told:
+                self._told.add((field, kind))
+                fate = f"arrives as a {instead}" if instead else "is left out, and raises when it is used"
+                _log.warning("row %d of the data: %s, a %s, %s", index, place, kind, fate)
+        return row, notes
 
     def place(self, task_no: int) -> tuple[int, int]:
         """The taskset of a task, from 0, and its row there."""
@@ -215,23 +239,19 @@ def _check_file(path: str, prompt_key: str) -> None:
         )
 
 
-def to_json(value: Any, name: str) -> Any:
-    """Numpy, tensors and tuples to plain JSON values; ``Media`` stays. Raises UserError for what else JSON
-    can't hold."""
-    if value is None or isinstance(value, bool | int | float | str | Media):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return {str(key): to_json(part, name) for key, part in value.items()}
-    if isinstance(value, np.ndarray | torch.Tensor):
-        return to_json(value.tolist(), name)
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [to_json(part, name) for part in value]
-    raise UserError(
-        f"the dataset's field {name!r} holds a {type(value).__name__}, which the buffer can't store",
-        hint="use strings, numbers, lists; images, videos and audio where veRL's dataset has them",
-    )
+def check(stream: TaskStream, files: str) -> None:
+    """Read the first rows of a stream, and some spread over the others. ``files``: the key that names them.
+    Raises UserError for a value that cannot be stored or handed to reward functions."""
+    count = len(stream.dataset)
+    spread = range(FIRST, count, max(1, (count - FIRST) // FIRST))
+    for index in (*range(min(FIRST, count)), *spread):
+        for place, kind, instead in stream.notes(index):
+            if not instead:
+                raise UserError(
+                    f"{files}: row {index} (from 0): {place} holds a {kind}, which cannot be stored or handed"
+                    " to agent loops and reward functions",
+                    hint=f"{WRITE}, in the data or in the class of data.custom_cls",
+                )
 
 
 def sampling_seed(base: int, kind: str, task_no: int) -> int:

@@ -13,9 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from trinity_compat.buffer import codec, groups, queries
+from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.typed_json import readable
 from trinity_compat.extras import need
 from trinity_compat.secret import hidden
 from trinity_compat.studio import export, images, tokens
@@ -162,12 +163,13 @@ def read_group(conn: sa.Connection, number: int) -> tuple[Row, list[tuple[int, E
     row = conn.execute(query(_GROUP), bind).one_or_none()
     if row is None:
         return None
-    task = codec.from_json(row[0])
+    task = readable(row[0])
     names = ("kind", "state", "step", "task_no", "key", "uses", "size")
     about = dict(zip(names, row[1:], strict=True))
     about |= {"task": hidden("", task), "name": task_of(row[0], about["task_no"])}
     about["trained"] = [use[0] for use in conn.execute(query(_USES), bind)]
-    members = [(one[1], groups.experience(one)) for one in conn.execute(query(queries.ONE_GROUP), bind)]
+    rows = conn.execute(query(queries.ONE_GROUP), bind)
+    members = [(one[1], groups.experience(one, readable)) for one in rows]
     return about, members
 
 

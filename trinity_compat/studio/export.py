@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import codec, groups
 from trinity_compat.buffer.queries import CHOSEN_EXPERIENCES, query
+from trinity_compat.buffer.typed_json import readable
 from trinity_compat.studio.index import SORTS, Index, Row, Wanted
 from trinity_compat.studio.jobs import Job
 
@@ -38,7 +39,7 @@ def _whole(job: Job, ids: list[int]) -> dict[int, Row]:
 
 
 def _plain(row: groups.Row) -> Row:
-    it = groups.experience(row)
+    it = groups.experience(row, readable)
     arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
     return {
         "prompt_text": it.prompt_text,

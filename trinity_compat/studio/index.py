@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec
 from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.typed_json import readable
 from trinity_compat.errors import UserError
 from trinity_compat.studio.jobs import Job
 
@@ -245,7 +245,7 @@ def _indexed(row: Sequence[object]) -> tuple[object, ...]:
 
 def task_of(task: str, task_no: object) -> str:
     """What stays the same of a task when it comes back: its data source and row; else its number."""
-    found = codec.from_json(task)
+    found = readable(task)
     index = found.get("index")
     source = found.get("data_source", "")
     return f"{source} {index}" if index is not None else f"#{task_no}"

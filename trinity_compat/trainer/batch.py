@@ -16,6 +16,7 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopMetrics
 from verl.utils.model import compute_position_id_with_mask
 
+from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.errors import RunError
 from trinity_compat.trainer.uneven import marks
@@ -113,9 +114,7 @@ def _non_tensors(experiences: Sequence[Experience], extra_keys: Sequence[str]) -
 
 
 def _objects(values: Sequence[object]) -> np.ndarray:
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
+    return np.fromiter(values, object, len(values))
 
 
 def _metrics(experience: Experience) -> dict[str, object]:
@@ -126,10 +125,17 @@ def _metrics(experience: Experience) -> dict[str, object]:
 
 
 def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:
-    """The tasks' own columns, a row for each of ``groups``."""
-    tasks = [dict(group.task) for group in groups]
+    """The tasks' own columns, a row for each of ``groups``, with the types that veRL's dataset gave them. The
+    media of a chat stay as the buffer has them: ``multi_modal`` opens them."""
+    made = {id(group.task): _opened(group.task) for group in groups}
+    tasks = [made[id(group.task)] for group in groups]
     present = [key for key in _TASK_KEYS if any(key in task for task in tasks)]
     return {key: _objects([task.get(key) for task in tasks]) for key in present}
+
+
+def _opened(task: Mapping[str, object]) -> Mapping[str, object]:
+    own = {name: task[name] for name in _TASK_KEYS if name in task}
+    return {name: value if name == "raw_prompt" else opened(value) for name, value in own.items()}
 
 
 def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
