@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from buffer_samples import experience, group, groups
 
-from trinity_compat.buffer import HistoryChanged, open_buffer
+from trinity_compat.buffer import HistoryChanged, codec, open_buffer
 from trinity_compat.buffer.api import ClaimLost
+from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.spec import ReplaySpec
 
@@ -101,8 +102,50 @@ def test_text_that_postgresql_cannot_hold_is_replaced_not_refused(buffer):
 
 
 def test_what_has_no_place_in_json_is_refused_by_name(buffer):
-    with pytest.raises(TypeError, match="a value of type object"):
-        buffer.put_groups([dataclasses.replace(group(0), task={"index": object()})])
+    with pytest.raises(
+        InvalidGroup, match=r"group 'task 0' \(index 7 .*a value of type object cannot be stored"
+    ):
+        buffer.put_groups([dataclasses.replace(group(0), task={"index": 7, "extra_info": object()})])
+    assert not buffer.groups("train")
+
+
+@pytest.mark.parametrize("odd", [2**40, 2**31, -1, 2**70, 1.5])
+@pytest.mark.parametrize("name", ["prompt_ids", "response_ids"])
+def test_a_token_id_that_no_int32_holds_is_refused_with_its_task_and_place(buffer, name, odd):
+    ids = [5, odd, 7, 8] if odd != 2**31 else np.array([5, odd, 7, 8])
+    bad = dataclasses.replace(experience(1), **{name: ids})
+    told = rf"index 3 of 'sample'\), run 1: .*{odd} is not .* of {name}"
+    with pytest.raises(InvalidGroup, match=told):
+        buffer.put_groups([group(2), dataclasses.replace(group(3), experiences=(experience(0), bad))])
+    assert not buffer.groups("train")
+
+
+def test_a_metric_that_no_float_holds_is_left_out_and_named_once(buffer, caplog, monkeypatch):
+    monkeypatch.setattr(codec, "_told", set())
+    metrics = {
+        "a": 1,
+        "far": 10**400,
+        "text": "x",
+        "whole": np.array([1, 2]),
+        "b": np.float32(0.5),
+        "c": math.inf,
+    }
+    for step in (1, 2):
+        buffer.log_metrics("trainer", step, metrics)
+    assert buffer.read_metrics("trainer") == [(step, {"a": 1.0, "b": 0.5, "c": math.inf}) for step in (1, 2)]
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "metric far of trainer's step 1 is left out: no float holds an integer of 1329 bits",
+        "metric text of trainer's step 1 is left out: no float holds 'x'",
+        "metric whole of trainer's step 1 is left out: no float holds array([1, 2])",
+    ]
+
+
+def test_a_metric_beyond_a_float_that_an_older_release_stored_hinders_no_reading(buffer):
+    assert codec.numbers(f'{{"a":1.5,"far":1{"0" * 400}}}') == {"a": 1.5}
+    odd = dataclasses.replace(experience(0), metrics={"far": 10**400, "near": 1.0})
+    buffer.put_groups([dataclasses.replace(group(0), experiences=(odd,))])
+    assert buffer.groups("train")[0].experiences[0].metrics == {"near": 1.0}
 
 
 @pytest.mark.parametrize("name", ["response_mask", "logprobs"])

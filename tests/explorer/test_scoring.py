@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import datetime
 import json
 import math
 import threading
@@ -156,9 +157,9 @@ def test_a_failing_function_is_named_with_its_line_and_the_task(toy, tmp_path):
     assert "mine.py:2" in message
 
 
-@pytest.mark.parametrize("value", ["None", "float('nan')", "'good'"])
+@pytest.mark.parametrize("value", ["None", "float('nan')", "'good'", "float('inf')", "-10**400"])
 def test_what_is_not_a_number_is_refused(toy, tmp_path, value):
-    with pytest.raises(RunError, match="a number is needed"):
+    with pytest.raises(RunError, match="a finite number is needed"):
         score(toy, ["12"], *function(tmp_path, f"return {value}"))
 
 
@@ -169,9 +170,25 @@ def test_scoring_leaves_the_task_as_it_was(toy):
 
 def test_a_reward_of_an_agent_loop_s_own_is_checked_too(toy):
     config = OmegaConf.create(verl_config(toy))
-    part = dataclasses.replace(trajectory("1"), reward=math.nan)
-    with pytest.raises(RunError, match="the agent loop returned nan for the task"):
-        asyncio.run(make_scorer(config, LIMITS).group(TASK, [part]))
+    for reward in (math.nan, -math.inf):
+        part = dataclasses.replace(trajectory("1"), reward=reward)
+        with pytest.raises(RunError, match=f"the agent loop returned {reward} for the task"):
+            asyncio.run(make_scorer(config, LIMITS).group(TASK, [part]))
+
+
+@pytest.mark.parametrize("value", ["object()", "{1: print}"])
+def test_what_cannot_be_stored_beside_a_score_is_named(toy, tmp_path, value):
+    mine = function(tmp_path, f"return {{'score': 1.0, 'about': {value}}}")
+    with pytest.raises(RunError, match=r"index 17 .* reward_extra_info\['about'\].* holds a"):
+        score(toy, ["12"], *mine)
+
+
+def test_dates_numpy_and_nan_beside_a_score_are_kept(toy, tmp_path):
+    said = (
+        "{'score': 1, 'when': __import__('datetime').date(2020, 1, 1), 'far': float('inf'), 'of': {1: (2,)}}"
+    )
+    (result,) = score(toy, ["12"], *function(tmp_path, f"return {said}"))
+    assert result.info == {"score": 1, "when": datetime.date(2020, 1, 1), "far": math.inf, "of": {1: [2]}}
 
 
 def test_what_a_workflow_says_beside_its_reward_stays(toy):

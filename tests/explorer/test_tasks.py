@@ -8,7 +8,15 @@ from omegaconf import OmegaConf
 
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.rollout import PromptTooLong, truncate
-from trinity_compat.explorer.tasks import TaskOrder, draws_of, sampling_seed, to_json, train_stream
+from trinity_compat.explorer.tasks import (
+    FIRST,
+    TaskOrder,
+    TaskStream,
+    check,
+    draws_of,
+    sampling_seed,
+    train_stream,
+)
 
 
 def verl_order(rows, batch, shuffle, seed, epochs, workers=0):
@@ -100,9 +108,37 @@ def test_several_files_are_one_stream(toy, tokenizer, tmp_path):
     assert len(tasks) == len(rows)
 
 
-def test_what_json_cannot_hold_is_refused():
-    with pytest.raises(UserError, match="field 'image' holds a bytes"):
-        to_json([b"png"], "image")
+class Opaque:
+    pass
+
+
+def rows_with(odd, count=100):
+    """A stream over rows of which number ``odd`` holds what cannot be carried."""
+    rows = [{"index": n, "extra_info": {"of": [Opaque() if n == odd else n]}} for n in range(count)]
+    return TaskStream(rows, TaskOrder(count, 1, False, None))
+
+
+@pytest.mark.parametrize("odd", [0, FIRST])
+def test_what_cannot_be_carried_is_found_before_the_first_task(odd):
+    with pytest.raises(UserError) as caught:
+        check(rows_with(odd), "data.train_files")
+    message = str(caught.value)
+    assert f"data.train_files: row {odd} (from 0): extra_info['of'][0] holds a " in message
+    assert "Opaque" in message
+    assert "write text, numbers, dates" in message
+
+
+def test_what_cannot_be_carried_in_the_middle_ends_no_run_and_is_named_once(caplog):
+    stream = rows_with(FIRST + 1)
+    stream._dataset.append(stream._dataset[FIRST + 1])
+    check(stream, "data.train_files")
+    task = stream.task(FIRST + 1)
+    stream.row(100)
+    (record,) = caplog.records
+    assert f"row {FIRST + 1} of the data: extra_info['of'][0], a test_tasks.Opaque" in record.getMessage()
+    assert task["index"] == FIRST + 1
+    with pytest.raises(TypeError, match=r"extra_info\['of'\]\[0\] held a test_tasks.Opaque"):
+        bool(task["extra_info"]["of"][0])
 
 
 @pytest.mark.parametrize(

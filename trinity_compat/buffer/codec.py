@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.typed_json import FLOAT, loads
 
@@ -103,6 +104,11 @@ def metrics_json(metrics: Mapping[str, object], of: str) -> str:
     return to_json(kept)
 
 
+def as_float(value: Any) -> Any:
+    """Its float; itself where no float holds it: ``metrics_json`` names it."""
+    return float(value) if _is_float(value) else value
+
+
 def _is_float(value: object) -> bool:
     try:
         float(value)  # type: ignore[arg-type]
@@ -125,11 +131,33 @@ def to_text(text: str) -> str:
 
 
 def check(experience: Experience, key: str) -> None:
-    """Raises ValueError where an array's length does not fit the response."""
-    length = len(experience.response_ids)
+    """Raises InvalidGroup where an array's length does not fit the response, for a token id that is not an
+    int32 ≥ 0, and for a reward that is not a finite number. ``key``: the group's, and its task's name."""
+    who, length = f"{key}, run {experience.run}", len(experience.response_ids)
     for name in ("response_mask", "logprobs"):
         if len(getattr(experience, name)) != length:
             found = len(getattr(experience, name))
-            raise ValueError(f"group {key!r}, run {experience.run}: {name} has {found} of {length} tokens")
+            raise InvalidGroup(f"{who}: {name} has {found} of {length} tokens")
+    for name in ("prompt_ids", "response_ids"):
+        if fault := id_fault(getattr(experience, name), 1 << 31):
+            raise InvalidGroup(f"{who}: {fault} of {name}")
     if experience.min_model_version > experience.max_model_version:
-        raise ValueError(f"group {key!r}, run {experience.run}: min_model_version > max_model_version")
+        raise InvalidGroup(f"{who}: min_model_version > max_model_version")
+    if not _is_float(experience.reward):
+        raise InvalidGroup(f"{who}: its reward is not a number that a float holds")
+
+
+def id_fault(ids: npt.ArrayLike, vocabulary: int) -> str:
+    """Name the first of some token ids that is not an integer from 0 to ``vocabulary`` - 1; "" for none."""
+    array = np.asarray(ids)
+    if not array.size:
+        return ""
+    if array.ndim != 1 or array.dtype.kind not in "iu":  # numpy makes objects of integers beyond 64 bits
+        for place, value in enumerate(list(ids)):  # type: ignore[arg-type]
+            if type(value) is not int and not isinstance(value, np.integer):
+                return f"{str(value):.60} is not a token id, at place {place}"
+    wrong = np.flatnonzero((array < 0) | (array >= vocabulary))
+    if not wrong.size:
+        return ""
+    place = int(wrong[0])
+    return f"token id {array[place]} is not in 0 … {vocabulary - 1}, at place {place}"

@@ -13,5 +13,9 @@ class BufferFull(BufferError):
     """The disk under the database is full. The transaction was rolled back: nothing is half-written."""
 
 
+class InvalidGroup(BufferError, ValueError):
+    """A group that cannot be stored, with the reason and the task. Nothing of it was written."""
+
+
 class HistoryChanged(BufferError):
     """A resume started a new history: what was made in the old one must not be stored."""

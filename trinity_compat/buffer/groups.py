@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import codec, media, queries, states, typed_json
 from trinity_compat.buffer.carrying import simple
+from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
 from trinity_compat.faults import point
@@ -19,16 +20,22 @@ Columns = dict[str, object]
 
 
 def group_values(group: Group) -> Columns:
-    """Column values of one group. Raises ValueError for an empty or misshapen one."""
+    """Column values of one group. Raises InvalidGroup for an empty or misshapen one."""
+    index, source = group.task.get("index"), group.task.get("data_source")
+    who = f"group {group.key!r} (index {index!r:.60} of {source!r:.60})"
     if not group.experiences:
-        raise ValueError(f"group {group.key!r} has no experiences")
+        raise InvalidGroup(f"{who} has no experiences")
     for experience in group.experiences:
-        codec.check(experience, group.key)
+        codec.check(experience, who)
+    try:
+        task = typed_json.dumps(group.task)
+    except TypeError as error:
+        raise InvalidGroup(f"{who}: {error} cannot be stored") from error
     return {
         "key": group.key,
         "kind": group.kind,
         "task_no": group.task_no,
-        "task": typed_json.dumps(group.task),
+        "task": task,
         "explorer_step": group.explorer_step,
         "priority": group.priority,
         "size": len(group.experiences),

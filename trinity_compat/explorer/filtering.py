@@ -14,6 +14,7 @@ position at which each step begins is kept in the buffer's state, so that a step
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,11 +77,14 @@ class GroupFilter:
         if self.metric == "reward" or (self.metric in _REWARD and self.metric not in part.info):
             return part.reward
         try:
-            return float(part.info[self.metric])
-        except (KeyError, TypeError, ValueError):
+            value = float(part.info[self.metric])
+            if math.isfinite(value):  # no order knows NaN, and no difference two infinities
+                return value
+            raise ValueError(value)
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise RunError(
-                f"algorithm.filter_groups.metric={self.metric} is not a number that the reward function"
-                f" returned; it returned {', '.join(sorted(part.info)) or 'the score alone'}",
+                f"algorithm.filter_groups.metric={self.metric} is not a finite number that the reward"
+                f" function returned; it returned {', '.join(sorted(part.info)) or 'the score alone'}",
                 hint="name one of these, or reward",
             ) from None
 

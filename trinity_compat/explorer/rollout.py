@@ -28,7 +28,7 @@ from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.media_tokens import placeholders
 from trinity_compat.explorer.own_time import limited
-from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory
+from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory, fault_of
 from trinity_compat.lora import for_model
 from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.files import WeightFile
@@ -92,6 +92,7 @@ class RolloutWorker:
         self._config = OmegaConf.create(dict(verl))
         self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
         self._tokenizer = self._model.tokenizer
+        self._vocabulary = _vocabulary(self._model)
         self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
         self._asked = Asked(self._engine, partial=partial)
         self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
@@ -319,6 +320,9 @@ class RolloutWorker:
         first, places = self._version, Places(job.answers, self._have_ended)
         try:
             parts = await self._made_by(job, places)
+            for run, part in enumerate(parts):
+                if fault := fault_of(part, self._vocabulary):
+                    raise LoopFailed(f"answer {run} cannot be trained: {fault}")
             return Rollout(
                 job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
             )
@@ -364,6 +368,13 @@ def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) 
     return Trajectory(
         prompt, part.token_ids, mask, part.logprobs, extra=extra, truncated=cut, versions=versions
     )
+
+
+def _vocabulary(model: Any) -> int:
+    """Tokens that a veRL HFModelConfig's model has embeddings for: some have more than their tokenizer."""
+    config = model.hf_config
+    sizes = [getattr(each, "vocab_size", None) for each in (config, getattr(config, "text_config", None))]
+    return max(len(model.tokenizer), *(size or 0 for size in sizes))
 
 
 def truncate(ids: list[int], limit: int, how: str) -> list[int]:

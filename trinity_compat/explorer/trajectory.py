@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.buffer.codec import id_fault
+
 AGENT_FAILED = "rollout/agent_failed"  # in an experience's metrics, and summed over a step's
 
 
@@ -53,6 +55,19 @@ class Trajectory:
     extra: Mapping[str, Any] = field(default_factory=dict)
     truncated: bool = False
     versions: tuple[int, int] = (0, 0)
+
+
+def fault_of(part: Trajectory, vocabulary: int) -> str:
+    """Why an agent loop's or a workflow's answer cannot be trained; "" where it can. ``vocabulary``: how many
+    tokens the model has embeddings for."""
+    for name in ("prompt_ids", "response_ids"):
+        if fault := id_fault(getattr(part, name), vocabulary):
+            return f"{fault} of {name}"
+    length = len(part.response_ids)
+    if not length == len(part.response_mask) == len(part.logprobs):
+        told = f"{len(part.response_mask)} in response_mask and {len(part.logprobs)} log-probabilities"
+        return f"{length} tokens in response_ids, {told}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,11 @@ def _place(each: Any) -> Place:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
+    """Whether it is one that a float holds, and finite."""
+    try:
+        return isinstance(value, int | float | np.number) and math.isfinite(value)
+    except (OverflowError, TypeError):  # 10**400; a complex number of numpy's
+        return False
 
 
 def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Place, str]) -> Outcome:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.codec import as_float
 from trinity_compat.buffer.model import Claim, Experience, Group
 from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.containers import Tree
@@ -293,4 +294,4 @@ def _tokens_per_second(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _numbers(metrics: Tree) -> dict[str, float]:
     kinds = (int, float, np.integer, np.floating)
-    return {key: float(value) for key, value in metrics.items() if isinstance(value, kinds)}
+    return {key: as_float(value) for key, value in metrics.items() if isinstance(value, kinds)}

@@ -6,6 +6,7 @@ several where it does not, or where every experience is to count by itself (docs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -147,12 +148,17 @@ def _check_one_reward(parts: Sequence[Row]) -> None:
 
 
 def _read(experience: Any, *, evaluates: bool) -> Row:
-    metrics = {name: float(value) for name, value in (experience.metrics or {}).items()}
+    metrics = {
+        str(name): _number(value, f"metric {name}") for name, value in (experience.metrics or {}).items()
+    }
     reward = experience.reward
     if reward is None and evaluates:  # upstream's math_eval_workflow measures, and gives no reward
         reward = metrics.get("accuracy")
     if reward is None:
         raise ValueError("an experience has no reward: the workflow sets it")
+    reward = _number(reward, "reward")
+    if not math.isfinite(reward):
+        raise ValueError(f"an experience has the reward {reward}: a finite number is needed")
     tokens = [int(token) for token in experience.tokens]
     length = int(experience.prompt_length)
     response = tokens[length:]
@@ -163,7 +169,7 @@ def _read(experience: Any, *, evaluates: bool) -> Row:
         response,
         [1] * len(response) if mask is None else [int(own) for own in mask],
         [0.0] * len(response) if given is None else [float(value) for value in given],
-        float(reward),
+        reward,
         2,
         metrics,
         {
@@ -179,6 +185,14 @@ def _read(experience: Any, *, evaluates: bool) -> Row:
             f" {len(row.logprobs)} log-probabilities"
         )
     return replace(row, steps=(Step(int(experience.eid.step), row.reward, _turns(row.mask), row.info),))
+
+
+def _number(value: Any, name: str) -> float:
+    """Raises ValueError, which names it, for what no float holds."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"an experience's {name} is not a number that a float holds ({error})") from error
 
 
 def _goes_on(whole: Row, after: Row) -> bool:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trinity_compat import extras, own_dataset
 from trinity_compat.containers import Tree, section_at
@@ -251,6 +252,7 @@ def _check_file(key: str, path: Path, data: Tree) -> None:
     if path.suffix != ".parquet":
         return
     have = _columns(key, path)
+    _check_types(key, path)
     wanted = {"data.prompt_key": "prompt", "data.reward_fn_key": "data_source"}
     for name, default in wanted.items():
         if (column := data.get(name.removeprefix("data.")) or default) not in have:
@@ -265,6 +267,42 @@ def _check_file(key: str, path: Path, data: Tree) -> None:
             f" {', '.join(sorted(have))}",
             hint="veRL's rows need prompt, data_source, reward_model (with ground_truth) and extra_info",
         )
+
+
+def _check_types(key: str, path: Path) -> None:
+    """Every column has a type that ``datasets`` reads, with which veRL's dataset opens the file (datasets 5.2:
+    ``_arrow_to_datasets_dtype``). What it does read reaches rewards and agent loops as it is."""
+    import pyarrow.parquet
+
+    for field in pyarrow.parquet.read_schema(path):
+        if unread := _unread(field.type):
+            instead = next(text for begin, text in _INSTEAD.items() if unread.startswith(begin))
+            raise UserError(
+                f"{key}: {path}: the column {field.name!r} holds {unread}, which veRL's loader (datasets) does"
+                " not read",
+                hint=f"write it as {instead}",
+            )
+
+
+# Arrow types by the beginning of their name, each with what to write instead.
+_INSTEAD = {
+    "map<": "a list of structs with key and value",
+    "decimal32": "decimal128",
+    "decimal64": "decimal128",
+    "list_view": "a list",
+    "large_list_view": "a list",
+    "extension<": "the type of its storage (text, bytes, lists)",
+}
+_READ = ("extension<arrow.json", "extension<datasets.")
+
+
+def _unread(kind: Any) -> str:
+    """The first part of an Arrow type that ``datasets`` does not read; "" where there is none."""
+    name = str(kind)
+    if name.startswith(tuple(_INSTEAD)) and not name.startswith(_READ):
+        return name
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return next(filter(None, map(_unread, parts)), "")
 
 
 def _columns(key: str, path: Path) -> set[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.codec import as_float
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.position import Position
 from trinity_compat.containers import Tree
@@ -109,4 +110,4 @@ class RowsExchange:
 
 def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     kinds = (int, float, np.integer, np.floating)
-    return {key: float(value) for key, value in metrics.items() if isinstance(value, kinds)}
+    return {key: as_float(value) for key, value in metrics.items() if isinstance(value, kinds)}
