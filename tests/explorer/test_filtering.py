@@ -1,14 +1,18 @@
 """algorithm.filter_groups over a real buffer: which tasks of the stream reach the trainer, and where."""
 
 import asyncio
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from explorer_job import BATCH, FakeMaker, job, publish
 from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.errors import RunError
+from trinity_compat.explorer.filtering import GroupFilter
 
 FILTER = (
     "algorithm.filter_groups.enable=True",
@@ -177,5 +181,15 @@ def test_a_field_of_the_reward_function_is_the_metric(make):
 
 def test_a_metric_that_nobody_returned_is_named(make):
     run = make("algorithm.filter_groups.metric=speed", maker=Maker(lambda number: False))
-    with pytest.raises(RunError, match=r"metric=speed is not a number .* it returned acc"):
+    with pytest.raises(RunError, match=r"metric=speed is not a finite number .* it returned acc"):
         finish(run)
+
+
+@pytest.mark.parametrize("odd", [math.nan, -math.inf, 10**400])
+def test_a_metric_that_is_no_finite_number_is_named(odd):
+    """No order knows NaN: such groups would be kept or dropped by chance."""
+    ids, ones = np.array([1], np.int32), np.ones(1, np.uint8)
+    part = Experience(0, ids, ids, ones, np.zeros(1, np.float32), 1.0, 0, 0, info={"acc": odd})
+    group = Group("g", 0, {}, 1, (part, replace(part, run=1, info={"acc": 1.0})))
+    with pytest.raises(RunError, match="metric=acc is not a finite number"):
+        GroupFilter("acc", 1, 1).differs(group)

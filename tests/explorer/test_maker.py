@@ -11,6 +11,7 @@ from trinity_compat.explorer.filtering import GroupFilter
 from trinity_compat.explorer.maker import GroupMaker
 from trinity_compat.explorer.plan import Work
 from trinity_compat.explorer.report import StepTimes, step_metrics
+from trinity_compat.explorer.rollout import RolloutWorker
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 
@@ -135,6 +136,39 @@ def in_steps(rows):
         return [group async for group in maker.groups(Work(5, "train", [Job(8, {}, 2, {})]), 4, 1)]
 
     return asyncio.run(collect())
+
+
+GOOD = Trajectory([1], [2, 3], [1, 1], [0.0, 0.0])
+BAD = {
+    "2**40": (
+        replace(GOOD, response_ids=[2, 2**40]),
+        "token id 1099511627776 is not in 0 … 9, at place 1 of response",
+    ),
+    "beyond the vocabulary": (
+        replace(GOOD, prompt_ids=[10]),
+        "token id 10 is not in 0 … 9, at place 0 of prompt_ids",
+    ),
+    "negative": (replace(GOOD, response_ids=[-1, 3]), "token id -1 is not in 0 … 9"),
+    "no integer": (replace(GOOD, response_ids=[2, "x"]), "x is not a token id, at place 1"),
+    "mask": (replace(GOOD, response_mask=[1]), "2 tokens in response_ids, 1 in response_mask"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_answer_that_cannot_be_trained_is_its_agent_loop_s_failure(name):
+    """Tried again, and then agent_failure says what becomes of it."""
+    part, message = BAD[name]
+    worker = RolloutWorker.__new__(RolloutWorker)
+    worker._version = worker._ended = 0
+    worker._vocabulary, worker._model = 10, SimpleNamespace(processor=object())
+
+    async def made_by(job, places):
+        return [GOOD, part]
+
+    worker._made_by = made_by
+    rollout = asyncio.run(worker._by_agent(Job(3, {}, 2, {})))
+    assert (rollout.task_no, rollout.trajectories, rollout.hopeless) == (3, (), False)
+    assert rollout.error.startswith(f"answer 1 cannot be trained: {message}")
 
 
 def test_a_run_of_several_steps_is_as_many_experiences():

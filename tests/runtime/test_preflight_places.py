@@ -47,6 +47,43 @@ def test_a_key_that_the_launch_does_not_say_is_named_at_the_launch(file):
     assert "set data.reward_fn_key to the column that has it" in str(error)
 
 
+UNREAD = {
+    "map<int64, string>": (pa.array([[(1, "a")]], pa.map_(pa.int64(), pa.string())), "a list of structs"),
+    "decimal32": (pa.array([None], pa.decimal32(5, 2)), "decimal128"),
+    "extension<arrow.uuid>": (pa.array([b"0123456789abcdef"], pa.uuid()), "the type of its storage"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_that_verls_loader_does_not_read_is_named_with_its_type(file, name, nested):
+    column, instead = UNREAD[name]
+    if nested:
+        column = pa.StructArray.from_arrays([column], ["inside"])
+    pq.write_table(pq.read_table(file).append_column("extra_info", column), file)
+    error = refused(file, prompt_key="question")
+    assert f"data.train_files: {file}: the column 'extra_info' holds {name[:9]}" in str(error)
+    assert "which datasets (veRL's loader) does not read" in str(error)
+    assert f"write it as {instead}" in str(error)
+
+
+def test_types_that_verls_loader_reads_are_left_to_it(file):
+    odd = {
+        "when": pa.array([0], pa.timestamp("ns", "Europe/Berlin")),
+        "price": pa.array([None], pa.decimal128(5, 2)),
+        "raw": pa.array([b"a"]),
+        "of": pa.array([{"days": [0]}], pa.struct([("days", pa.list_(pa.date32()))])),
+    }
+    table = pq.read_table(file)
+    for name, column in odd.items():
+        table = table.append_column(name, column)
+    pq.write_table(table, file)
+    preflight.check_data(
+        {"data": {"train_files": [str(file)], "prompt_key": "question", "train_batch_size": 1}},
+        cwd=file.parent,
+    )
+
+
 def test_a_job_whose_name_is_mistyped_is_told_the_nearest(tmp_path):
     for name in ("grpo_math", "other"):
         (tmp_path / name / "config").mkdir(parents=True)

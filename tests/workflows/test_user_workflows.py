@@ -1,9 +1,11 @@
 """Workflows of a user's plugin on a recorded model: what they make, and what is refused of them."""
 
 import asyncio
+import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from plugin_outcomes import CASES, outcomes, taskset_of
@@ -13,7 +15,7 @@ from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer import own_time
 from trinity_compat.workflows import plugins
 from trinity_compat.workflows.running import Workflows
-from trinity_compat.workflows.runs import Limits, by_step
+from trinity_compat.workflows.runs import Limits, by_step, rows_of
 from trinity_compat.workflows.tasksets import Taskset
 
 FOLDER = Path(__file__).parent / "plugins"
@@ -163,6 +165,29 @@ def test_an_evaluation_without_a_reward_counts_the_accuracy():
     assert [each.reward for each in runs] == [each.metrics["accuracy"] for each in runs] == [1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="has no reward"):
         run("measuring_workflow")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reward": math.inf}, "the reward inf: a finite number is needed"),
+        ({"reward": math.nan}, "the reward nan: a finite number is needed"),
+        ({"reward": 10**400}, "an experience's reward is not a number that a float holds"),
+        ({"reward": 1.0, "metrics": {"speed": 10**400}}, "an experience's metric speed is not a number"),
+    ],
+)
+def test_a_reward_or_metric_out_of_range_is_named(fields, message):
+    given = {
+        "metrics": {},
+        "tokens": [1, 2],
+        "prompt_length": 1,
+        "action_mask": None,
+        "logprobs": None,
+        "info": {},
+    }
+    eid = SimpleNamespace(task="0", step=0)
+    with pytest.raises(ValueError, match=message):
+        rows_of([SimpleNamespace(eid=eid, **(given | fields))], Limits(8, 8))
 
 
 def test_of_a_run_that_is_cut_only_the_turns_that_are_left_are_told():

@@ -155,7 +155,7 @@ def id_fault(ids: npt.ArrayLike, vocabulary: int) -> str:
     if array.ndim != 1 or array.dtype.kind not in "iu":  # numpy makes objects of integers beyond 64 bits
         for place, value in enumerate(list(ids)):  # type: ignore[arg-type]
             if type(value) is not int and not isinstance(value, np.integer):
-                return f"{str(value):.60} is not a token id, at place {place}"
+                return f"{value!s:.60} is not a token id, at place {place}"
     wrong = np.flatnonzero((array < 0) | (array >= vocabulary))
     if not wrong.size:
         return ""

@@ -140,7 +140,8 @@ def _column(value: Any) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = np.array([value])
     except ValueError:
         array = np.fromiter([value], object, 1)
-    return array if array.dtype.kind not in "SU" or array[0] == value else np.fromiter([value], object, 1)
+    shortened = isinstance(value, str | bytes) and array[0] != value
+    return np.fromiter([value], object, 1) if shortened else array
 
 
 def checked(result: Mapping[str, Any], where: str, task: Mapping[str, Any]) -> Score:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trinity_compat import extras, own_dataset
 from trinity_compat.containers import Tree, section_at
@@ -34,6 +34,9 @@ from trinity_compat.secret import without_passwords
 from trinity_compat.served_models import served_models
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
 from trinity_compat.translate.sections.teacher import AUXILIARY, TEACHER
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
 _MIN_FREE = 256 * 2**20  # bytes
@@ -270,7 +273,7 @@ def _check_file(key: str, path: Path, data: Tree) -> None:
 
 
 def _check_types(key: str, path: Path) -> None:
-    """Every column has a type that ``datasets`` reads, with which veRL's dataset opens the file (datasets 5.2:
+    """Every column has a type that ``datasets`` reads, with which veRL's dataset opens the file (5.2:
     ``_arrow_to_datasets_dtype``). What it does read reaches rewards and agent loops as it is."""
     import pyarrow.parquet
 
@@ -278,8 +281,8 @@ def _check_types(key: str, path: Path) -> None:
         if unread := _unread(field.type):
             instead = next(text for begin, text in _INSTEAD.items() if unread.startswith(begin))
             raise UserError(
-                f"{key}: {path}: the column {field.name!r} holds {unread}, which veRL's loader (datasets) does"
-                " not read",
+                f"{key}: {path}: the column {field.name!r} holds {unread}, which datasets (veRL's loader)"
+                " does not read",
                 hint=f"write it as {instead}",
             )
 
@@ -296,7 +299,7 @@ _INSTEAD = {
 _READ = ("extension<arrow.json", "extension<datasets.")
 
 
-def _unread(kind: Any) -> str:
+def _unread(kind: pyarrow.DataType) -> str:
     """The first part of an Arrow type that ``datasets`` does not read; "" where there is none."""
     name = str(kind)
     if name.startswith(tuple(_INSTEAD)) and not name.startswith(_READ):
