@@ -44,7 +44,7 @@ def same(one, other):
     if isinstance(one, dt.datetime | dt.time) and one is not pandas.NaT:
         said = [(each.isoformat(), each.fold, type(each.tzinfo), repr(each.tzinfo)) for each in (one, other)]
         return said[0] == said[1]
-    if isinstance(one, np.generic):
+    if isinstance(one, np.generic) and not isinstance(one, np.longdouble):  # its padding is anything
         return one.dtype == other.dtype and one.tobytes() == other.tobytes()
     if isinstance(one, int):
         return one == other

@@ -66,7 +66,7 @@ class Rows(RLHFDataset):
                         np.str_("t"), np.bytes_(b"b"), np.complex64(1j), np.longdouble("1.1")],
             "moments": [np.datetime64("2020-01-01"), np.datetime64("NaT"), np.timedelta64(3, "h")],
             "missing": [pandas.NaT, pandas.NA],
-            "small": np.arange(3, dtype=">i2"), "large": np.zeros((40, 40)), "zero": np.empty((2, 0)),
+            "small": np.arange(3, dtype="i2"), "large": np.zeros((40, 40)), "zero": np.empty((2, 0)),
             "stamp": pandas.Timestamp("2020-10-25T00:30", tz="UTC").tz_convert("Europe/Berlin"),
             "tensor": torch.tensor([[1.5]], dtype=torch.bfloat16),
             "id": uuid.UUID(int=item), "decimal": decimal.Decimal("1.50"), "array": bytearray(b"ab"),
