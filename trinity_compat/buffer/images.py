@@ -31,9 +31,9 @@ def kept(value: Any) -> Any:
     one as a PNG, which loses nothing."""
     if isinstance(value, Image.Image):
         return Media(_png(value), "image")
-    if isinstance(value, str) and value.startswith(_URLS) and "base64," in value:
+    if type(value) is str and value.startswith(_URLS) and "base64," in value:
         return Media(value.encode(), "text")
-    if isinstance(value, bytes):
+    if type(value) is bytes:  # not numpy's, which would come back as these
         return Media(value)
     if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes >= _LARGE:
         return Media(_npy(value), "array")

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.algorithms.model import OF_RUN
+from trinity_compat.buffer.carrying import carried
+from trinity_compat.buffer.images import kept
 from trinity_compat.buffer.model import DROPPED, Experience, Group
+from trinity_compat.buffer.typed_json import plain
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.explorer.interruption import Asked
@@ -116,7 +119,8 @@ class Shown:
             {**asdict(part), "response_text": text, "reward": score.reward, "info": dict(score.info)}
             for part, score, text in zip(self.trajectories, self.scores, self.responses, strict=True)
         ]
-        return {"task": dict(self.task), "prompt_text": self.prompt, "answers": answers}
+        told = {"task": dict(self.task), "prompt_text": self.prompt, "answers": answers}
+        return dict(plain(kept(carried(told, "task"))))
 
 
 async def run_task(spec: RunSpec, port: int, ask: Ask) -> Shown:
