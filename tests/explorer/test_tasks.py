@@ -7,6 +7,7 @@ from explorer_job import verl_config
 from omegaconf import OmegaConf
 
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.main import _streams
 from trinity_compat.explorer.rollout import PromptTooLong, truncate
 from trinity_compat.explorer.tasks import (
     FIRST,
@@ -161,3 +162,20 @@ def test_seeds_leave_room_for_a_group_and_differ_by_kind():
     assert len(seeds) == 2000
     assert sampling_seed(1, "train", 7) == sampling_seed(1, "train", 7)
     assert max(seeds) < 2**62
+
+
+OPAQUE = """
+from verl.utils.dataset.rl_dataset import RLHFDataset
+class Opaque: pass
+class Rows(RLHFDataset):
+    def __getitem__(self, item):
+        return super().__getitem__(item) | {"extra_info": {"index": item, "judge": Opaque()}}
+"""
+
+
+def test_an_explorer_looks_at_its_rows_when_it_opens_them(toy, tokenizer, tmp_path):
+    """Before Ray and engines: main makes its streams first."""
+    (tmp_path / "rows.py").write_text(OPAQUE)
+    words = f"data.custom_cls.path={tmp_path}/rows.py", "data.custom_cls.name=Rows"
+    with pytest.raises(UserError, match=r"data\.train_files: row 0 .*extra_info\['judge'\] holds a .*Opaque"):
+        _streams(OmegaConf.create(verl_config(toy, *words)), tokenizer, None)
