@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from buffer_samples import experience, group, groups
 
 from trinity_compat.buffer import HistoryChanged, codec, open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.buffer.report import BufferReport
 from trinity_compat.spec import ReplaySpec
+from trinity_compat.studio.experiences import read_group
 
 ARRAYS = ("prompt_ids", "response_ids", "response_mask", "logprobs")
 
@@ -74,6 +79,25 @@ def test_a_task_keeps_its_types(buffer):
     task = buffer.groups("train")[0].task
     assert repr(task) == repr(row)
     assert type(task["index"]) is np.int64
+
+
+def test_people_and_pages_see_typed_values_as_text(buffer, url):
+    row = {"index": date(2020, 1, 1), "data_source": "x", "of": {1: "a", "1": "b"}, "price": Decimal("1.50")}
+    odd = dataclasses.replace(experience(0), info={"when": date(2020, 1, 2), "far": {3}})
+    buffer.put_groups([dataclasses.replace(group(0), task=row, experiences=(odd,))])
+    report = BufferReport(url)
+    (shown,) = report.recent(1)
+    (exported,) = report.export()
+    report.close()
+    engine = sa.create_engine(url)
+    with engine.connect() as conn:
+        about, ((_, answer),) = read_group(conn, shown["group_id"])
+    engine.dispose()
+    task = {"index": "2020-01-01", "data_source": "x", "of": {"1": "a", "'1'": "b"}, "price": "1.50"}
+    assert shown["task"] == about["task"] == task
+    assert about["name"] == "x 2020-01-01"
+    assert exported["info"] == answer.info == {"when": "2020-01-02", "far": [3]}
+    json.dumps([shown, exported])
 
 
 def test_what_a_reward_function_says_is_stored_as_numbers_and_lists(buffer):
