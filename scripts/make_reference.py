@@ -1,12 +1,15 @@
-"""Write docs/reference/ and docs/findings/ from the rows and the table of Trinity's fields.
+"""Write docs/reference/ and docs/findings/ from the rows and the table of Trinity's fields, and the table of
+docs/durability.md from its rules.
 
 python scripts/make_reference.py
 """
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from pathlib import Path
 
+from trinity_compat.fingerprint_rules import table
 from trinity_compat.translate.reference import code_pages, mapping_page
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fields_page
@@ -19,9 +22,16 @@ def main() -> None:
     pages = {DOCS / "findings" / name: text for name, text in code_pages(rows).items()}
     pages[DOCS / "reference" / "mapping.md"] = mapping_page(rows)
     pages[DOCS / "reference" / "trinity.md"] = fields_page()
+    pages[DOCS / "durability.md"] = _with_table((DOCS / "durability.md").read_text(encoding="utf-8"))
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _with_table(page: str) -> str:
+    before, header, rest = page.partition("| setting | voids | why |\n")
+    after = dropwhile(lambda line: line.startswith("|"), rest.splitlines(keepends=True))
+    return f"{before}{table()}{''.join(after)}" if header else page
 
 
 if __name__ == "__main__":

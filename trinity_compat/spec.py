@@ -134,6 +134,15 @@ class ServeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What stored answers depend on (``settings_fingerprint``). ``parts``: part → setting, or
+    ``setting: file`` → its value or the file's digest. ``files``: part → absolute path → digest."""
+
+    parts: Mapping[str, Mapping[str, str]]
+    files: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
 
@@ -164,6 +173,7 @@ class RunSpec:
     rows: RowsSpec | None = None  # trained on in place of an explorer's answers
     experts: ExpertSpec | None = None  # trained on beside them
     serve: ServeSpec | None = None  # of mode serve
+    fingerprint: Fingerprint | None = None  # of the files as the run started; None before that
 
     def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
         """As JSON, with references to the environment for what looks like a secret; and the variables that a
@@ -190,7 +200,7 @@ class RunSpec:
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
         """What ``asdict`` of a spec gives, or ``as_saved``, read from JSON."""
-        replay, serve = data.get("replay"), data.get("serve")
+        replay, serve, mark = data.get("replay"), data.get("serve"), data.get("fingerprint")
         sections = {
             "sync": SyncSpec(**data["sync"]),
             "checkpoints": tuple(data.get("checkpoints", ())),
@@ -199,6 +209,7 @@ class RunSpec:
             "rows": _rows(data.get("rows")),
             "experts": _experts(data.get("experts")),
             "serve": serve and ServeSpec(**serve),
+            "fingerprint": mark and Fingerprint(**mark),
         }
         secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
         return cls(**{**data, **secrets, **sections})

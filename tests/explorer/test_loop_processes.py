@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from functools import partial
 
 import psutil
 import pytest
@@ -17,6 +18,8 @@ from trinity_compat.explorer.loops.pool import LoopPool
 from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+from trinity_compat.settings_fingerprint import ANSWERING, FilesEdited, check, made
+from trinity_compat.spec import RunSpec, SyncSpec
 
 TOOL = '''
 import ctypes, os, sys, time
@@ -141,6 +144,30 @@ def test_one_that_hangs_or_dies_costs_its_own_group(config, monkeypatch, how, fa
     first, bad, last = run(config(fault, how), [job(0), job(1, BAD), job(2)], limit_s=5.0)
     assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
     assert isinstance(bad, LoopFailed) and said in str(bad)
+
+
+def test_a_process_that_replaces_another_does_not_run_an_edited_tool(config, tmp_path):
+    """What lives goes on with the tool that the run started with."""
+    given = config("os._exit(3)")
+    verl = OmegaConf.to_container(given, resolve=True)
+    mine = made(RunSpec("", "", verl, 1, None, SyncSpec()), cwd=tmp_path)
+    assert mine.files["agent loop and tools"]
+
+    async def go():
+        loaded = partial(check, mine, ANSWERING)
+        pool = LoopPool(given, Asked(Engine()), size=1, loaded=loaded)
+        try:
+            await pool.run(job(0))
+            config("pass")
+            await pool.run(job(1))
+            with pytest.raises(LoopFailed):
+                await pool.run(job(2, BAD))
+            with pytest.raises(FilesEdited, match=r"agent loop and tools .*tools.py was edited"):
+                await pool.run(job(3))
+        finally:
+            pool.close()
+
+    asyncio.run(go())
 
 
 def test_a_process_in_which_a_loop_took_too_long_takes_no_other_group(config):

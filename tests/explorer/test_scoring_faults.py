@@ -9,6 +9,7 @@ import textwrap
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from explorer_job import ROOT, verl_config
@@ -21,7 +22,8 @@ from trinity_compat.explorer.killable.output import Printed
 from trinity_compat.explorer.scorers import pool as pools
 from trinity_compat.explorer.scorers.pool import make_scorer
 from trinity_compat.explorer.scoring import of_failures
-from trinity_compat.spec import ScoringSpec
+from trinity_compat.settings_fingerprint import SCORING, FilesEdited, check, made
+from trinity_compat.spec import RunSpec, ScoringSpec, SyncSpec
 
 GOOD, BAD = "1234", "4321"
 LIMITS = ScoringSpec(timeout_s=4.0, on_error="zero", memory_gb=1.0)
@@ -244,6 +246,28 @@ def test_a_module_that_cannot_be_imported_ends_the_run(toy, tmp_path):
     path.write_text("raise SystemExit('no licence')\n")
     with pytest.raises(RunError, match="the process for it cannot work: SystemExit: no licence"):
         score(toy, [GOOD], f"reward.custom_reward_function.path={path}")
+
+
+def test_a_process_that_replaces_another_does_not_score_by_an_edited_file(toy, tmp_path):
+    """What lives scores on by the file that the run started with."""
+    words = faulty(tmp_path, "os._exit(3)")
+    path = tmp_path / "mine.py"
+    verl = verl_config(toy, "reward.num_workers=1", *words)
+    mine = made(RunSpec("", "", verl, 1, None, SyncSpec()), cwd=tmp_path)
+
+    async def go():
+        loaded = partial(check, mine, SCORING)
+        with closing(make_scorer(OmegaConf.create(verl), LIMITS, None, loaded)) as scorer:
+            await scorer.group(TASK, [trajectory(GOOD)])
+            path.write_text(path.read_text().replace("return 0.5", "return -7.0"))
+            (kept,) = await scorer.group(TASK, [trajectory(GOOD)])
+            with pytest.raises(FilesEdited, match=f"reward function {path} was edited since the run started"):
+                await scorer.group(TASK, [trajectory(BAD)])
+            with pytest.raises(FilesEdited):
+                await scorer.group(TASK, [trajectory(GOOD)])
+            return kept
+
+    assert asyncio.run(go()).reward == 0.5
 
 
 def test_a_killed_explorer_leaves_no_scoring_process(toy, tmp_path):

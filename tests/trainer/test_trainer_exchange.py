@@ -13,7 +13,7 @@ from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.errors import RunError, UserError
-from trinity_compat.settings_mark import sign
+from trinity_compat.settings_fingerprint import FilesEdited, made, sign
 from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.synchronizer.files import versions_in
 
@@ -105,10 +105,10 @@ def test_a_replay_ends_when_the_explorer_dies(buffer, make, monkeypatch):
 
 
 @pytest.mark.parametrize("signed", ["by the explorer", "by the trainer"])
-def test_groups_of_an_edited_script_are_made_again_also_before_the_first_step(buffer, make, signed):
+def test_groups_of_an_edited_script_are_made_again_also_before_the_first_step(buffer, make, signed, tmp_path):
     before, after = {"data": {"max_response_length": 5}}, {"data": {"max_response_length": 9}}
     if signed == "by the explorer":
-        sign(buffer, before)
+        sign(buffer, made(RunSpec("", "", before, 1, None, SyncSpec()), cwd=tmp_path))
     else:
         make(verl=before).resumed(0)
     put(buffer, 0, 1)
@@ -119,6 +119,66 @@ def test_groups_of_an_edited_script_are_made_again_also_before_the_first_step(bu
     put(buffer, 0, 1)
     make(verl=after).resumed(0)
     assert buffer.depth()["ready"] == 2
+
+
+@pytest.fixture
+def reward(tmp_path):
+    """A reward file, and the configuration that names it."""
+    path = tmp_path / "r.py"
+    path.write_text("def compute_score(**_):\n    return 1.0\n")
+    return path, {"reward": {"custom_reward_function": {"path": str(path), "name": "compute_score"}}}
+
+
+def trained_two_steps(make, buffer, **given):
+    """And two more groups wait. The position of step 2."""
+    exchange = make(**given)
+    exchange.resumed(0)
+    put(buffer, 0, 1, 2, 3, 4, 5)
+    for step in (1, 2):
+        exchange.claim(step)
+        exchange.commit(step)
+    return exchange.position(2)
+
+
+def test_a_resume_with_an_edited_reward_file_trains_none_of_the_waiting_groups(buffer, make, reward, capsys):
+    path, verl = reward
+    kept = trained_two_steps(make, buffer, verl=verl)
+    path.write_text("def compute_score(**_):\n    return -7.0\n")
+    make(verl=verl).resumed(2, kept)
+    assert {k: v for k, v in buffer.depth().items() if v} == {"trained": 4, "void": 2}
+    assert f"reward function {path} was edited: 2 groups will be generated again" in capsys.readouterr().out
+    put(buffer, 4, 5)
+    make(verl=verl).resumed(2, kept)  # edited no more
+    assert buffer.depth()["ready"] == 2
+
+
+def test_a_trainer_that_is_started_again_goes_by_the_run_s_files(buffer, make, reward, tmp_path):
+    """Its explorer goes on with what it loaded when the run started."""
+    path, verl = reward
+    run = {"verl": verl, "fingerprint": made(make(verl=verl)._spec, cwd=tmp_path)}
+    kept = trained_two_steps(make, buffer, **run)
+    path.write_text("def compute_score(**_):\n    return -7.0\n")
+    make(**run).resumed(2, kept)
+    assert buffer.depth()["ready"] == 2
+
+
+def test_a_trainer_that_is_started_again_does_not_go_on_with_an_edited_dataset(buffer, make, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    verl = {"data": {"train_files": str(rows)}}
+    run = {"verl": verl, "fingerprint": made(make(verl=verl)._spec, cwd=tmp_path)}
+    kept = trained_two_steps(make, buffer, **run)
+    rows.write_text("{}\n{}\n")
+    with pytest.raises(FilesEdited, match=f"training data {rows} was edited since the run started"):
+        make(**run).resumed(2, kept)
+
+
+def test_groups_of_an_earlier_version_are_made_again(buffer, make, capsys):
+    put(buffer, 0, 1)
+    buffer.set_state("made with", "0123456789abcdef")
+    make().resumed(0)
+    assert buffer.depth()["void"] == 2
+    assert "an earlier version of trinity-compat made the groups that wait" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_a_replay_may_have_trained_fewer_tasks_than_steps_would(make):

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -49,7 +50,7 @@ from trinity_compat.home import from_home
 from trinity_compat.lora import lora_rank, merged
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.served_models import served_models
-from trinity_compat.settings_mark import sign
+from trinity_compat.settings_fingerprint import SCORING, check, fingerprint_of, sign
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.offers import Offered
@@ -152,13 +153,14 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     with ExitStack() as given_back:
         buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
         train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, processor))
-        sign(buffer, spec.verl)
+        sign(buffer, fingerprint_of(spec))
         report = given_back.enter_context(closing(Report(buffer, name, Trackers(spec.verl, name))))
         workers = given_back.enter_context(closing(_workers(spec, index)))
         device = SharedDevice(Turn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
         plan = Plan(spec, buffer, train, evaluation, index=index, ended=ended)
         heart.holder = lambda: plan.sharing.holder
         await _start(spec, workers, device, heart)
+        check(spec.fingerprint)  # the data and the model are loaded
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
         routers = await _served(spec, buffer, workers, heart)
@@ -180,6 +182,7 @@ def _workers(spec: RunSpec, index: int) -> Workers:
         shared=spec.mode == "colocate",
         by_load=spec.sync.style != "fixed",
         partial=spec.partial_rollout,
+        fingerprint=spec.fingerprint,
     )
 
 
@@ -268,7 +271,8 @@ async def _served(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartb
 
 
 def _scorer(spec: RunSpec, config: Any, routers: Sequence[str]) -> ScoringPool:
-    return make_scorer(config, spec.scoring, next(iter(routers), None))
+    loaded = partial(check, spec.fingerprint, SCORING)
+    return make_scorer(config, spec.scoring, next(iter(routers), None), loaded)
 
 
 async def _serve(spec: RunSpec, heart: Heartbeat, *, parts: int) -> None:

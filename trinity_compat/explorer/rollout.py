@@ -30,6 +30,8 @@ from trinity_compat.explorer.media_tokens import placeholders
 from trinity_compat.explorer.own_time import limited
 from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory, fault_of
 from trinity_compat.lora import for_model
+from trinity_compat.settings_fingerprint import ANSWERING, FilesEdited, check
+from trinity_compat.spec import Fingerprint
 from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.workflows.tasksets import AGENT as WORKFLOW
@@ -82,9 +84,11 @@ class RolloutWorker:
         partial: bool = True,
         agent_timeout_s: float | None = None,
         agent_workers: int = 1,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         """``partial``: answers in flight go on when the weights change; else they begin again.
-        ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in."""
+        ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in.
+        ``fingerprint``: of the run, whose files agents are to be made of."""
         with resting():
             from omegaconf import OmegaConf
             from verl.utils.config import omega_conf_to_dataclass
@@ -96,6 +100,7 @@ class RolloutWorker:
         self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
         self._asked = Asked(self._engine, partial=partial)
         self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
+        self._fingerprint = fingerprint
         self._runs: dict[int, list[Future]] = {}
         self._agents: LoopPool | None = None
         self._classes: LoopPool | None = None
@@ -295,7 +300,9 @@ class RolloutWorker:
         if job.task.get("agent_name") == PLUGIN:
             if self._config.data.workflows[job.task["taskset"]].get("program"):
                 made = self._programs().run(job, self._version, places.one_free)
-                return await limited(made, self._agent_timeout_s)
+                parts = await limited(made, self._agent_timeout_s)
+                self._check_files()  # a program is started again and again
+                return parts
             self._classes = self._classes or self._pool(workflows=True, auxiliary=self._auxiliary)
             return await self._classes.run(job, self._version, places.one_free)
         self._agents = self._agents or self._pool()
@@ -305,7 +312,11 @@ class RolloutWorker:
         from trinity_compat.explorer.loops.pool import LoopPool
 
         size, limit_s = self._agent_workers, self._agent_timeout_s
-        return LoopPool(self._config, self._asked, size=size, limit_s=limit_s, **what)
+        loaded = self._check_files
+        return LoopPool(self._config, self._asked, size=size, limit_s=limit_s, loaded=loaded, **what)
+
+    def _check_files(self) -> None:
+        check(self._fingerprint, ANSWERING)
 
     def _programs(self) -> UserWorkflows:
         """Of programs, which run in processes of their own already."""
@@ -326,7 +337,7 @@ class RolloutWorker:
             return Rollout(
                 job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
             )
-        except EngineDied:
+        except (EngineDied, FilesEdited):
             raise
         except LoopFailed as error:
             return Rollout(job.task_no, (), str(error), instead=self._nothing(job, first))

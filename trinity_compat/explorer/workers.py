@@ -22,7 +22,8 @@ from trinity_compat.explorer.routing import Loads
 from trinity_compat.explorer.trainer_devices import Devices
 from trinity_compat.explorer.trajectory import Job, Rollout
 from trinity_compat.gpus import engine_count, engine_width
-from trinity_compat.spec import RunSpec
+from trinity_compat.settings_fingerprint import FilesEdited
+from trinity_compat.spec import Fingerprint, RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
 
@@ -75,12 +76,15 @@ class Workers:
         by_load: bool = False,
         partial: bool = True,
         agent_timeout_s: float | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
         placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest tokens
-        outstanding, else to each in turn. ``partial``, ``agent_timeout_s``: as ``RolloutWorker``'s."""
+        outstanding, else to each in turn. ``partial``, ``agent_timeout_s``, ``fingerprint``: as
+        ``RolloutWorker``'s."""
         self._names = itertools.count()
-        self._own = {"shared": shared, "partial": partial, "agent_timeout_s": agent_timeout_s}
+        self._own: dict[str, Any] = {"shared": shared, "partial": partial, "fingerprint": fingerprint}
+        self._own["agent_timeout_s"] = agent_timeout_s
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or Place()
         self._actors: list[Any] = []
@@ -312,8 +316,10 @@ async def _pump(
         await queue.put(engine_failed(error))
 
 
-def engine_failed(error: Exception) -> RunError:
-    """What happened in the engine's process, in its own words."""
+def engine_failed(error: Exception) -> RunError | FilesEdited:
+    """What happened in the engine's process, in its own words; FilesEdited as it is."""
     cause = getattr(error, "cause", None) or error
+    if isinstance(cause, FilesEdited):
+        return cause
     lines = [line for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
     return RunError(f"the explorer's engine failed: {lines[-1].strip()}", hint="its log has the whole story")

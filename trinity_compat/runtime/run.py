@@ -8,9 +8,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from trinity_compat import full_disk
+from trinity_compat import full_disk, settings_fingerprint
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
@@ -33,6 +35,7 @@ from trinity_compat.runtime.processes.cluster import Cluster, local_ray
 from trinity_compat.runtime.processes.commands import commands_of, lone_commands
 from trinity_compat.runtime.processes.lone import LoneWatch
 from trinity_compat.runtime.processes.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
+from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import turns
 
 _RAY_OF_USER = "RAY_ADDRESS"
@@ -174,6 +177,8 @@ def _forget_weights(made: RunPlan) -> None:
 def _prepare(made: RunPlan, source: Source, options: RunOptions, report: Report, *, joined: bool) -> None:
     """Make the job directory, or join the one whose other side is running."""
     job = made.job
+    spec = replace(made.spec, fingerprint=settings_fingerprint.made(made.spec, cwd=made.run_cwd))
+    made = replace(made, spec=spec)
     if joined:
         agreement.check(job, made.spec)
         say(f"joins the run in {job.root}")
@@ -188,6 +193,16 @@ def _prepare(made: RunPlan, source: Source, options: RunOptions, report: Report,
         )
     job.create()
     config_files.write(made, source, options, report)
+    _tell_edits(spec)
+
+
+def _tell_edits(spec: RunSpec) -> None:
+    """Name what was edited since the groups that wait for training were made. The trainer voids them."""
+    assert spec.fingerprint is not None
+    with closing(open_buffer(spec.database_url)) as buffer:
+        waiting = buffer.depth()["ready"]
+        for text in settings_fingerprint.edits(buffer, spec.fingerprint) if waiting else ():
+            say(f"{text}: {waiting} groups will be generated again")
 
 
 def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Outcome:

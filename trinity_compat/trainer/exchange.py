@@ -16,7 +16,7 @@ from trinity_compat.buffer.position import NOBODYS, Position
 from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.faults import point
-from trinity_compat.settings_mark import sign, sign_anew
+from trinity_compat.settings_fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.files import prune
@@ -77,15 +77,20 @@ class BufferExchange:
         return self._buffer.position(step=step).as_json()
 
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
-        remake = not sign(self._buffer, self._spec.verl)
-        if step or remake or self._buffer.latest_version() is not None:
+        check(self._spec.fingerprint, (DATA,))
+        made_with = fingerprint_of(self._spec)
+        edited = edits(self._buffer, made_with)
+        sign(self._buffer, made_with)
+        if step or edited or self._buffer.latest_version() is not None:
             known = self._position_of(step, position, afresh)
-            done = self._buffer.reconcile(step=step, position=known, remake=remake)
+            done = self._buffer.reconcile(step=step, position=known, remake=bool(edited))
             print(
                 f"[trinity] history {done.history} continues from step {step}: "
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
-            sign_anew(self._buffer, self._spec.verl)
+            for text in edited:
+                print(f"[trinity] {text}: {done.voided} groups will be generated again")
+            sign_anew(self._buffer, made_with)
         probe.leave(self._buffer, None)  # an earlier start's: its versions may be made again, and differ
         self._heart.say("running", step=step)
 

@@ -21,6 +21,7 @@ from trinity_compat.explorer.loops import child
 from trinity_compat.explorer.loops.process import LoopDied, LoopProcess
 from trinity_compat.explorer.loops.wire import LoopFailed, Setup
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.settings_fingerprint import FilesEdited
 from trinity_compat.workflows.plugins import VARIABLE
 
 START_S = 600.0  # for a process: it imports the user's modules
@@ -54,14 +55,17 @@ class LoopPool:
         limit_s: float | None = None,
         workflows: bool = False,
         auxiliary: Sequence[str] = (),
+        loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """``limit_s``, ``workflows`` and ``auxiliary``: as in Setup."""
+        """``limit_s``, ``workflows`` and ``auxiliary``: as in Setup. ``loaded``: called when a process has
+        loaded its files; raises FilesEdited where they were edited."""
         process.warm(["verl.experimental.agent_loop.agent_loop", child.__name__])
         plugins = os.environ.get(VARIABLE, "")
         self._setup = Setup(
             config, limit_s, str(Path.cwd()), process.cluster(), workflows, plugins, tuple(auxiliary)
         )
         self._engine, self._size, self._limit_s = engine, size, limit_s
+        self._loaded = loaded
         self._printed = Printed(lambda data: os.write(1, data))
         self._places: list[_Place] = []
         self._processes: set[LoopProcess] = set()
@@ -71,7 +75,7 @@ class LoopPool:
         self, job: Job, version: int = 0, ended: Callable[[], None] = lambda: None
     ) -> list[Trajectory]:
         """n trajectories, then the baseline; ``ended`` as LoopProcess tells it. Raises LoopFailed with what
-        the loop or a tool raised, or how it ended its process; EngineDied."""
+        the loop or a tool raised, or how it ended its process; EngineDied, FilesEdited."""
         place = self._place()
         place.groups += 1
         try:
@@ -106,6 +110,10 @@ class LoopPool:
         try:
             async with asyncio.timeout(START_S):
                 await started.start(self._setup)
+            self._loaded()
+        except FilesEdited:
+            started.kill()
+            raise
         except (asyncio.IncompleteReadError, TimeoutError) as error:
             how = "ended" if isinstance(error, asyncio.IncompleteReadError) else "hung"
             raise LoopFailed(f"a process of agent loops {how} at its start") from error

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from trinity_compat.explorer.scorers.wire import Call, Reply
 from trinity_compat.explorer.scorers.worker import Worker, warm
 from trinity_compat.explorer.scoring import Score, describe, given, name_task
 from trinity_compat.explorer.trajectory import Trajectory
+from trinity_compat.settings_fingerprint import FilesEdited
 from trinity_compat.spec import OnFailure, ScoringSpec
 
 RETRIES = 2  # under ``retry``
@@ -33,18 +34,21 @@ IN_A_ROW = 64  # so many failures and no score: the function, or what it asks, i
 _SHOWN = 10  # failures that are told one by one
 
 
-def make_scorer(config: Any, limits: ScoringSpec, router: str | None = None) -> ScoringPool:
-    """``router``: where the launch's reward model answers, None where it has none."""
+def make_scorer(
+    config: Any, limits: ScoringSpec, router: str | None = None, loaded: Callable[[], None] = lambda: None
+) -> ScoringPool:
+    """``router``: where the launch's reward model answers, None where it has none. ``loaded``: called when a
+    process has loaded the reward function; raises FilesEdited where its file was edited."""
     warm()
     setup = Setup(config, router, limits.timeout_s, limits.memory_gb, str(Path.cwd()), cluster())
-    return ScoringPool(setup, limits, max(1, int(config.reward.num_workers or 1)))
+    return ScoringPool(setup, limits, max(1, int(config.reward.num_workers or 1)), loaded)
 
 
 class ScoringPool:
     """See Scorer. Processes start as they are needed, at most ``size`` of them."""
 
-    def __init__(self, setup: Setup, limits: ScoringSpec, size: int) -> None:
-        self._setup, self._limits, self._size = setup, limits, size
+    def __init__(self, setup: Setup, limits: ScoringSpec, size: int, loaded: Callable[[], None]) -> None:
+        self._setup, self._limits, self._size, self._loaded = setup, limits, size, loaded
         self._where = describe(setup.config)
         self._printed = Printed(lambda data: os.write(1, data))
         self._numbers = itertools.count()
@@ -52,7 +56,7 @@ class ScoringPool:
         self._starts: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[Worker]] = deque()
         self._suspects: deque[asyncio.Future[Worker]] = deque()
-        self._broken: RunError | None = None
+        self._broken: RunError | FilesEdited | None = None
         self._whole: bool | None = None
         self._in_a_row = 0
         self.failures: Counter[str] = Counter()
@@ -208,6 +212,13 @@ class ScoringPool:
             worker.kill()
             self._cannot(worker.ready.broken)
             return
+        try:
+            self._loaded()
+        except FilesEdited as error:
+            worker.kill()
+            self._broken = error
+            self._refuse(error)
+            return
         self._whole = worker.ready.whole
         self._workers.append(worker)
         asyncio.get_running_loop().call_soon(self._offer)
@@ -216,7 +227,7 @@ class ScoringPool:
         self._broken = RunError(f"{self._where}: the process for it cannot work: {why}")
         self._refuse(self._broken)
 
-    def _refuse(self, why: RunError) -> None:
+    def _refuse(self, why: RunError | FilesEdited) -> None:
         for future in itertools.chain(self._waiting, self._suspects):
             if not future.done():
                 future.set_exception(why)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from trinity_compat.containers import Tree, section_at
 from trinity_compat.errors import RunError
 from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.settings_fingerprint import differences
 from trinity_compat.spec import RunSpec
 
 
@@ -42,6 +43,8 @@ def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
         yield "the replay buffer"
     if _without_path(they) != _without_path(we):
         yield "explorer.env_vars"
+    if theirs.fingerprint and ours.fingerprint:  # of files too, which may lie elsewhere on another machine
+        yield from differences(theirs.fingerprint.parts, ours.fingerprint)
 
 
 def _without_path(saved: Tree) -> dict[str, object]:

@@ -1,0 +1,156 @@
+"""Identity of files by content: users' code with the modules beside it, model folders, data files.
+
+Nothing is imported or executed. Bounded: a file of up to ``WHOLE_BYTES`` is read whole, of a larger one its
+size, ``SAMPLES`` samples spread over it and a Parquet file's footer. Modification times and the folder do not
+count, so that a copied or rewritten identical file is the same one.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+WHOLE_BYTES = 64 << 20
+SAMPLES, SAMPLE_BYTES = 32, 64 << 10
+_FOOTER_BYTES = 16 << 20
+_SOURCE_BYTES = 4 << 20  # a longer text is not parsed for its imports
+_SOURCES = 500  # files of one entry and its imports
+_FOLDER_FILES = 2000
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+_ABOUT = (".md", ".gitattributes", ".lock")  # files beside a model that nothing loads
+# A run imports the installed ones, also where a checkout lies beside the user's code.
+_INSTALLED = frozenset(["trinity", "trinity_compat", "verl", "vllm", "torch", "ray", "transformers", "numpy"])
+
+UNREADABLE = "unreadable"
+
+
+def digest(data: bytes) -> str:
+    """Short, for comparison only."""
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def of_file(path: Path) -> str:
+    """Digest of a file's content; UNREADABLE for what is not a regular file that this user can read."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would block
+            return UNREADABLE
+        with path.open("rb") as file:
+            return _digest_of(file, os.fstat(file.fileno()).st_size)
+    except OSError:
+        return UNREADABLE
+
+
+def _digest_of(file: BinaryIO, size: int) -> str:
+    if size <= WHOLE_BYTES:
+        return digest(file.read())
+    made = blake2b(str(size).encode(), digest_size=8)
+    for number in range(SAMPLES):
+        file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
+        made.update(file.read(SAMPLE_BYTES))
+    made.update(_footer(file, size))
+    return made.hexdigest()
+
+
+def _footer(file: BinaryIO, size: int) -> bytes:
+    """A Parquet file's footer, which has the place, the size and the extremes of each column chunk."""
+    file.seek(size - 8)
+    end = file.read(8)
+    if end[4:] != b"PAR1":
+        return b""
+    length = min(int.from_bytes(end[:4], "little"), _FOOTER_BYTES, size - 8)
+    file.seek(size - 8 - length)
+    return file.read(length)
+
+
+def in_folder(folder: Path, *, weights: bool = True) -> dict[str, Path]:
+    """Files below ``folder`` by their names in it, hidden ones and texts about it left out."""
+    found: dict[str, Path] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        for name in sorted(names):
+            skipped = name.startswith(".") or name.endswith(_ABOUT) or name.upper().startswith("LICENSE")
+            if not skipped and (weights or not name.endswith(_WEIGHTS)) and len(found) < _FOLDER_FILES:
+                path = Path(place) / name
+                found[path.relative_to(folder).as_posix()] = path
+    return found
+
+
+# -- Python ---------------------------------------------------------------------------------------------
+
+
+def of_code(entries: Mapping[str, Path], roots: Sequence[Path]) -> dict[str, Path]:
+    """``entries`` (name → file), and the modules that they import from beside them or from ``roots``, and so
+    on. Read off ``import`` statements: a module that is imported by a computed name is not found."""
+    found = dict(entries)
+    waiting = deque((path, path.parent) for path in entries.values())
+    known = {path.resolve() for path in entries.values()}
+    while waiting and len(found) < _SOURCES:
+        path, beside = waiting.popleft()
+        for name, module in _imports(path, (beside, *roots)):
+            if module.resolve() in known:
+                continue
+            known.add(module.resolve())
+            found[name if name not in found else str(module)] = module
+            waiting.append((module, beside))
+    return found
+
+
+def of_module(name: str, roots: Sequence[Path]) -> dict[str, Path]:
+    """The files of a module that lies in ``roots``, the packages above it first; none of one that is
+    installed."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts) or parts[0] in _INSTALLED | sys.stdlib_module_names:
+        return {}
+    for root in roots:
+        if found := _files_of(root, parts):
+            return {path.relative_to(root).as_posix(): path for path in found}
+    return {}
+
+
+def _files_of(base: Path, parts: Sequence[str]) -> list[Path]:
+    found = []
+    for part in parts:
+        init, module = base / part / "__init__.py", base / f"{part}.py"
+        if init.is_file():
+            found.append(init)
+        elif module.is_file():
+            return [*found, module]
+        elif not (base / part).is_dir():
+            break  # a name in the module before it
+        base = base / part
+    return found
+
+
+def _name(file: Path, roots: Sequence[Path]) -> str:
+    root = next((root for root in roots if file.is_relative_to(root)), file.parent)
+    return file.relative_to(root).as_posix()
+
+
+def _imports(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """(name, file) of the modules that a file imports."""
+    try:
+        if not path.is_file() or path.stat().st_size > _SOURCE_BYTES:
+            return
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # its content counts all the same
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from of_module(alias.name, roots).items()
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module] if node.module else []
+            for imported in [names, *([*names, alias.name] for alias in node.names)]:
+                if node.level:
+                    base = path.parents[min(node.level, len(path.parents)) - 1]
+                    for file in _files_of(base, ".".join(imported).split(".") if imported else []):
+                        yield _name(file, roots), file
+                elif imported:
+                    yield from of_module(".".join(imported), roots).items()
