@@ -1,8 +1,8 @@
 """Identity of files by content: users' code with the modules beside it, model folders, data files.
 
-Nothing is imported or executed. Bounded: a file of up to ``WHOLE_BYTES`` is read whole, of a larger one its
-size, ``SAMPLES`` samples spread over it and a Parquet file's footer. Modification times and the folder do not
-count, so that a copied or rewritten identical file is the same one.
+Nothing is imported or executed. Bounded: a file of up to ``WHOLE_BYTES`` is read whole; of a larger one count
+its size, ``SAMPLES`` samples spread over it and a Parquet file's footer. Modification times and the folder do
+not count, so that a copied or rewritten identical file is the same one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 WHOLE_BYTES = 64 << 20
 SAMPLES, SAMPLE_BYTES = 32, 64 << 10
+TOTAL_BYTES = 1 << 30  # of one part of the fingerprint, beyond which its other files are read in samples
 _FOOTER_BYTES = 16 << 20
 _SOURCE_BYTES = 4 << 20  # a longer text is not parsed for its imports
 _SOURCES = 500  # files of one entry and its imports
@@ -29,6 +30,7 @@ _ABOUT = (".md", ".gitattributes", ".lock")  # files beside a model that nothing
 _INSTALLED = frozenset(["trinity", "trinity_compat", "verl", "vllm", "torch", "ray", "transformers", "numpy"])
 
 UNREADABLE = "unreadable"
+_SAMPLED = "~"  # before the digest of a file that was read in part
 
 
 def digest(data: bytes) -> str:
@@ -36,26 +38,41 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
 
 
-def of_file(path: Path) -> str:
-    """Digest of a file's content; UNREADABLE for what is not a regular file that this user can read."""
+def of_file(path: Path, *, whole: int | None = None) -> str:
+    """Digest of a file's content; UNREADABLE for what is not a regular file that this user can read.
+    ``whole``: a smaller limit than WHOLE_BYTES."""
+    limit = WHOLE_BYTES if whole is None else min(whole, WHOLE_BYTES)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would block
             return UNREADABLE
         with path.open("rb") as file:
-            return _digest_of(file, os.fstat(file.fileno()).st_size)
+            return _digest_of(file, os.fstat(file.fileno()).st_size, limit)
     except OSError:
         return UNREADABLE
 
 
-def _digest_of(file: BinaryIO, size: int) -> str:
-    if size <= WHOLE_BYTES:
+def size_of(path: Path) -> int:
+    """In bytes; 0 for a file that cannot be looked at."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def is_as_before(path: Path, before: str) -> bool:
+    """Whether ``of_file``, asked in the same way, still says ``before``."""
+    return of_file(path, whole=0 if before.startswith(_SAMPLED) else None) == before
+
+
+def _digest_of(file: BinaryIO, size: int, limit: int) -> str:
+    if size <= max(limit, SAMPLES * SAMPLE_BYTES):
         return digest(file.read())
     made = blake2b(str(size).encode(), digest_size=8)
     for number in range(SAMPLES):
         file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
         made.update(file.read(SAMPLE_BYTES))
     made.update(_footer(file, size))
-    return made.hexdigest()
+    return f"{_SAMPLED}{made.hexdigest()}"
 
 
 def _footer(file: BinaryIO, size: int) -> bytes:

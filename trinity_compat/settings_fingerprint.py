@@ -32,6 +32,7 @@ from trinity_compat.fingerprint_rules import (
     rule_of,
 )
 from trinity_compat.home import from_home
+from trinity_compat.secret import without_passwords
 from trinity_compat.spec import Fingerprint, RunSpec, has_baseline
 
 SCORING = (REWARD, MANAGER, WORKFLOWS, PLUGINS)  # parts that a scoring process loads
@@ -97,6 +98,7 @@ class _Reading:
         self._roots = (cwd, *(cwd / part for part in python_path.split(os.pathsep) if part))
         self.parts: dict[str, dict[str, str]] = {}
         self.files: dict[str, dict[str, str]] = {}
+        self._left: dict[str, int] = {}  # bytes that may still be read of whole files
 
     def add(self, rule: Rule, key: str, value: object) -> None:
         """What ``rule`` makes of a setting. One that is null or empty is like one that is not there."""
@@ -109,14 +111,16 @@ class _Reading:
 
     def _put_files(self, part: str, key: str, named: Mapping[str, Path]) -> None:
         for name, path in named.items():
-            digest = files.of_file(path)
+            left = self._left.get(part, files.TOTAL_BYTES)
+            digest = files.of_file(path, whole=left)
+            self._left[part] = max(0, left - files.size_of(path))
             self._put(part, f"{key}: {name}", digest)
             self.files.setdefault(part, {})[str(path)] = digest
 
     # -- readers, by the name that a rule has
 
     def _value(self, part: str, key: str, value: object) -> None:
-        text = json.dumps(_plain(value), sort_keys=True, default=str)
+        text = without_passwords(json.dumps(_plain(value), sort_keys=True, default=str))
         self._put(part, key, text if len(text) <= _SHOWN_CHARACTERS else f"#{files.digest(text.encode())}")
 
     def _flag(self, part: str, key: str, value: object) -> None:
@@ -329,7 +333,7 @@ def check(mine: Fingerprint | None, parts: Collection[str] | None = None) -> Non
     Call when it has been loaded."""
     for part, paths in (mine.files if mine else {}).items():
         for path, digest in paths.items():
-            if (parts is None or part in parts) and files.of_file(Path(path)) != digest:
+            if (parts is None or part in parts) and not files.is_as_before(Path(path), digest):
                 raise FilesEdited(
                     f"{part} {path} was edited since the run started: its answers would be mixed with others",
                     hint="the same command again goes on with the edited file; groups that wait are generated"

@@ -261,13 +261,15 @@ def test_a_process_that_replaces_another_does_not_score_by_an_edited_file(toy, t
             await scorer.group(TASK, [trajectory(GOOD)])
             path.write_text(path.read_text().replace("return 0.5", "return -7.0"))
             (kept,) = await scorer.group(TASK, [trajectory(GOOD)])
-            with pytest.raises(FilesEdited, match=f"reward function {path} was edited since the run started"):
-                await scorer.group(TASK, [trajectory(BAD)])
-            with pytest.raises(FilesEdited):
-                await scorer.group(TASK, [trajectory(GOOD)])
-            return kept
+            (died,) = await scorer.group(TASK, [trajectory(BAD)])
+            for _ in range(2):
+                with pytest.raises(
+                    FilesEdited, match=f"reward function {path} was edited since the run started"
+                ):
+                    await scorer.group(TASK, [trajectory(GOOD)])
+            return kept.reward, died.failure
 
-    assert asyncio.run(go()).reward == 0.5
+    assert asyncio.run(go()) == (0.5, "died")
 
 
 def test_a_killed_explorer_leaves_no_scoring_process(toy, tmp_path):

@@ -202,7 +202,7 @@ def test_the_page_has_the_table():
 def test_it_travels_with_the_run_and_holds_no_secret(tmp_path):
     verl = with_keys(**{"reward.custom_reward_function.reward_kwargs.api_key": "hunter2"})
     given = spec(verl, env={"JUDGE_TOKEN": "hunter2", "JUDGE_URL": "http://a:hunter2@b"})
-    mine = made(dataclasses.replace(given, env={"JUDGE_TOKEN": "hunter2"}), cwd=tmp_path)
+    mine = made(given, cwd=tmp_path)
     assert "hunter2" not in json.dumps(dataclasses.asdict(mine))
     path = tmp_path / "job" / "config" / "run.json"
     path.parent.mkdir(parents=True)
@@ -428,6 +428,20 @@ def test_a_large_file_is_read_in_part(tmp_path, monkeypatch):
     with path.open("r+b") as file:
         file.write(b"1")
     assert fingerprint_files.of_file(path) != before
+
+
+def test_of_many_files_the_last_ones_are_read_in_part(tmp_path, monkeypatch):
+    """A folder of many files must not be read for minutes at every start."""
+    monkeypatch.setattr(fingerprint_files, "TOTAL_BYTES", 5 << 20)
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        (tmp_path / "data" / f"{number}.jsonl").write_bytes(b"x" * (3 << 20))
+    mine = print_of(tmp_path, with_keys(**{"data.train_files": "data"}))
+    assert [text.startswith("~") for text in mine.files["training data"].values()] == [False, True, True]
+    check(mine)
+    (tmp_path / "data" / "2.jsonl").write_bytes(b"y" + b"x" * ((3 << 20) - 1))
+    with pytest.raises(FilesEdited):
+        check(mine)
 
 
 def test_the_order_of_training_files_counts(tmp_path):

@@ -88,7 +88,7 @@ class BufferExchange:
                 f"[trinity] history {done.history} continues from step {step}: "
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
-            for text in edited:
+            for text in edited if done.voided else ():
                 print(f"[trinity] {text}: {done.voided} groups will be generated again")
             sign_anew(self._buffer, made_with)
         probe.leave(self._buffer, None)  # an earlier start's: its versions may be made again, and differ
