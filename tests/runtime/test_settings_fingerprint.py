@@ -4,15 +4,20 @@ import dataclasses
 import json
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_plan import planned
 
 from trinity_compat import fingerprint_files
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.dotted import copied, leaves, put
+from trinity_compat.errors import RunError
 from trinity_compat.fingerprint_rules import RULES, UNCLASSIFIED, rule_of, table
+from trinity_compat.runtime import run
 from trinity_compat.runtime.job import agreement
 from trinity_compat.runtime.plan.overlay import OWN
 from trinity_compat.settings_fingerprint import (
@@ -562,3 +567,25 @@ def test_the_other_side_of_a_run_does_not_join_it_with_an_edited_file(tmp_path):
     theirs, ours = (spec(fingerprint=edited(tmp_path, text)) for text in ("a = 1\n", "a = 2\n"))
     assert list(agreement.differing(theirs, theirs)) == []
     assert list(agreement.differing(theirs, ours)) == [f"reward function {tmp_path}/r.py was edited"]
+
+
+def test_a_start_keeps_its_fingerprint_and_says_what_was_edited(tmp_path, monkeypatch, capsys):
+    reward = tmp_path / "r.py"
+    reward.write_text("a = 1\n")
+    plan = planned(f"{REWARD}={reward}", job=str(tmp_path / "job"))
+    monkeypatch.setattr(run.config_files, "write", lambda plan, *_: plan.spec.save(plan.job.spec_path))
+    run._prepare(plan, None, None, None, joined=False)
+    theirs = RunSpec.load(plan.job.spec_path)
+    assert theirs.fingerprint.files["reward function"][str(reward)]
+    ids, ones = np.array([1, 2], np.int32), np.ones(2, np.uint8)
+    answer = Experience(0, ids, ids, ones, np.zeros(2, np.float32), 1.0, 0, 0)
+    with closing(open_buffer(theirs.database_url)) as buffer:
+        sign(buffer, theirs.fingerprint)
+        buffer.put_groups([Group("train-0", 0, {}, 1, (answer,), "train")])
+    reward.write_text("a = 2\n")
+    with pytest.raises(RunError, match=f"started with other settings: reward function {reward} was edited"):
+        run._prepare(plan, None, None, None, joined=True)
+    capsys.readouterr()
+    run._prepare(plan, None, None, None, joined=False)
+    told = f"reward function {reward} was edited: 1 group will be generated again"
+    assert told in capsys.readouterr().out

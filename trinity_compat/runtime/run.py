@@ -202,7 +202,7 @@ def _tell_edits(spec: RunSpec) -> None:
     with closing(open_buffer(spec.database_url)) as buffer:
         waiting = buffer.depth()["ready"]
         for text in settings_fingerprint.edits(buffer, spec.fingerprint) if waiting else ():
-            say(f"{text}: {waiting} groups that wait will be generated again")
+            say(f"{text}: {waiting} group{'s' * (waiting != 1)} will be generated again")
 
 
 def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> Outcome:

@@ -89,7 +89,9 @@ class BufferExchange:
                 f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
             )
             for text in edited if done.voided else ():
-                print(f"[trinity] {text}: {done.voided} groups will be generated again")
+                print(
+                    f"[trinity] {text}: {done.voided} group{'s' * (done.voided != 1)} will be generated again"
+                )
             sign_anew(self._buffer, made_with)
         probe.leave(self._buffer, None)  # an earlier start's: its versions may be made again, and differ
         self._heart.say("running", step=step)
