@@ -1,5 +1,9 @@
 """`python -m trinity_compat` is the same as `trinity-compat`."""
 
-from trinity_compat.cli import main
+from trinity_compat.own_python import leave_working_directory
+
+leave_working_directory()
+
+from trinity_compat.cli import main  # noqa: E402
 
 main()

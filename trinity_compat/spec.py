@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trinity_compat.errors import UserError
-from trinity_compat.secret import referred, resolved
+from trinity_compat.secret import referred, resolved, without_passwords
 from trinity_compat.writing import write_text
 
 Mode = Literal["both", "train", "explore", "bench", "serve", "colocate"]
@@ -183,8 +183,9 @@ class RunSpec:
         return {**plain, **saved}, variables
 
     def save(self, path: Path) -> None:
-        """For this user's eyes: the database's URL may hold a password."""
-        write_text(path, json.dumps(self.as_saved()[0], indent=1, sort_keys=True) + "\n", mode=0o600)
+        """For this user's eyes alone where the database's URL holds a password."""
+        text = json.dumps(self.as_saved()[0], indent=1, sort_keys=True) + "\n"
+        write_text(path, text, mode=None if without_passwords(text) == text else 0o600)
 
     @classmethod
     def load(cls, path: Path) -> RunSpec:

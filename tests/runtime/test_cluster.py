@@ -1,5 +1,7 @@
 """What the run's own Ray is told, and what is left of it. Ray itself is not started."""
 
+import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -8,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trinity_compat import file_modes
 from trinity_compat.errors import RunError
 from trinity_compat.runtime.processes.cluster import local_ray
 
@@ -75,10 +78,28 @@ def test_a_folder_of_our_own_goes(monkeypatch, refuses):
             started({})
     else:
         started({})
-    folder = Path(ray.told["_temp_dir"])
+    folder = Path(ray.told["_temp_dir"]).parent
     assert folder.parent == Path("/tmp")
     assert folder.name.startswith("tc-ray-")
     assert not folder.exists()
+
+
+def test_others_come_to_nothing_that_ray_opens_to_everybody(monkeypatch):
+    ray, seen = FakeRay(monkeypatch), {}
+
+    def init(**arguments):
+        folder = Path(arguments["_temp_dir"])
+        folder.mkdir(mode=0o777, exist_ok=True)
+        folder.chmod(0o777)  # as ray._common.utils.try_make_directory_shared
+        seen["outer"] = stat.S_IMODE(folder.parent.stat().st_mode)
+        seen["umask"] = os.umask(0o022)
+        os.umask(seen["umask"])
+        return ray.init(**arguments)
+
+    monkeypatch.setattr(sys.modules["ray"], "init", init)
+    with file_modes.umask(0o022):
+        started({})
+    assert seen == {"outer": 0o700, "umask": 0o077}, "Ray's workers write the checkpoints"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +122,9 @@ def test_ray_s_folder_has_a_short_path_whatever_tmpdir_says(monkeypatch, tmp_pat
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ray = FakeRay(monkeypatch)
     started({})
-    assert Path(ray.told["_temp_dir"]).parent == Path("/tmp")
+    folder = Path(ray.told["_temp_dir"])
+    assert folder.parents[1] == Path("/tmp")
+    assert len(str(folder)) < 25
 
 
 LISTENERS = """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 
+from trinity_compat import own_python
 from trinity_compat.cli._shared import write
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.options import RunOptions
@@ -44,6 +46,7 @@ def command(source: str | None, arguments: tuple[str, ...], **given: object) -> 
 
 
 def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) -> None:
+    own_python.share_cores(os.environ)
     from trinity_compat.runtime import debug
 
     if not source:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
-from trinity_compat import extras
+from trinity_compat import extras, own_python
 
 
 @click.command()
@@ -20,6 +21,7 @@ def command(directory: Path, seed: int) -> None:
     wanted. A second call with the same seed does nothing.
     """
     extras.need("torch", "transformers", "pyarrow")
+    own_python.share_cores(os.environ)
     from trinity_compat.runtime.toy import ToySpec, make_toy
 
     make_toy(directory, ToySpec(seed=seed), progress=_shown)

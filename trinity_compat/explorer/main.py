@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trinity_compat import full_disk, placement
+from trinity_compat import full_disk, own_python, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -331,14 +331,16 @@ def _join_ray(spec: RunSpec) -> None:
     import ray
 
     if address := os.environ.get("RAY_ADDRESS"):
-        ray.init(address=address, log_to_driver=True)
+        with own_python.outside_user_folder():
+            ray.init(address=address, log_to_driver=True, runtime_env=own_python.ray_environment({}))
     else:
         keep_ray_here()
-        folder = tempfile.mkdtemp(prefix="tc-ray-")
+        folder = f"{tempfile.mkdtemp(prefix='tc-ray-')}/r"  # Ray opens its folder to everybody
         ray.init(
             address="local",
             include_dashboard=False,
             log_to_driver=True,
+            runtime_env=own_python.ray_environment({}),
             _temp_dir=folder,
             _node_ip_address=LOOPBACK,
         )

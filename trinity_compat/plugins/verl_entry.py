@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from verl.plugin.platform import get_platform
 
+from trinity_compat.own_python import add_user_folder
 from trinity_compat.plugins import (
     cpu_platform,
     cpu_process_group,
@@ -46,4 +47,5 @@ def assert_platform(device: str) -> None:
         )
 
 
+add_user_folder()
 _apply()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trinity_compat import file_modes
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import check_gpus
 from trinity_compat.launch.sources import is_configuration
@@ -72,9 +73,8 @@ def _write(made: RunPlan, source: Source, options: RunOptions, report: Report) -
             f"--job {options.job}: a run lies there, whose configuration a dry run would replace",
             hint="name an empty folder",
         )
-    made.job.root.mkdir(parents=True, exist_ok=True)
-    with locked(made.job, made.spec.mode):
-        (made.job.root / "config").mkdir(exist_ok=True)
+    made.job.create(["config"])
+    with locked(made.job, made.spec.mode), file_modes.umask(made.job.umask):
         config_files.write(made, source, options, report)
 
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from trinity_compat import full_disk, settings_fingerprint
+from trinity_compat import file_modes, full_disk, settings_fingerprint
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError
 from trinity_compat.placement import cpus_for
@@ -91,7 +91,8 @@ def _begun(made: RunPlan, source: Source, options: RunOptions, report: Report) -
                 _await_survivors(made.job)
             _prepare(made, source, options, report, joined=joined)
             if not joined:
-                _forget_participants(made)
+                with file_modes.umask(made.job.umask):
+                    _forget_participants(made)
         try:
             yield
         finally:
@@ -140,8 +141,9 @@ def _beside(made: RunPlan, source: Source, watch: LoneWatch, told: Sequence[str]
     _checked(made, source)
     with catch_signals() as stop, jobdir.locked(made.job, made.spec.mode):
         made.job.create()
-        made.spec.save(made.job.spec_path.with_name(f"{made.spec.mode}.json"))
-        watch.begin()
+        with file_modes.umask(made.job.umask):
+            made.spec.save(made.job.spec_path.with_name(f"{made.spec.mode}.json"))
+            watch.begin()
         try:
             return _with_ray(made, stop, lambda cluster: _supervised_alone(made, watch, stop, cluster))
         finally:
@@ -192,8 +194,9 @@ def _prepare(made: RunPlan, source: Source, options: RunOptions, report: Report,
             + (f"from step {step}" if step else "from the start: it has no checkpoint")
         )
     job.create()
-    config_files.write(made, source, options, report)
-    _tell_edits(spec)
+    with file_modes.umask(job.umask):
+        config_files.write(made, source, options, report)
+        _tell_edits(spec)
 
 
 def _tell_edits(spec: RunSpec) -> None:
@@ -213,7 +216,7 @@ def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> 
     try:
         # A CPU run on a machine with GPUs: Ray must not count them.
         gpus = 0 if made.spec.device == "cpu" else None
-        with local_ray(made.ray, gpus=gpus, cpus=cpus_for(made.spec)) as cluster:
+        with local_ray(made.ray, gpus=gpus, cpus=cpus_for(made.spec), umask=made.job.umask) as cluster:
             outcome = work(cluster)
     except RunError as error:
         outcome = Outcome(1, str(error)) if stop.number is None else Outcome(128 + stop.number)

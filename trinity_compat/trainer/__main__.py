@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
+from trinity_compat.own_python import add_user_folder
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.spec import RunSpec
 
@@ -16,6 +17,7 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1 or argv[0].startswith("-"):
         print("usage: python -m trinity_compat.trainer JOB_DIR", file=sys.stderr)
         return 2
+    add_user_folder()
     with resting():
         from trinity_compat.trainer.errors import PeerGone
         from trinity_compat.trainer.main import run

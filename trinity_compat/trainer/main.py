@@ -17,7 +17,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from trinity_compat import full_disk, placement
+from trinity_compat import full_disk, own_python, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import BufferError, open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -126,9 +126,10 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us. Raises UserError when it has
     too few GPUs."""
     address = os.environ.get("RAY_ADDRESS")
-    environment = get_ppo_ray_runtime_env(config)
+    environment = own_python.ray_environment(get_ppo_ray_runtime_env(config))
     if address:
-        ray.init(address=address, runtime_env=environment)
+        with own_python.outside_user_folder():
+            ray.init(address=address, runtime_env=environment)
     else:
         keep_ray_here()
         cpus = max(placement.cpus_for(spec), os.cpu_count() or 1)

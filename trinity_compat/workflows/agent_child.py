@@ -40,7 +40,9 @@ def main(argv: list[str]) -> int:
 def _function(reference: str) -> Callable[[Any], Any]:
     file, _, name = reference.rpartition(":")
     path = Path(file)
+    # All of ours is imported by now. What the file imports is looked for beside it, then in its folder.
     sys.path.insert(0, str(path.parent))
+    sys.path.append(str(Path.cwd()))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")

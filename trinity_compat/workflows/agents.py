@@ -15,13 +15,13 @@ import json
 import os
 import secrets
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from trinity_compat import own_python
 from trinity_compat.parent_watch import die_with_parent
 from trinity_compat.workflows.model import Model
 
@@ -133,7 +133,7 @@ class Agents:
     async def _started(self, program: Program, model: Model) -> _Process:
         key = secrets.token_urlsafe(32)
         told = {"OPENAI_BASE_URL": self._address, "OPENAI_API_KEY": key, "OPENAI_MODEL": model.model_path}
-        words = program.command or (sys.executable, "-m", _CHILD, program.function)
+        words = program.command or own_python.of_module(_CHILD, program.function)
         running = await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.PIPE,

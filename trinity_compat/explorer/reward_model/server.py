@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections import deque
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat import own_python
 from trinity_compat.addresses import LOOPBACK
 from trinity_compat.errors import RunError
 from trinity_compat.last_words import last_error
@@ -50,7 +50,7 @@ class RewardServer:
         # With this actor's environment, in which Ray has put its GPUs. SUPERVISOR: a server that is killed
         # would leave vLLM's own processes behind, did they not watch it (plugins/vllm_entry.py).
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, json.dumps(arguments), device, *self._address.rsplit(":", 1)],
+            own_python.of_module(_MODULE, json.dumps(arguments), device, *self._address.rsplit(":", 1)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -7,12 +7,12 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from trinity_compat import own_python
 from trinity_compat.addresses import LOOPBACK
 from trinity_compat.errors import RunError
 from trinity_compat.pipelines.juicer import KEY_VARIABLE
@@ -90,7 +90,7 @@ class Client:
         with _listening(port) as place:
             self._url = f"http://{LOOPBACK}:{place.getsockname()[1]}"
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _SERVER, "--fd", str(place.fileno())],
+                own_python.of_module(_SERVER, "--fd", str(place.fileno())),
                 stdin=subprocess.PIPE,  # ends when this process does, and the service with it
                 pass_fds=[place.fileno()],
                 env={**os.environ, KEY_VARIABLE: key},

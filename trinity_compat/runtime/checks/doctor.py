@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trinity_compat import extras
+from trinity_compat import extras, own_python
 from trinity_compat.errors import UserError
 from trinity_compat.extras import version
 from trinity_compat.runtime.checks import loggers, preflight
@@ -137,7 +137,7 @@ def _flash_attention(device: str) -> Check:
 def _python_says(code: str, *, timeout: float = 60.0) -> str:
     """The last line of ``code``'s complaint in an interpreter of its own; "" when it has none."""
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(own_python.of_code(code), capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return f"no answer in {timeout:.0f} s"
     lines = [line for line in done.stderr.splitlines() if line.strip()]

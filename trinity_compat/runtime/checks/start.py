@@ -6,14 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 
-from trinity_compat import extras
+from trinity_compat import extras, own_python
 from trinity_compat.dotted import leaves, value_at
 from trinity_compat.errors import UserError, Where
 from trinity_compat.explorer.reward_model.models import MODEL as REWARD
@@ -136,14 +135,19 @@ def _asked(made: RunPlan, *, execute: bool, native: bool) -> Report:
         request = {"spec": asdict(made.spec), "device": made.spec.device, "native": native}
         request |= {"cwd": str(made.cwd), "execute": execute}
         (folder / "request.json").write_text(json.dumps(request, default=str))
-        return _answer(made, folder, native)
+        return _answer(made, folder, execute=execute, native=native)
 
 
-def _answer(made: RunPlan, folder: Path, native: bool) -> Report:
-    argv = [sys.executable, "-m", "trinity_compat.runtime.checks", "request.json", "report.json"]
+def _answer(made: RunPlan, folder: Path, *, execute: bool, native: bool) -> Report:
+    argv = own_python.of_module("trinity_compat.runtime.checks", "request.json", "report.json")
     with (folder / "log").open("wb") as log:
         done = subprocess.run(
-            argv, cwd=folder, env=_environment(made, native), stdout=log, stderr=log, timeout=_LIMIT_S
+            argv,
+            cwd=folder,
+            env=_environment(made, execute=execute, native=native),
+            stdout=log,
+            stderr=log,
+            timeout=_LIMIT_S,
         )
     if done.returncode == 0:
         return Report.load(folder / "report.json")
@@ -151,7 +155,7 @@ def _answer(made: RunPlan, folder: Path, native: bool) -> Report:
     return Report(unchecked=[f"the start check itself failed: {' '.join(last) or done.returncode}"])
 
 
-def _environment(made: RunPlan, native: bool) -> dict[str, str]:
+def _environment(made: RunPlan, *, execute: bool, native: bool) -> dict[str, str]:
     env = checkout.python_path({**extras.vllm_plugins(), **os.environ, **made.env})
     elsewhere = os.environ.get(VLLM_ELSEWHERE)
     if elsewhere and not native:
@@ -159,6 +163,9 @@ def _environment(made: RunPlan, native: bool) -> dict[str, str]:
         env.setdefault(
             "VLLM_CACHE_ROOT", f"{elsewhere}/.cache"
         )  # releases overwrite each other's model facts
+    own_python.share_cores(env)
+    if execute:
+        env[own_python.USER_FOLDER] = str(made.run_cwd)
     return env
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
-from trinity_compat import extras
+from trinity_compat import extras, own_python
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 
@@ -30,9 +30,11 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
     strategy = str(spec.verl["actor_rollout_ref"]["actor"]["strategy"])
     backend = "megatron" if strategy == "megatron" else "fsdp"
     words = ["merge", "--backend", backend, "--local_dir", str(shards), "--target_dir", str(target)]
-    command = [sys.executable, "-m", "verl.model_merger", *words]
+    command = own_python.of_module("verl.model_merger", *words)
     # A process of its own: torch and transformers are not loaded into the command line.
-    done = subprocess.run(command, capture_output=True, text=True)
+    env = dict(os.environ)
+    own_python.share_cores(env)
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise RunError(f"veRL's model_merger ended with {done.returncode}: {lines[-1] if lines else ''}")

@@ -12,10 +12,11 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trinity_compat import file_modes
 from trinity_compat.checkpoint_folders import MARKER, last_step
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
@@ -23,6 +24,7 @@ from trinity_compat.secret import without_passwords
 from trinity_compat.spec import RunSpec
 from trinity_compat.writing import write_text
 
+_FOLDERS = ("config", "buffer", "monitor/tensorboard", "log")
 _JOBS = 5  # that are named beside one that isn't there
 _SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
 
@@ -65,10 +67,14 @@ class JobDir:
             return None
         return found.st_ino, found.st_mtime_ns
 
-    def create(self) -> None:
-        """Make the folders."""
-        for name in ("config", "buffer", "monitor/tensorboard", "log"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+    @property
+    def umask(self) -> int:
+        """Of the processes that write here."""
+        return file_modes.umask_of(self.root)
+
+    def create(self, folders: Sequence[str] = _FOLDERS) -> None:
+        """Make the folders, for this user alone unless the user has opened them."""
+        file_modes.prepare(self.root, folders, existing=(*_FOLDERS, "global_step_*", MARKER))
 
     def exists(self) -> bool:
         """Whether an earlier run wrote here."""

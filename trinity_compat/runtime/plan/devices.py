@@ -6,11 +6,11 @@ import importlib.metadata
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from trinity_compat import own_python
 from trinity_compat.errors import UserError
 
 _RAY_OF_USER = "RAY_ADDRESS"
@@ -94,7 +94,7 @@ def _cluster_resources(address: str) -> dict[str, float]:
     """Asked in a process of its own: one that has joined a cluster cannot join another."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK, address], capture_output=True, text=True, timeout=_ASK_S
+            own_python.of_code(_ASK, address), capture_output=True, text=True, timeout=_ASK_S
         )
         found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError):

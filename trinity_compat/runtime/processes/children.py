@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from trinity_compat.file_modes import PRIVATE, umask
 from trinity_compat.parent_watch import SUPERVISOR, die_with_parent, prctl
 
 if TYPE_CHECKING:  # a dry run works without it
@@ -39,7 +40,7 @@ def die_of_ctrl_c() -> int:
 @dataclass(frozen=True, slots=True)
 class Command:
     """What to start. ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its
-    own name. ``serves``: it runs for the others, and a run is done without it."""
+    own name. ``serves``: it runs for the others, and a run is done without it. ``umask``: of its files."""
 
     role: str
     name: str
@@ -48,6 +49,7 @@ class Command:
     log: Path
     cwd: str | None = None
     serves: bool = False
+    umask: int = PRIVATE
 
 
 @dataclass(slots=True)
@@ -74,9 +76,10 @@ class Child:
 
 def start(command: Command) -> Child:
     """Start ``command`` in a process group of its own, output appended to its log."""
-    command.log.parent.mkdir(parents=True, exist_ok=True)
-    log: IO[bytes]
-    with command.log.open("ab") as log:
+    with umask(command.umask):
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        log: IO[bytes] = command.log.open("ab")
+    with log:
         begin = log.tell()
         process = subprocess.Popen(
             list(command.argv),
@@ -88,6 +91,7 @@ def start(command: Command) -> Child:
             # A group of its own: the terminal's Ctrl-C goes to the supervisor alone, which ends the sides.
             process_group=0,
             preexec_fn=die_with_parent,
+            umask=command.umask,
         )
     return Child(command, process, begin)
 

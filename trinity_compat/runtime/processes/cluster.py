@@ -16,9 +16,11 @@ from pathlib import Path
 
 import psutil
 
+from trinity_compat import file_modes
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.containers import Tree
 from trinity_compat.errors import RunError
+from trinity_compat.file_modes import PRIVATE
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _TOO_SLOW = "timed out during startup"  # Ray's words after 30 s, a number that nobody can set
@@ -41,11 +43,13 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def local_ray(options: Tree, *, gpus: int | None = None, cpus: int = 0) -> Iterator[Cluster]:
+def local_ray(
+    options: Tree, *, gpus: int | None = None, cpus: int = 0, umask: int = PRIVATE
+) -> Iterator[Cluster]:
     """Start Ray on this machine for the time of the block; ``options``: veRL's ``ray_kwargs.ray_init``.
 
-    ``gpus`` None lets Ray count them; ``cpus``: slots that it must have. Raises RunError with Ray's own
-    reason when it does not start.
+    ``gpus`` None lets Ray count them; ``cpus``: slots that it must have; ``umask``: of its workers' files.
+    Raises RunError with Ray's own reason when it does not start.
     """
     if not options.get("_node_ip_address"):
         keep_ray_here()
@@ -53,7 +57,8 @@ def local_ray(options: Tree, *, gpus: int | None = None, cpus: int = 0) -> Itera
 
     with _folder(options.get("_temp_dir")) as folder:
         try:
-            address = _started(options, folder, gpus, cpus)
+            with file_modes.umask(umask):
+                address = _started(options, folder, gpus, cpus)
             yield Cluster(address, tuple(_daemons()))
         finally:
             with contextlib.suppress(Exception):
@@ -67,10 +72,11 @@ def _folder(named: object) -> Iterator[Path]:
     if named:
         yield Path(str(named))
         return
-    # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR.
+    # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR. It
+    # also opens the folder and its session's to everybody (0777): nobody gets through the one around them.
     own = Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
     try:
-        yield own
+        yield own / "r"
     finally:
         shutil.rmtree(own, ignore_errors=True)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from trinity_compat import own_python
 from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
 from trinity_compat.explorer.reward_model.address import TOKEN, is_served
 from trinity_compat.parent_watch import SUPERVISOR
@@ -77,13 +77,15 @@ def _command(made: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
         "RAY_DEDUP_LOGS": "0",
         "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
         SUPERVISOR: str(os.getpid()),
+        own_python.USER_FOLDER: str(made.run_cwd),
         # A side that is killed has written all that it said.
         "PYTHONUNBUFFERED": "1",
     }
     side = "trainer" if role == "trainer" else "explorer"
     if role != "trainer":
         _log_apart(env, name)
-    argv = (sys.executable, "-m", f"trinity_compat.{side}", str(job.root), *extra)
+    own_python.share_cores(env)
+    argv = own_python.of_module(f"trinity_compat.{side}", str(job.root), *extra)
     return Command(
         role,
         name,
@@ -91,6 +93,7 @@ def _command(made: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
         checkout.python_path(env),
         job.log(f"{made.log_folder}/{name}".lstrip("/")),
         cwd=str(made.run_cwd),
+        umask=job.umask,
     )
 
 
