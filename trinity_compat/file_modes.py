@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -56,6 +57,14 @@ def prepare(root: Path, folders: Iterable[str], *, existing: Iterable[str]) -> N
             (root / name).mkdir(parents=True, exist_ok=True)
         if not mark.exists():
             mark.write_text(_TOLD)
+
+
+def ray_folder() -> Path:
+    """A new folder for a Ray; what its user removes afterwards is the folder around it.
+
+    Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR. It also
+    opens the folder and its session's to everybody (0777): nobody gets through the one around them."""
+    return Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"), "r")
 
 
 def _close_all(top: Path) -> None:

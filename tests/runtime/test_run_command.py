@@ -166,6 +166,7 @@ def test_a_dry_run_for_gpus_writes_what_a_run_would_use_and_says_what_it_could_n
         "audit.json",
         "engine.json",
         "launch.json",
+        "private",
         "run.json",
         "start.json",
         "trinity.yaml",

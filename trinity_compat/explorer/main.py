@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trinity_compat import full_disk, own_python, placement
+from trinity_compat import file_modes, full_disk, own_python, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -335,13 +334,12 @@ def _join_ray(spec: RunSpec) -> None:
             ray.init(address=address, log_to_driver=True, runtime_env=own_python.ray_environment({}))
     else:
         keep_ray_here()
-        folder = f"{tempfile.mkdtemp(prefix='tc-ray-')}/r"  # Ray opens its folder to everybody
         ray.init(
             address="local",
             include_dashboard=False,
             log_to_driver=True,
             runtime_env=own_python.ray_environment({}),
-            _temp_dir=folder,
+            _temp_dir=str(file_modes.ray_folder()),
             _node_ip_address=LOOPBACK,
         )
     check_gpus(spec, "explorer", ray.cluster_resources().get("GPU", 0.0))

@@ -17,7 +17,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from trinity_compat import full_disk, own_python, placement
+from trinity_compat import file_modes, full_disk, own_python, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import BufferError, open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -138,6 +138,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
             num_cpus=cpus,
             include_dashboard=False,
             runtime_env=environment,
+            _temp_dir=str(file_modes.ray_folder()),
             _node_ip_address=LOOPBACK,
         )
     try:

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,13 +71,11 @@ def _folder(named: object) -> Iterator[Path]:
     if named:
         yield Path(str(named))
         return
-    # Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR. It
-    # also opens the folder and its session's to everybody (0777): nobody gets through the one around them.
-    own = Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"))
+    own = file_modes.ray_folder()
     try:
-        yield own / "r"
+        yield own
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(own.parent, ignore_errors=True)
 
 
 def _started(options: Tree, folder: Path, gpus: int | None, cpus: int, *, again: bool = True) -> str:
