@@ -53,7 +53,7 @@ def prepare(root: Path, folders: Iterable[str], *, existing: Iterable[str]) -> N
         for path in (found for pattern in existing for found in root.glob(pattern)):
             _close_all(path)
     with umask(umask_of(root)):
-        for name in (*folders, _MARK.parent):
+        for name in (*folders, str(_MARK.parent)):
             (root / name).mkdir(parents=True, exist_ok=True)
         if not mark.exists():
             mark.write_text(_TOLD)

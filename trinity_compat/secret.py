@@ -10,53 +10,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-# Whole words between underscores: TOKENIZERS_PARALLELISM, MAX_TOKENS and AUTHOR name no secret.
-_WORDS = frozenset(
-    [
-        "KEY",
-        "APIKEY",
-        "TOKEN",
-        "SECRET",
-        "SECRETS",
-        "PASS",
-        "PASSWORD",
-        "PASSWORDS",
-        "PASSWD",
-        "PASSPHRASE",
-        "CREDENTIAL",
-        "CREDENTIALS",
-        "COOKIE",
-        "COOKIES",
-        "AUTH",
-        "AUTHORIZATION",
-        "BEARER",
-    ]
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# Of a name's words (api_key, apiKey, API-KEY: api, key). Whole ones: AUTHOR and MONKEY name no secret.
+_WORDS = _set(
+    "secret secrets pass password passwords passwd passphrase credential credentials cookie cookies auth"
+    " authorization bearer pat pwd"
+)
+_PARTS = ("secret", "passw", "passphrase", "credential")  # as a part of a word, too
+_MAY_FOLLOW = re.compile(r"id|value|str|string|b64|base64|\d+")  # AWS_ACCESS_KEY_ID, openai_key_2
+# In front of these a key is a column, or a place in a table.
+_OF_COLUMN = _set(
+    "answer answers audio audios cache category chosen column context data dict extra feature field fn"
+    " foreign group id image images index info input json label labels level message messages metric"
+    " metrics monitor number output partition primary problem prompt prompts public query question reference"
+    " rejected repeat response responses reward rewards routing row score scores solution sort source split"
+    " state string system target task text tool tools truth turns uid value video videos workflow"
 )
 # Next to these a token is a piece of text.
-_OF_TEXT = frozenset(
-    [
-        "MAX",
-        "MIN",
-        "NUM",
-        "LEN",
-        "LENGTH",
-        "PER",
-        "BUDGET",
-        "LIMIT",
-        "SIZE",
-        "COUNT",
-        "BATCH",
-        "EOS",
-        "BOS",
-        "PAD",
-        "UNK",
-    ]
+_OF_TEXT = _set(
+    "answer audio batch bos budget chi2 chunk cls count end eos eot first forced image last len length limit"
+    " mask max mean min new next num pad padding per prefix prompt response sep size special start step stop"
+    " suffix sum think tool unk video"
 )
-# A key of veRL is written small, and data.prompt_key names a column.
-_SMALL = re.compile(
-    r"(api|access|secret|private)_?key|(?<![a-z])token$|secret|passw|credential|authorization"
-)
-_URL = re.compile(r"(://[^:@/\s]*:)\S+@")
+# veRL's and Trinity's own names that the rules would take for secrets.
+_VERLS_OWN = _set("balance_dp_token enable_thinking_key env_state_hash_key reward_model_key teacher_key")
+_NO_KEYS = _set("monkey donkey turkey hockey jockey whiskey")
+# Small, these are words of other names: forward_pass, path.
+_LARGE_ONLY = frozenset(["pass", "pat"])
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_URL = re.compile(r"(://[^:@/\s]*:)(?!\$\{oc\.env:\w+\}@)(\S+)@")
 _REFERENCE = re.compile(r"\$\{oc\.env:(\w+)\}")
 _WITH_DEFAULT = re.compile(r"\$\{oc\.env:(\w+),[^{}]+\}")  # the default may be the secret
 _PREFIX = "TRINITY_COMPAT_SECRET_"  # of the variables that hand a run's secrets to its processes
@@ -69,10 +55,26 @@ _HIDDEN = "***"
 
 
 def is_secret(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret, as far as its name tells."""
-    words = name.upper().split("_")
-    found = _WORDS.intersection(words) or words[-1] == "PAT"
-    return bool(found) and not (found == {"TOKEN"} and _OF_TEXT.intersection(words))
+    """Whether a variable, a key or an option of this name holds a secret, as far as its name tells.
+
+    Keys of veRL's releases and of Trinity's schema are none, but for those that do hold one (a test reads
+    them all): what names a column or a piece of text is told by the words beside it."""
+    if name in _VERLS_OWN:
+        return False
+    words = [word.lower() for word in _WORD.findall(name)]
+    if any(part in word for word in words for part in _PARTS):
+        return True
+    return any(_names_one(words, place, small=name.islower()) for place in range(len(words)))
+
+
+def _names_one(words: Sequence[str], place: int, *, small: bool) -> bool:
+    word, before, after = words[place], words[max(0, place - 1) : place], words[place + 1 :]
+    if word in _WORDS:
+        return not (small and word in _LARGE_ONLY) and (word != "pwd" or len(words) > 1)
+    last = all(map(_MAY_FOLLOW.fullmatch, after))
+    if word.endswith("key"):
+        return last and word not in _NO_KEYS and not _OF_COLUMN.intersection(before)
+    return word.endswith("token") and last and not _OF_TEXT.intersection(words)
 
 
 def without_passwords(text: str) -> str:
@@ -87,7 +89,12 @@ def shown(text: str) -> str:
 
 def hidden(key: str, value: object) -> object:
     """``value`` of the dotted ``key`` with ``***`` for every secret in it; a reference is none."""
-    return _mapped(key, value, lambda _, text: text if _REFERENCE.fullmatch(text) else _HIDDEN, shown)
+    return _mapped(
+        key,
+        value,
+        lambda _, text: text if _REFERENCE.fullmatch(text) else _HIDDEN,
+        lambda _, text: shown(text),
+    )
 
 
 def referred(
@@ -95,42 +102,50 @@ def referred(
 ) -> tuple[dict[str, object], dict[str, str]]:
     """``tree`` (plain containers) with a reference for each secret, and the variables that hold them.
 
-    Names: ``natural`` takes the key's own last name, as people export it (WANDB_API_KEY, API_KEY); ``path``
-    one of the whole path that nothing else is called.
+    Of a URL the password is one, a literal with a secret in it as a whole. Names: ``natural`` takes the key's
+    own last name, as people export it (WANDB_API_KEY, API_KEY, BASE_URL_PASSWORD); ``path`` one of the whole
+    path that nothing else is called.
     """
     found: dict[str, str] = {}
 
     def refer(path: str, text: str) -> str:
         if "${oc.env:" in text:
             return _WITH_DEFAULT.sub(r"${oc.env:\1}", text)
+        return reference(path, text)
+
+    def refer_whole(path: str, text: str) -> str:
+        if _URL.search(text):
+            return _URL.sub(lambda url: f"{url[1]}{reference(f'{path}_password', url[2])}@", text)
+        return reference(f"{path}_secret", text) if _has_secret(text) else text
+
+    def reference(path: str, text: str) -> str:
         last = path if named == "path" else path.rpartition(".")[2]
         name = ("" if named == "natural" else _PREFIX) + re.sub(r"\W", "_", last).upper()
         found[name] = text
         return f"${{oc.env:{name}}}"
 
-    return _of_section(tree, refer, lambda text: text), found
+    return _of_section(tree, refer, refer_whole), found
 
 
 def resolved(tree: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
     """``tree`` with each reference replaced whose variable ``environ`` has."""
 
     def resolve(text: str) -> str:
-        match = _REFERENCE.fullmatch(text)
-        return environ.get(match[1], text) if match else text
+        return _REFERENCE.sub(lambda found: environ.get(found[1], found[0]), text)
 
-    return _of_section(tree, lambda _, text: resolve(text), resolve)
+    return _of_section(tree, lambda _, text: resolve(text), lambda _, text: resolve(text))
 
 
 def _of_section(
-    tree: Mapping[str, object], secret: Callable[[str, str], str], other: Callable[[str], str]
+    tree: Mapping[str, object], secret: Callable[[str, str], str], other: Callable[[str, str], str]
 ) -> dict[str, object]:
     return {name: _mapped(name, value, secret, other) for name, value in tree.items()}
 
 
 def _mapped(
-    path: str, value: object, secret: Callable[[str, str], str], other: Callable[[str], str]
+    path: str, value: object, secret: Callable[[str, str], str], other: Callable[[str, str], str]
 ) -> object:
-    """``value`` with ``secret(path, text)`` for texts under a secret's name, ``other(text)`` for others."""
+    """``value`` with ``secret(path, text)`` for texts under a secret's name, ``other`` for others."""
     if isinstance(value, Mapping):
         return {
             key: _mapped(f"{path}.{key}" if path else str(key), part, secret, other)
@@ -140,7 +155,7 @@ def _mapped(
         return [_mapped(path, part, secret, other) for part in value]
     if not isinstance(value, str) or not value:
         return value
-    return secret(path, value) if _is_secret_option(path.rpartition(".")[2]) else other(value)
+    return secret(path, value) if is_secret(path.rpartition(".")[2]) else other(path, value)
 
 
 def masked(words: Sequence[str]) -> Iterator[str]:
@@ -148,13 +163,13 @@ def masked(words: Sequence[str]) -> Iterator[str]:
     hide = False
     for word in words:
         yield _HIDDEN if hide else _masked(word)
-        hide = word.startswith("--") and "=" not in word and _is_secret_option(word[2:])
+        hide = word.startswith("--") and "=" not in word and is_secret(word[2:])
 
 
 def _masked(word: str) -> str:
     word = without_passwords(word)
     whole = _WHOLE.match(word)
-    if whole and _is_secret_option(whole[1]):
+    if whole and is_secret(whole[1]):
         return f"{whole[0]}{_HIDDEN}"
     return "".join(_without_values(word))
 
@@ -166,15 +181,19 @@ def _without_values(word: str) -> Iterator[str]:
         value = _VALUE.match(word, match.end())
         if value is None or not value[0] or _MEASURED.fullmatch(value[0]):
             continue
-        if match.start(1) >= done and _is_secret_option(match[1]):
+        if match.start(1) >= done and is_secret(match[1]) and not _is_prose(word, match):
             yield word[done : match.end()] + _HIDDEN
             done = value.end()
     yield word[done:]
 
 
-def _is_secret_option(name: str) -> bool:
-    name = name.replace("-", "_")
-    if name.isupper():
-        return is_secret(name)
-    found = _SMALL.search(name.lower())
-    return found is not None and (found[0] != "token" or is_secret(name))
+def _is_prose(word: str, match: re.Match[str]) -> bool:
+    """``key: trainer.logger`` in a sentence; in a mapping something stands in front of it."""
+    small = match[1].lower() in ("key", "token")
+    return small and ": " in match[0] and word[: match.start(1)].rstrip(" ")[-1:] not in ("{", ",", '"', "'")
+
+
+def _has_secret(text: str) -> bool:
+    """Whether a value under a name that is none holds one; no sentence does for a word in it."""
+    literal = not re.search(r"\s", text) or text.lstrip().startswith(("{", "["))
+    return literal and shown(text) != text

@@ -97,9 +97,24 @@ def test_references_come_back_whole():
     tree = {"a": {"api_key": "x", "list": [{"token": "y"}], "n": 3, "url": "http://u:p@h"}}
     saved, variables = referred(tree, named="path")
     assert "x" not in variables.keys() | {saved["a"]["api_key"]}
+    assert "p" not in saved["a"]["url"].split("@")[0].split(":")
     assert resolved(saved, variables) == tree
     assert resolved(saved, {}) == saved
     assert referred(saved, named="path") == (saved, {})
+
+
+def test_a_url_is_shown_without_its_password():
+    tree = {"path": "postgresql://u:p@h/db", "base_url": "https://u:${oc.env:MINE}@h"}
+    saved, variables = referred(tree)
+    assert saved == {"path": "postgresql://u:${oc.env:PATH_PASSWORD}@h/db", "base_url": tree["base_url"]}
+    assert variables == {"PATH_PASSWORD": "p"}, "PATH means something else"
+    assert hidden("", saved) == saved
+    assert resolved(saved, variables) == {**tree, "path": tree["path"]}
+
+
+def test_a_sentence_is_no_secret_for_a_word_in_it():
+    prompt = {"system_prompt": "Write the token: one word.\nAnswer with password=… where you can."}
+    assert referred(prompt) == (prompt, {})
 
 
 @pytest.mark.parametrize(

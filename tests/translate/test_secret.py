@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
+from trinity_compat.data import data_path
 from trinity_compat.secret import is_secret, masked, shown
 from trinity_compat.translate import Options, translate_launch
 
@@ -24,6 +27,16 @@ from .test_symbols import SCRIPT
         "PATH",
         "PASSES",
         "COMPATIBLE",
+        "max_token_len",
+        "tokenizer_path",
+        "key_padding_mask",
+        "num_key_value_heads",
+        "eos_token",
+        "prompt_key",
+        "reward_fn_key",
+        "solution_key",
+        "forward_pass",
+        "PWD",
     ],
 )
 def test_a_word_that_only_contains_one_is_no_secret(name):
@@ -32,10 +45,38 @@ def test_a_word_that_only_contains_one_is_no_secret(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "WANDB_API_KEY", "AWS_ACCESS_KEY_ID", "GH_PAT", "DB_PASSWORD", "HTTP_AUTH", "my_secret"],
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "GH_PAT",
+        "DB_PASSWORD",
+        "HTTP_AUTH",
+        "my_secret",
+        "openai_key",
+        "openaiKey",
+        "openaikey",
+        "OPENAI_KEY_2",
+        "accessToken",
+        "key",
+        "token",
+        "dbpassword",
+        "client_secret_value",
+        "db_pwd",
+    ],
 )
 def test_a_whole_word_is(name):
     assert is_secret(name)
+
+
+def test_no_key_of_veRL_or_Trinity_is_but_those_that_hold_one():
+    files = data_path("translators").rglob("*.json")
+    quoted = {name for file in files for name in re.findall(r'"([\w.-]+)"', file.read_text(encoding="utf-8"))}
+    names = {name.rpartition(".")[2] for name in quoted}
+    assert "reward_fn_key" in names
+    assert "enable_thinking_key" in names
+    held = {"OPENAI_API_KEY", "Secrets", "api_key", "hf_token"}
+    assert {name for name in names if is_secret(name)} == {*held, "key", "token"}
 
 
 def test_only_secrets_are_left_out_of_the_explorers_environment():
@@ -67,6 +108,9 @@ def test_resolve_does_not_ask_for_a_secret():
         (["trainer.token=abc"], ["trainer.token=***"]),
         (["p=postgresql://me:a/b@c@host:5432/db"], ["p=postgresql://me:***@host:5432/db"]),
         (["data.x=https://h/f?token=abc&y=1"], ["data.x=https://h/f?token=***&y=1"]),
+        (["+reward_kwargs.openai_key=abc"], ["+reward_kwargs.openai_key=***"]),
+        (["+k={key: abc, x: 1}"], ["+k={key: ***, x: 1}"]),
+        (["+k.base_url=https://:abc@h/v1"], ["+k.base_url=https://:***@h/v1"]),
     ],
 )
 def test_a_command_line_is_shown_without_its_secrets(words, expected):
@@ -83,6 +127,7 @@ def test_a_command_line_is_shown_without_its_secrets(words, expected):
         "MAX_TOKENS=3",
         "a=https://host:8000/x",
         "trainer.logger=['console']",
+        "error: unknown key: trainer.foo",
         "step:3 - rollout_corr/chi2_token:0.17 - x:1",
     ],
 )

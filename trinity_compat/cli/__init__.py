@@ -19,6 +19,7 @@ import click
 from trinity_compat import __version__, extras
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.nearest import nearest
+from trinity_compat.secret import without_passwords
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
         told = error if isinstance(error, UserError) else extras.explained(error)
         if told is None:
             raise
-        click.echo(f"error: {told}", err=True)
+        click.echo(f"error: {without_passwords(str(told))}", err=True)
         sys.exit(2)
     except OSError as error:
         if error.filename is None and error.errno not in _FULL:
@@ -81,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(f"error: {named}: {error.strerror}", err=True)
         sys.exit(2)
     except RunError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {without_passwords(str(error))}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -15,6 +15,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
 from trinity_compat.launch.core.values import Bit, open_source
 from trinity_compat.launch.environment import unused_variables
+from trinity_compat.secret import hidden, shown
 
 
 @click.command()
@@ -61,7 +62,7 @@ def command(
 
 
 def as_json(reading: Reading) -> dict[str, Any]:
-    """The reading as `parse --format json` prints it."""
+    """The reading as `parse --format json` prints it; secrets as ``***``."""
     return {
         "launches": [_launch(launch) for launch in reading.launches],
         "diagnostics": [
@@ -81,9 +82,9 @@ def _launch(launch: Launch) -> dict[str, Any]:
     return {
         "module": launch.module,
         **({"taken_for": launch.main} if launch.main else {}),
-        "args": [word.text for word in launch.arguments],
+        "args": [shown(word.text) for word in launch.arguments],
         "line": launch.where.line,
-        "env": {name: word.text for name, word in launch.env.items()},
+        "env": {name: hidden(name, word.text) for name, word in launch.env.items()},
         "unresolved": [
             {"arg": index, "expression": expression, "line": word.where.line}
             for index, word in enumerate(launch.arguments)
@@ -109,11 +110,11 @@ def as_text(reading: Reading) -> str:
         wrapped = f" (through {', '.join(launch.wrapper)})" if launch.wrapper else ""
         taken = f", taken for {launch.main}" if launch.main else ""
         lines.append(f"{launch.where}: {launch.module}{taken}{wrapped}, {len(launch.arguments)} arguments")
-        lines += [f"  {name}={_visible(word.text)}" for name, word in launch.env.items()]
+        lines += [f"  {name}={_visible(str(hidden(name, word.text)))}" for name, word in launch.env.items()]
         for word in launch.arguments:
             still = unresolved(word)
             note = f"   [open: {', '.join(still)}]" if still else ""
-            lines.append(f"  {word.where.line:>5}  {_visible(word.text)}{note}")
+            lines.append(f"  {word.where.line:>5}  {_visible(shown(word.text))}{note}")
     if not reading.launches:
         lines.append(f"{reading.source}: no training main is launched")
     lines += map(str, merged(reading.diagnostics))

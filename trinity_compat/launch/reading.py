@@ -26,7 +26,7 @@ from trinity_compat.launch.launchers import external
 from trinity_compat.launch.model import Reading
 from trinity_compat.launch.shell import code, statements
 from trinity_compat.mains import NOTHING_TAUGHT
-from trinity_compat.secret import masked
+from trinity_compat.secret import hidden, masked
 
 LOST_ARGUMENTS = "TP118"
 BESIDE = "TP120"
@@ -256,12 +256,13 @@ def _warn_of_lost(log: Log, name: str) -> None:
         if given.replaced is not None and not given.read:
             log.warn(
                 "TP113",
-                f"--env {name}={text_of(given.value)} has no effect: the script sets {name} itself, here; "
-                f"write {name}=${{{name}:-…}} here, or give the key=value that it stands for with --set",
+                f"--env {name}={hidden(name, text_of(given.value))} has no effect: the script sets {name}"
+                f" itself, here; write {name}=${{{name}:-…}} here, or give the key=value that it stands for"
+                " with --set",
                 given.replaced,
             )
     if log.unread and log.launches:
-        lost = shlex.join(map(text_of, log.unread))
+        lost = shlex.join(masked([text_of(word) for word in log.unread]))
         log.warn(
             LOST_ARGUMENTS,
             f'{name} never reads its arguments ("$@"): {lost} has no effect',

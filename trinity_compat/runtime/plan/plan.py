@@ -118,5 +118,6 @@ def _both(steps: int, r: int) -> str:
 def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
     """What ``config/launch.json`` says of the options."""
     told = {**asdict(options), "database": options.database and without_passwords(options.database)}
-    told["sets"] = [shown(text) for text in options.sets]
+    for name in ("sets", "joined"):
+        told[name] = [shown(text) for text in getattr(options, name)]
     return {"options": told, "notes": list(plan.notes)}

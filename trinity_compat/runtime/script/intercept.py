@@ -17,6 +17,7 @@ from trinity_compat.errors import RunError, UserError
 from trinity_compat.runtime.processes.children import die_of_ctrl_c
 from trinity_compat.runtime.script import shim
 from trinity_compat.runtime.script.invocation import Invocation, Submission, find_main, read_submission
+from trinity_compat.secret import without_passwords
 
 
 def _submitted(words: Sequence[str]) -> Invocation | Submission | None:
@@ -76,10 +77,10 @@ def _guarded(argv: Sequence[str]) -> int:
     try:
         return main(argv)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
         return 2
     except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return die_of_ctrl_c()
