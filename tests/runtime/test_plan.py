@@ -729,3 +729,20 @@ def test_a_secret_that_a_yaml_names_stays_named_in_what_is_written(monkeypatch):
     made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
     assert "s3cr3t" not in json.dumps(made.spec.as_saved()[0])
     assert "s3cr3t" not in "\n".join(made.notes)
+
+
+def test_a_plan_says_the_steps_that_veRL_s_loop_really_runs(tmp_path):
+    """Its fit ends with its epochs, and total_training_steps beyond them is what schedules go by."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": list(range(100))}), tmp_path / "train.parquet")
+    data = f"data.train_files={tmp_path}/train.parquet"
+    words = (data, "data.train_batch_size=32", "trainer.total_training_steps=1000", "trainer.total_epochs=2")
+    made = planned(*words)
+    assert made.spec.total_steps == 6
+    assert made.spec.verl["trainer"]["total_training_steps"] == 1000
+    assert any(line.startswith("steps     6 veRL steps") for line in describe(made))
+    assert planned(*words, sets=("trainer.total_epochs=3",)).spec.total_steps == 9
+    with pytest.raises(UserError, match="changes nothing"):
+        planned(*words, sets=("trainer.total_epochs=999",))

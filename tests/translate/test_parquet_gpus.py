@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trinity_compat.errors import UserError
+from trinity_compat.translate.inverse import to_verl, total_steps_of
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.sections.gpus import Machine
 
@@ -85,3 +86,40 @@ def test_a_split_that_cannot_run_is_refused_with_those_that_can():
                    rollout_gpus=2)  # fmt: skip
     assert "2048 does not divide" in str(error.value)
     assert "numbers that can run here: 4, 6" in str(error.value)
+
+
+FILTERED = (
+    "data.gen_batch_size=50",
+    "algorithm.filter_groups.enable=True",
+    "algorithm.filter_groups.metric=acc",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "real"),
+    [
+        (("trainer.total_training_steps=1000", "trainer.total_epochs=5"), 1000, 15),
+        (("trainer.total_training_steps=7", "trainer.total_epochs=5"), 7, 7),
+        # veRL's loader draws gen_batch_size at a time
+        (
+            ("trainer.total_training_steps=1000", "trainer.total_epochs=2", *FILTERED),
+            1000,
+            4,
+        ),
+    ],
+)
+def test_epochs_that_are_over_before_the_steps_end_the_run(tmp_path, words, steps, real):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": list(range(100))}), tmp_path / "train.parquet")
+    translation, config = translated(
+        f"data.train_files={tmp_path}/train.parquet", "data.train_batch_size=32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=16", *words,
+    )  # fmt: skip
+    assert config["buffer"]["total_steps"] == steps * 2, "what schedules of the learning rate go by"
+    assert config["trainer"]["total_steps"] == real * 2
+    assert total_steps_of(config) == real
+    assert to_verl(config)["trainer.total_training_steps"] == steps
+    said = [caution.message for caution in translation.warnings if "epochs, after" in caution.message]
+    assert bool(said) == (real < steps)

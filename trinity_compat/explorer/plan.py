@@ -120,10 +120,14 @@ class Plan:
         return queue, drawing
 
     def _total_steps(self) -> int:
-        if self._spec.total_steps is not None:
-            return self._spec.total_steps
+        given, data = self._spec.total_steps, self._spec.verl["data"]
         epochs = int(self._spec.verl["trainer"]["total_epochs"])
-        return self._train.order.steps(epochs)
+        if given is None:
+            return self._train.order.steps(epochs)
+        if data.get("tasksets") or self._train.changes:  # whose trainer goes through epochs enough
+            return given
+        loaded = int(data.get("gen_batch_size") or data["train_batch_size"])
+        return min(given, epochs * (self._train.order.rows // loaded))
 
     def finished(self) -> bool:
         """Looks at the buffer: the trainer is done; or there is none to wait for, and all tasks are made."""

@@ -296,7 +296,9 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.train_dataloader = (
             ChangingPlaces(self, self.changing) if self.changing else StepPlaces(self, steps)
         )
-        self.exchange.started(self.total_training_steps)
+        # fit ends with its epochs, also where total_training_steps, which schedules go by, says more.
+        of_epochs = self.total_training_steps if self.changing else steps * self.config.trainer.total_epochs
+        self.exchange.started(min(self.total_training_steps, of_epochs))
 
     def init_workers(self) -> None:
         """veRL's own, with two names replaced: no rollout servers, no reward workers."""

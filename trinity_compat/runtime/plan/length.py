@@ -1,8 +1,8 @@
 """How long a run is, where the YAML and ``--set`` say it in more than one way.
 
-veRL: ``trainer.total_training_steps`` decides over ``trainer.total_epochs``. Trinity: the explorer ends at
-``buffer.total_steps``, the trainer at ``trainer.total_steps``, whichever comes first. translate writes
-``trainer.total_steps`` also where the epochs decide; it is a count then, not a limit.
+veRL ends at ``trainer.total_training_steps``, or with ``trainer.total_epochs`` where these are over before.
+Trinity: the explorer ends at ``buffer.total_steps``, the trainer at ``trainer.total_steps``, whichever comes
+first. translate writes ``trainer.total_steps`` also where the epochs decide; it is a count then, not a limit.
 """
 
 from __future__ import annotations
@@ -48,11 +48,25 @@ def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
     return {STEPS: min(limit, bound or limit) // r}
 
 
-def refuse_idle_epochs(sets: Sequence[str], total: int | None) -> None:
-    """A ``--set`` of the epochs does nothing where a number of steps decides. Raises UserError."""
+def of_launch(config: Tree, sets: Sequence[str], total: int | None) -> int | None:
+    """The veRL steps that a run of ``total_training_steps`` goes through: fewer where its epochs are over
+    before, as translate has counted them. ``sets`` that change the epochs make that count worthless."""
+    if total is None or not inverse.from_launch(config) or set(_EPOCHS).intersection(_keys(sets)):
+        return total
+    reading = TrinityReader(config)
+    r = 1 if inverse.compat_of(config).get("steps") == "verl" else inverse.updates_per_step(config)[0]
+    counted = reading.get(_TRAINER)
+    if not counted or reading.get("buffer.total_steps") != total * r:
+        return total
+    return min(total, int(counted) // r)
+
+
+def refuse_idle_epochs(sets: Sequence[str], config: Tree, total: int | None) -> None:
+    """Raise UserError for a ``--set`` of the epochs where a number of steps ends the run before them.
+    ``config``: the translation, which has counted the steps of all epochs where these are fewer."""
     keys = _keys(sets)
     idle = [key for key in keys if key in _EPOCHS]
-    if total is not None and idle and STEPS not in keys:
+    if total is not None and idle and STEPS not in keys and of_launch(config, (), total) == total:
         raise UserError(
             f"--set {idle[0]}=… changes nothing: the run ends after {total} veRL steps ({STEPS})",
             hint=f"write --set {STEPS}=N, or add --set {STEPS}=null to let the epochs decide",

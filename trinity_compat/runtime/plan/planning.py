@@ -195,7 +195,7 @@ def _composed(asked: _Asked) -> VerlView:
     """veRL's complete configuration, before anything of this run's own. Raises UserError."""
     verl = compose_pinned(asked.told, inverse.flavour_of(asked.trinity))
     view = VerlView.of(resolved(verl, os.environ))
-    length.refuse_idle_epochs(asked.options.sets, view.trainer.total_steps)
+    length.refuse_idle_epochs(asked.options.sets, asked.trinity, view.trainer.total_steps)
     return view
 
 
@@ -302,7 +302,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         database_url=asked.options.database or places.database_url(config, job),
         verl=verl.tree,
         updates_per_step=r,
-        total_steps=verl.trainer.total_steps or None,
+        total_steps=length.of_launch(config, asked.options.sets, verl.trainer.total_steps) or None,
         sync=replace(sync, directory=sync.directory or str(places.weights_folder(job, sync))),
         device=asked.device,
         mode=mode,

@@ -52,7 +52,8 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     translation, text = translate_launch(launch, asked)
     if not call.options.allow_fork_keys:
         fork_keys.refuse(translation, launch.where)
-    length.refuse_idle_epochs(words, inverse.to_verl(translation.config).get(length.STEPS))
+    total = inverse.to_verl(translation.config).get(length.STEPS)
+    length.refuse_idle_epochs(words, translation.config, total)
     rest = tuple(item for item in call.options.sets if item not in words)
     source = Source(
         translation.config,

@@ -154,8 +154,19 @@ def total_steps(view: LaunchView) -> Said:
     if view.value(TOTAL) is not None:
         steps = view.size(TOTAL, least=0)
         note = f"{view.told(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
-        for path in TOTAL_STEPS:
-            yield Put(path, steps * view.step, (TOTAL,), note)
+        yield Put(TOTAL_STEPS[0], steps * view.step, (TOTAL,), note)
+        over = _ends_before(view, steps)
+        if over is None:
+            yield Put(TOTAL_STEPS[1], steps * view.step, (TOTAL,), note)
+            return
+        found, real = over
+        yield Put(TOTAL_STEPS[1], real * view.step, (FILES, BATCH, EPOCHS), _counted(view, found))
+        yield Caution(
+            "TW014",
+            f"veRL ends with its epochs, after {real} steps ({_counted(view, found)}), not after {steps}",
+            view.where(TOTAL),
+            f"raise {EPOCHS} for all of them",
+        )
         return
     # A variable that nobody sets is the YAML's, too, as long as nothing has to be counted by it.
     if is_finite(view.value(EPOCHS)):
@@ -175,14 +186,32 @@ def total_steps(view: LaunchView) -> Said:
     if steps == 0:
         yield Caution("TW014", f"the {rows} training rows do not fill one batch of {view.integer(BATCH)}")
         return
-    note = f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × r={view.r}"
-    yield Put(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, EPOCHS), note)
+    yield Put(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, EPOCHS), _counted(view, rows))
     if view.flag("data.filter_overlong_prompts"):
         yield Caution(
             "TW014",
             f"trainer.total_steps counts all {rows} rows; what filter_overlong_prompts drops makes it less",
             view.where("data.filter_overlong_prompts"),
         )
+
+
+def _counted(view: LaunchView, rows: int) -> str:
+    return f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × r={view.r}"
+
+
+def _ends_before(view: LaunchView, steps: int) -> tuple[int, int] | None:
+    """The training rows and the steps of all epochs, where these are fewer than ``steps``: veRL's loop goes
+    through its epochs and no further (0.9.1, ray_trainer.py: fit). None where they are not, or aren't known.
+    """
+    if view.published or view.ahead or not is_finite(view.value(EPOCHS)):
+        return None
+    rows = training_rows(view)
+    if not rows:
+        return None
+    drawn = view.value("data.gen_batch_size")
+    loaded = int(drawn) if is_finite(drawn) and drawn else view.integer(BATCH)
+    real = rows // loaded * view.size(EPOCHS, least=0)
+    return (rows, real) if 0 < real < steps else None
 
 
 def _unknown_length(view: LaunchView) -> Caution:
