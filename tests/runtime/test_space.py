@@ -4,7 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_plan import source
 
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import run
 from trinity_compat.runtime.checks import space
 from trinity_compat.spec import RowsSpec, RunSpec, SyncSpec
 
@@ -96,3 +99,85 @@ def test_batches_that_change_the_data_are_counted_and_never_dropped(tmp_path, al
 def test_of_a_run_of_unknown_length_they_are_told_by_the_step(tmp_path):
     (line,) = space.remarks(replace(changing(tmp_path), total_steps=None), tmp_path, cwd=tmp_path)
     assert "buffer up to 83 MB (33 MB of it batches that change the data) a step" in line
+
+
+GB = 10**9
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A spec whose weights go through shared memory, for a model of so many GB where so many are free."""
+
+    def made(free, *, stored=2 * GB, method="memory", mode="both", dtype="bfloat16"):
+        model, memory = tmp_path / "model", tmp_path / "shm"
+        for folder in (model, memory):
+            folder.mkdir(exist_ok=True)
+        with (model / "model.safetensors").open("wb") as file:
+            file.truncate(stored)
+        (model / "config.json").write_text(f'{{"torch_dtype": "{dtype}"}}')
+        monkeypatch.setattr(space, "_SHARED", memory)
+        usage = {memory: free}
+        monkeypatch.setattr(
+            space.shutil, "disk_usage", lambda path: type("Usage", (), {"free": usage.get(path, 10**15)})
+        )
+        sync = SyncSpec(method=method, directory=str(memory / "trinity-compat-0-x"))
+        return replace(saving(model), sync=sync, mode=mode)
+
+    return made
+
+
+def test_a_first_handover_that_fits_is_not_refused(shared):
+    space.check_shared_memory(shared(2.1 * GB))
+
+
+@pytest.mark.parametrize("free", [64 * 10**6, 1.9 * GB])
+def test_one_that_cannot_fit_is_refused_with_what_to_write(shared, free):
+    spec = shared(free)
+    with pytest.raises(UserError, match=r"a version of the weights takes 2.0 GB.*\n.*sync_method=checkpoint"):
+        space.check_shared_memory(spec)
+
+
+@pytest.mark.parametrize(("free", "warned"), [(3.9 * GB, True), (4.1 * GB, False)])
+def test_two_versions_are_what_is_needed(shared, tmp_path, free, warned):
+    told = "\n".join(space.remarks(shared(free), tmp_path, cwd=HERE))
+    assert f"weights   about 4.0 GB in {tmp_path}/shm (2 versions)" in told
+    assert ("warning:" in told and "sync_method=checkpoint" in told) is warned
+
+
+def test_it_is_refused_before_anything_starts(shared, tmp_path, monkeypatch):
+    made, options = source()
+    monkeypatch.setattr(run.preflight, "check", lambda made: None)
+    monkeypatch.setattr(run.start, "check", lambda *_, **__: pytest.fail("the start check is later"))
+    plan = run.unread.planned(made, options, cwd=tmp_path)
+    monkeypatch.setattr(
+        run.unread, "planned", lambda *_, **__: replace(plan, spec=shared_of(plan, shared(1)))
+    )
+    with pytest.raises(UserError, match="a version of the weights takes"):
+        run.run_source(made, options)
+
+
+def shared_of(plan, spec):
+    """The plan's own spec with the model and the folder of ``spec``."""
+    models = {**plan.spec.verl["actor_rollout_ref"], "model": spec.verl["actor_rollout_ref"]["model"]}
+    verl = {**plan.spec.verl, "actor_rollout_ref": models}
+    return replace(plan.spec, verl=verl, sync=spec.sync)
+
+
+def test_a_model_stored_in_float32_takes_half_of_its_file(shared):
+    space.check_shared_memory(shared(1.1 * GB, dtype="float32"))
+
+
+def test_what_an_earlier_start_left_there_is_written_over(shared):
+    spec = shared(1.5 * GB)
+    left = Path(spec.sync.directory, "spare")
+    left.mkdir(parents=True)
+    with (left / "part-000000.safetensors").open("wb") as file:
+        file.truncate(GB)
+    space.check_shared_memory(spec)
+
+
+@pytest.mark.parametrize("other", [{"method": "checkpoint"}, {"method": "nccl"}, {"mode": "explore"}])
+def test_weights_that_go_another_way_need_none(shared, tmp_path, other):
+    spec = shared(1000, **other)
+    space.check_shared_memory(spec)
+    assert "weights " not in "\n".join(space.remarks(spec, tmp_path, cwd=HERE))

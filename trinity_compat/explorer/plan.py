@@ -120,14 +120,12 @@ class Plan:
         return queue, drawing
 
     def _total_steps(self) -> int:
-        given, data = self._spec.total_steps, self._spec.verl["data"]
-        epochs = int(self._spec.verl["trainer"]["total_epochs"])
-        if given is None:
-            return self._train.order.steps(epochs)
-        if data.get("tasksets") or self._train.changes:  # whose trainer goes through epochs enough
+        given = self._spec.total_steps
+        # Whose trainer goes through epochs enough.
+        if given is not None and (self._spec.verl["data"].get("tasksets") or self._train.changes):
             return given
-        loaded = int(data.get("gen_batch_size") or data["train_batch_size"])
-        return min(given, epochs * (self._train.order.rows // loaded))
+        of_epochs = self._train.order.steps(int(self._spec.verl["trainer"]["total_epochs"]))
+        return of_epochs if given is None else min(given, of_epochs)
 
     def finished(self) -> bool:
         """Looks at the buffer: the trainer is done; or there is none to wait for, and all tasks are made."""

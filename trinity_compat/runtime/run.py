@@ -58,6 +58,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     # Before the start check: what is a missing file should not be told in vLLM's words.
     with spelled.told(source, options.sets):
         preflight.check(made)
+        space.check_shared_memory(made.spec)
     for line in task_pipeline.run(made.spec.verl):
         say(line)
     report = _checked(made, source)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trinity_compat import own_dataset
+from trinity_compat.containers import read_section
 from trinity_compat.dotted import value_at
+from trinity_compat.errors import UserError
 from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.spec import RunSpec, has_baseline
@@ -23,6 +26,11 @@ _BATCH_PROMPT_TOKEN = 3.0
 _BATCH_ANSWER = 300.0
 _ADAM = 3  # a checkpoint's parameters and two moments, each as large as the weights in float32
 _WEIGHTS = ("*.safetensors", "*.bin")
+_SHARED = Path("/dev/shm")  # synchronizer.sync_method=memory
+_VERSIONS = 2  # of the weights, at a time: one is read while the next is written
+_BYTES = {"float32": 4.0, "float": 4.0, "fp32": 4.0}  # of a parameter; others have 2
+_WRITES_NONE = ("explore", "bench", "serve")  # their weights come from elsewhere, or of a checkpoint
+_OTHER_METHOD = "--set synchronizer.sync_method=checkpoint puts them into the job's folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ def remarks(spec: RunSpec, folder: Path, *, cwd: Path) -> Iterator[str]:
     found, free = need(spec, cwd=cwd), shutil.disk_usage(_existing(folder)).free
     if found is None:
         yield f"disk      {_need(spec, 1, cwd).told} a step; free at {folder}: {_gb(free)}"
+        yield from _of_shared_memory(spec)
         return
     local = spec.database_url.startswith("sqlite")
     total = (found.buffer if local else 0.0) + (found.checkpoints or 0.0)
@@ -63,12 +72,59 @@ def remarks(spec: RunSpec, folder: Path, *, cwd: Path) -> Iterator[str]:
     parts = [f"{found.told}{where}"] if found.buffer else []
     parts += [f"checkpoints about {_gb(found.checkpoints)}"] if found.checkpoints else []
     yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {_gb(free)}"
+    yield from _of_shared_memory(spec)
     if total > free:
         yield (
             f"warning: the run may need {_gb(total)} and {_gb(free)} are free:"
             " --set trinity_compat.keep_steps=K drops texts and tokens of older steps,"
             " trainer.max_actor_ckpt_to_keep limits the checkpoints, --job DIR puts both elsewhere"
         )
+
+
+def check_shared_memory(spec: RunSpec) -> None:
+    """Raise UserError where not even the first handover of weights can fit: it would end with ENOSPC, after
+    the engines have started. Docker gives a container 64 MB."""
+    found = _shared_memory(spec)
+    if found is not None and found[0] > found[1]:
+        one, free = found
+        enough = f"{math.ceil(_VERSIONS * one / 1e9)}g"
+        raise UserError(
+            f"a version of the weights takes {_gb(one)} in {_SHARED}, and {_gb(free)} are free there",
+            hint=f"{_OTHER_METHOD}, or a larger one (docker run --shm-size={enough})",
+        )
+
+
+def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
+    found = _shared_memory(spec)
+    if found is None:
+        return
+    one, free = found
+    need = _VERSIONS * one
+    yield f"weights   about {_gb(need)} in {_SHARED} ({_VERSIONS} versions); free there: {_gb(free)}"
+    if need > free:
+        yield f"warning: {_SHARED} may run full while weights are handed over: {_OTHER_METHOD}"
+
+
+def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:
+    """Bytes of one version of the weights, and those free for it, what an earlier start left counted as free.
+    None where weights go another way, or the model is not on this machine."""
+    folder = Path(spec.sync.directory)
+    if (
+        spec.rows
+        or spec.mode in _WRITES_NONE
+        or spec.sync.method != "memory"
+        or _SHARED not in folder.parents
+    ):
+        return None
+    model = from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path")))
+    stored = _stored(model)
+    if stored is None:
+        return None
+    config = read_section(model / "config.json")
+    each = _BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
+    published = _BYTES.get(str(value_at(spec.verl, "actor_rollout_ref.rollout.dtype")), 2.0)
+    left = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    return stored / each * published, shutil.disk_usage(_SHARED).free + left
 
 
 def _buffer(spec: RunSpec, steps: int) -> float:
@@ -121,9 +177,15 @@ def _checkpoints(spec: RunSpec, steps: int) -> float | None:
 
 def _parameters(model: Path) -> float | None:
     """From the files' size, two bytes each as models are published; None where there are none."""
+    stored = _stored(model)
+    return None if stored is None else stored / 2
+
+
+def _stored(model: Path) -> float | None:
+    """Bytes of the files with a model's weights; None where there are none."""
     for pattern in _WEIGHTS:
         if sizes := [path.stat().st_size for path in model.glob(pattern)]:
-            return sum(sizes) / 2
+            return float(sum(sizes))
     return None
 
 
