@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_plan import planned
 
 import trinity_compat
 from trinity_compat import own_python
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.processes.commands import commands_of
 
 # What our own processes import, or Python for them. Each says so when it is imported.
 TRAPS = ("trinity_compat/__init__", "json", "torch", "socket", "selectors", "click", "yaml", "verl/__init__")
@@ -97,6 +100,8 @@ def test_threads_that_wait_give_up_their_core_unless_the_user_says_otherwise():
 DRIVER = """
 import os, ray
 from trinity_compat import own_python
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.processes.commands import commands_of
 with own_python.outside_user_folder():
     ray.init(
         address=os.environ["RAY_ADDRESS"],
@@ -134,6 +139,8 @@ print(json.dumps(ray.get(actor.work.remote())))
 STARTS = """
 import os, subprocess, sys
 from trinity_compat import own_python
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.processes.commands import commands_of
 from trinity_compat.runtime.processes.cluster import local_ray
 with local_ray({}, gpus=0) as cluster:
     env = {**os.environ, "RAY_ADDRESS": cluster.address, own_python.USER_FOLDER: os.getcwd()}
@@ -153,3 +160,23 @@ def test_nor_does_a_worker_of_ray_s_and_what_that_starts(folder):
     assert "-P" in found["server"]
     assert found["env"] == {"A": "1", "B": "2", "OMP_WAIT_POLICY": "PASSIVE"}
     assert found["umask"] == "0o77"
+
+
+@pytest.mark.parametrize(("said", "has"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_each_process_of_a_run_has_what_it_needs_of_its_own(tmp_path, monkeypatch, said, has):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if said:
+        monkeypatch.setenv("OMP_WAIT_POLICY", said)
+    made = planned(job=str(tmp_path / "job"))
+    made.job.create()
+    commands = commands_of(made, "127.0.0.1:1")
+    assert len(commands) == 2
+    for command in commands:
+        assert command.env["OMP_WAIT_POLICY"] == has
+        assert command.env[own_python.USER_FOLDER] == str(made.cwd)
+        assert command.argv[1] == "-P"
+        assert command.umask == 0o077
+    for execute in (True, False):
+        env = start._environment(made, execute=execute, native=True)
+        assert env["OMP_WAIT_POLICY"] == has
+        assert (own_python.USER_FOLDER in env) is execute, "a dry run imports nothing of the user's"
