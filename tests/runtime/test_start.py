@@ -136,7 +136,7 @@ def test_neither_a_dry_run_s_answer_nor_that_of_a_dead_check_serves_a_run(made, 
 
 def test_a_check_that_dies_is_a_gap_that_is_said_and_stops_nothing(made, monkeypatch):
     monkeypatch.setenv(start.VLLM_ELSEWHERE, "")
-    monkeypatch.setattr(start.sys, "executable", "/bin/false")
+    monkeypatch.setattr(start.own_python.sys, "executable", "/bin/false")
     report = start.check(made, RECORD, execute=True)
     assert report.refused == []
     assert "the start check itself failed" in " ".join(start.lines(report))
@@ -239,9 +239,9 @@ def test_a_bare_assertion_is_told_by_its_code():
 def test_a_plugin_of_trinity_rft_s_does_not_end_the_check(monkeypatch):
     made = SimpleNamespace(env={})
     monkeypatch.setattr(extras, "version", {"trinity-rft": "0.6.0"}.get)
-    assert start._environment(made, native=True)["VLLM_PLUGINS"] == "trinity_compat"
+    assert start._environment(made, execute=False, native=True)["VLLM_PLUGINS"] == "trinity_compat"
     monkeypatch.setenv("VLLM_PLUGINS", "mine")
-    assert start._environment(made, native=True)["VLLM_PLUGINS"] == "mine"
+    assert start._environment(made, execute=False, native=True)["VLLM_PLUGINS"] == "mine"
     monkeypatch.delenv("VLLM_PLUGINS")
     monkeypatch.setattr(extras, "version", {}.get)
-    assert "VLLM_PLUGINS" not in start._environment(made, native=True)
+    assert "VLLM_PLUGINS" not in start._environment(made, execute=False, native=True)
