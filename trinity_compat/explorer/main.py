@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trinity_compat import file_modes, full_disk, own_python, placement
+from trinity_compat import file_modes, full_disk, own_python, placement, settings_fingerprint
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
@@ -49,7 +49,7 @@ from trinity_compat.home import from_home
 from trinity_compat.lora import lora_rank, merged
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.served_models import served_models
-from trinity_compat.settings_fingerprint import SCORING, check, fingerprint_of, sign
+from trinity_compat.settings_fingerprint import SCORING, fingerprint_of, sign
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.offers import Offered
@@ -159,7 +159,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         plan = Plan(spec, buffer, train, evaluation, index=index, ended=ended)
         heart.holder = lambda: plan.sharing.holder
         await _start(spec, workers, device, heart)
-        check(spec.fingerprint)  # the data and the model are loaded
+        settings_fingerprint.check(spec.fingerprint)  # the data and the model are loaded
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
         test = HandoverTest(buffer, workers, probe.bound())
         routers = await _served(spec, buffer, workers, heart)
@@ -270,7 +270,7 @@ async def _served(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartb
 
 
 def _scorer(spec: RunSpec, config: Any, routers: Sequence[str]) -> ScoringPool:
-    loaded = partial(check, spec.fingerprint, SCORING)
+    loaded = partial(settings_fingerprint.check, spec.fingerprint, SCORING)
     return make_scorer(config, spec.scoring, next(iter(routers), None), loaded)
 
 
