@@ -20,6 +20,7 @@ from trinity_compat import file_modes
 from trinity_compat.checkpoint_folders import MARKER, last_step
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
+from trinity_compat.runtime.job.process_identity import identity_of
 from trinity_compat.secret import without_passwords
 from trinity_compat.spec import RunSpec
 from trinity_compat.writing import write_text
@@ -178,14 +179,14 @@ def _lock(job: JobDir, side: str, how: int) -> Iterator[None]:
         try:
             fcntl.flock(handle, how | fcntl.LOCK_NB)
         except OSError:
-            holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
+            holder = (os.read(handle, 128).decode(errors="replace").split() or ["?"])[0]
             raise UserError(
                 f"another run (pid {holder}) holds the {side} side of {job.root}",
                 hint="wait for it, end it, or give this one a directory of its own with --job",
             ) from None
-        # For the message of whoever finds it taken; the lock itself is the kernel's.
+        # For the message of another start, and for the studio's stop; the lock itself is the kernel's.
         os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        os.pwrite(handle, identity_of(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(handle)
