@@ -128,7 +128,9 @@ def fill(root: Path, name: str) -> None:
 
 
 def ask(root: Path, count: int, times: int) -> None:
-    client = TestClient(create_app(root, Door("127.0.0.1", 8080)), base_url="http://127.0.0.1:8080")
+    door = Door("127.0.0.1", 8080)
+    client = TestClient(create_app(root, door), base_url="http://127.0.0.1:8080")
+    client.get(door.address)
     for name, path in PAGES.items():
         path = path.format(middle=count // 2, group=count // ANSWERS // 2)
         took, busy = [], time.process_time()

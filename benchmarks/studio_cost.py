@@ -23,6 +23,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
 import psutil
 
@@ -85,9 +86,12 @@ class Watched:
 
     def _read(self, url: str) -> None:
         began = time.monotonic()
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        browser.open(url)  # shows the token in it
+        place = urljoin(url, "/events/job?history=1")
         while not self._ended.is_set():
             with contextlib.suppress(OSError):  # until the job has a database
-                self._events(urllib.request.urlopen(f"{url}events/job?history=1"))
+                self._events(browser.open(place))
             time.sleep(0.2)
         self.for_s = time.monotonic() - began
 

@@ -21,14 +21,15 @@ CURVES_MS = 1500  # to draw them
 def main(jobs: Path, out: Path) -> None:
     """Write one PNG of 256 colours a page."""
     out.mkdir(parents=True, exist_ok=True)
-    with serving(jobs) as address, sync_playwright() as playwright:
+    with serving(jobs) as door, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE, color_scheme="light")
-        page.goto(f"{address}/run/{JOB}")
+        page.goto(door.address)
+        page.goto(f"{door.url}run/{JOB}")
         page.wait_for_selector("#live[data-ready]")
         page.wait_for_timeout(CURVES_MS)
         _keep(page, out / "run.png")
-        _go_indexed(page, f"{address}/experiences/{JOB}?step_max=12")
+        _go_indexed(page, f"{door.url}experiences/{JOB}?step_max=12")
         page.locator("a[href*='/group/']").first.click()
         page.wait_for_load_state()
         page.evaluate("scrollTo(0, 0)")

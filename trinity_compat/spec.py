@@ -196,7 +196,12 @@ class RunSpec:
             text = path.read_text()
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
-        return cls.of_json(_moved(json.loads(text), str(path.absolute().parent.parent)))
+        return cls.of_text(text, path.absolute().parent.parent)
+
+    @classmethod
+    def of_text(cls, text: str, job: Path) -> RunSpec:
+        """The same of text that was read from the folder ``job``. Raises ValueError, KeyError, TypeError."""
+        return cls.of_json(_moved(json.loads(text), str(job)))
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:

@@ -27,7 +27,9 @@ def test_a_run_is_watched_read_and_stopped(run, page):
     one = run("trainer.total_training_steps=1000").start()
     one.wait_for(lambda: (one.job / "buffer" / "experiences.db").exists())
     name = str(one.job.relative_to(one.cwd))
-    with serving(one.cwd) as address:
+    with serving(one.cwd) as door:
+        address = door.url.rstrip("/")
+        page.goto(door.address)
         page.goto(f"{address}/run/{name}")
         expect(page.locator("#t-step")).to_have_text(re.compile("[2-9]|..+"))
         expect(page.locator("#charts .chart").first).to_be_visible()

@@ -40,9 +40,9 @@ def chromium() -> str:
 
 @contextlib.contextmanager
 def serving(folder: Path):
-    """A studio over ``folder`` in a thread; its address."""
+    """A studio over ``folder`` in a thread; where it listens."""
     with listening("127.0.0.1", 0) as taken:
-        door = Door.at("127.0.0.1", taken.getsockname()[1])
+        door = Door("127.0.0.1", taken.getsockname()[1])
         server = uvicorn.Server(
             uvicorn.Config(create_app(folder, door), log_level="warning", timeout_graceful_shutdown=1)
         )
@@ -50,7 +50,7 @@ def serving(folder: Path):
         thread.start()
         while not server.started:
             time.sleep(0.02)
-        yield door.url.rstrip("/")
+        yield door
         server.should_exit = True
         thread.join(60)
 

@@ -26,7 +26,14 @@ ANSWERS = 3  # a group
 
 
 def client_of(root: Path, **door) -> TestClient:
-    """Asks a studio over ``root`` as a browser on its own machine does."""
+    """Asks a studio over ``root`` as a browser on its own machine does that has opened its address."""
+    client = stranger_of(root, **door)
+    assert client.get(client.app.state.studio.door.address).status_code == 303
+    return client
+
+
+def stranger_of(root: Path, **door) -> TestClient:
+    """Asks it without its token."""
     app = create_app(root, Door("127.0.0.1", 8080, **door))
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
@@ -99,6 +106,7 @@ def _files(root: Path, *, evil: bool, model: Path | None) -> RunSpec:
     spec.save(root / "config" / "run.json")
     record = {"script": "run.sh", "script_arguments": [], "where": "run.sh:3", "cwd": str(root.parent)}
     text = EVIL if evil else "plain"
+    (root.parent / "run.sh").write_text("#!/bin/bash\n")
     (root / "config" / "launch.json").write_text(
         json.dumps(record | {"options": {"profiles": ["cpu"], "job": None}})
     )

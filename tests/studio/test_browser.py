@@ -62,9 +62,9 @@ def reports(jobs, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(jobs):
-    with serving(jobs) as address:
-        yield address
+def door(jobs):
+    with serving(jobs) as door:
+        yield door
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, address):
+def opened(browser, door):
     """Opens a page; at the end, nothing was refused or failed in any."""
     contexts, said = [], []
 
@@ -88,7 +88,10 @@ def opened(browser, address):
         page = context.new_page()
         page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(path if path.startswith("file:") else address + path)
+        if not path.startswith("file:"):
+            page.goto(door.address)
+            path = door.url.rstrip("/") + path
+        page.goto(path)
         if page.locator("#charts[data-address]").count():
             page.wait_for_selector("#charts[data-ready]")
         if page.locator("#live").count():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import sqlite3
 import time
 
@@ -11,8 +10,8 @@ from studio_jobs import STEPS, client_of, make_job, train_step
 
 from trinity_compat.buffer import codec, open_buffer
 from trinity_compat.cli.run import command as run_command
-from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.spec import RunSpec
 from trinity_compat.studio.control import command_of
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.live import Watch
@@ -123,7 +122,7 @@ def test_a_look_reads_only_what_is_new(tmp_path, monkeypatch):
     watch.look()
     read = []
     monkeypatch.setattr(codec, "numbers", lambda text: read.append(text) or json.loads(text))
-    monkeypatch.setattr(JobDir, "load_spec", lambda job: pytest.fail("config/run.json has not changed"))
+    monkeypatch.setattr(RunSpec, "of_text", lambda *_: pytest.fail("config/run.json has not changed"))
     train_step(open_buffer(f"sqlite:///{root}/buffer/experiences.db"), STEPS + 1)
     assert events(watch.look())["now"]["step"] == STEPS + 1
     assert len(read) == 4  # of each side the last step that was known, and the new one
@@ -210,60 +209,6 @@ def test_a_sparkline_of_one_point_or_of_equal_ones():
     assert spark_points([(1, 0.5), (2, 0.5)]) == "2.0,14.0 118.0,14.0"
 
 
-def test_a_stop_is_asked_and_names_what_it_ends(tmp_path, monkeypatch):
-    root = make_job(tmp_path / "job", state="running")
-    studio, sent = client_of(tmp_path), []
-    monkeypatch.setattr("trinity_compat.studio.control.os.kill", lambda *how: sent.append(how))
-    assert "nothing to stop" in studio.get("/stop/job").text
-    from trinity_compat.runtime.job.jobdir import JobDir, locked
-
-    with locked(JobDir(root), "both"):
-        assert f"process {os.getpid()}" in studio.get("/stop/job").text and sent == []
-        csrf = studio.app.state.studio.door.csrf
-        assert studio.post("/stop/job", data={"csrf": csrf}).headers["location"] == "/run/job"
-    assert sent == [(os.getpid(), 15)]
-
-
-def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
-    from trinity_compat.runtime.job.jobdir import JobDir, locked
-
-    root = make_job(tmp_path / "job", state="running")
-    raw = sqlite3.connect(root / "buffer" / "experiences.db")
-    raw.execute("UPDATE participants SET host = 'elsewhere'")
-    raw.commit()
-    with locked(JobDir(root), "both"):
-        assert "nothing to stop" in client_of(tmp_path).get("/stop/job").text
-
-
-def test_a_resume_shows_its_command_and_starts_it_in_its_folder(tmp_path, monkeypatch):
-    make_job(tmp_path / "job")
-    studio, started = client_of(tmp_path), []
-    monkeypatch.setattr(
-        "trinity_compat.studio.control.subprocess.Popen", lambda *a, **k: started.append((a[0], k))
-    )
-    assert "trinity_compat run run.sh --profile cpu" in studio.get("/resume/job").text and not started
-    studio.post("/resume/job", data={"csrf": studio.app.state.studio.door.csrf})
-    ((command, how),) = started
-    assert command[1:] == ["-m", "trinity_compat", "run", "run.sh", "--profile", "cpu"]
-    assert how["cwd"] == tmp_path and how["start_new_session"]
-
-
-def test_a_copy_is_not_resumed_in_its_original_s_place(tmp_path):
-    make_job(tmp_path / "job").rename(tmp_path / "copy")
-    studio = client_of(tmp_path)
-    assert "This is a copy" in studio.get("/resume/copy").text
-    csrf = studio.app.state.studio.door.csrf
-    assert studio.post("/resume/copy", data={"csrf": csrf}).status_code == 409
-
-
-def test_a_command_that_held_a_secret_is_not_started(tmp_path):
-    root = make_job(tmp_path / "job")
-    path = root / "config" / "launch.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"script_arguments": ["--api_key", "***"]}))
-    assert "secret" in client_of(tmp_path).get("/resume/job").text
-
-
 def test_every_recorded_option_is_one_that_run_takes_again(tmp_path):
     given = {
         "profiles": ("cpu",),
@@ -278,7 +223,7 @@ def test_every_recorded_option_is_one_that_run_takes_again(tmp_path):
     told |= {name: value for name, value in given.items() if name in fields}
     told = {name: True if value is False and name != "dry_run" else value for name, value in told.items()}
     record = {"script": "run.sh", "options": json.loads(json.dumps(told, default=dict))}
-    words = command_of(record, tmp_path)[4:]
+    words = command_of(record, tmp_path)[5:]
     options = {spelling for parameter in run_command.params for spelling in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
     assert words[words.index("--main") + 1] == "my.main=verl.trainer.main_ppo"

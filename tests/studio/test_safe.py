@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 from starlette.routing import Route
-from studio_jobs import EVIL, SECRET, client_of, make_job
+from studio_jobs import EVIL, SECRET, client_of, make_job, stranger_of
 
 from trinity_compat.studio.guard import Door
 
@@ -66,36 +66,103 @@ def test_secrets_are_masked(studio, page):
     assert SECRET not in studio.get(page).text
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1:81", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example:8080", ":1", ""]
+)
 def test_another_name_than_this_machine_s_is_refused(studio, host):
     assert studio.get("/", headers={"host": host}).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080"])
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "localhost", "[::1]"])
 def test_this_machine_s_names_are_known(studio, host):
-    assert studio.get("/", headers={"host": host}).status_code == 200
+    cookie = "; ".join(f"{name}={value}" for name, value in studio.cookies.items())
+    assert studio.get("/", headers={"host": host, "cookie": cookie}).status_code == 200
 
 
-def test_a_host_beyond_the_loopback_has_a_token_and_the_loopback_none():
-    assert Door.at("127.0.0.1", 1).token is None and Door.at("::1", 1).token is None
-    assert len(Door.at("0.0.0.0", 1).token) >= 32
+def test_another_port_is_a_tunnel_s(studio):
+    assert studio.get("/", headers={"host": "127.0.0.1:9090"}).status_code == 200
 
 
-def test_a_token_is_asked_of_everybody_once(folder):
-    guarded = client_of(folder, token="the-token")
-    for path in ("/", "/metrics/plain", "/static/style.css", "/?token=wrong"):
-        assert guarded.get(path).status_code == 401
-    let_in = guarded.get("/run/plain?token=the-token&x=1")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0"])
+def test_every_studio_has_a_token_of_its_own(host):
+    one, other = Door(host, 1), Door(host, 1)
+    assert len(one.token) >= 32 and one.token != other.token
+    assert one.token not in repr(one) and one.token not in one.url
+
+
+def every_address(app):
+    for route in app.routes:
+        if isinstance(route, Route):
+            yield from ((method, route.path.replace("{job:path}", "plain")) for method in route.methods)
+
+
+def test_without_the_token_there_is_no_page_and_no_form_s_secret(folder):
+    stranger = stranger_of(folder)
+    door = stranger.app.state.studio.door
+    asked = list(every_address(stranger.app))
+    assert len(asked) > 20
+    asked += [("GET", "/?token=wrong"), ("GET", "/nowhere"), ("POST", f"/stop/plain?token={door.token}")]
+    for method, path in asked:
+        answer = stranger.request(method, path, data={"csrf": door.csrf} if method == "POST" else None)
+        assert answer.status_code == 401
+        assert door.csrf not in answer.text and door.token not in answer.text and "plain" not in answer.text
+        assert str(folder) not in answer.text and "set-cookie" not in answer.headers
+
+
+def test_the_page_without_the_token_says_what_to_do(folder):
+    answer = stranger_of(folder).get("/run/plain")
+    assert "trinity-compat studio" in answer.text and 'name="token"' in answer.text
+    assert list(inline(answer.text)) == []
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/static/style.css", "/static/icon.svg", "/shared/base.css"])
+def test_style_sheets_and_icons_hold_nothing_of_the_user_s(folder, path):
+    assert stranger_of(folder).get(path).status_code == 200
+
+
+def test_the_token_is_shown_once_then_a_cookie_stands_for_it(folder):
+    browser = stranger_of(folder)
+    door = browser.app.state.studio.door
+    let_in = browser.get(f"/run/plain?token={door.token}&x=1")
     assert let_in.status_code == 303 and let_in.headers["location"] == "/run/plain?x=1"
     cookie = let_in.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
-    assert guarded.get("/").status_code == 200
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and door.token not in cookie
+    assert browser.get("/").status_code == 200
+    again = browser.get(f"/?token={door.token}")  # never stays in the browser's history
+    assert again.status_code == 303 and again.headers["location"] == "/"
 
 
-def test_a_token_in_an_address_cannot_lead_elsewhere(folder):
-    guarded = client_of(folder, token="the-token")
-    answer = guarded.get("http://127.0.0.1:8080//evil.example/?token=the-token")
-    assert answer.headers["location"] == "/evil.example/"
+def test_the_cookie_of_an_earlier_start_or_of_another_port_opens_nothing(folder):
+    earlier = stranger_of(folder)
+    door = earlier.app.state.studio.door
+    earlier.cookies.set(Door("127.0.0.1", 8080).cookie, Door("127.0.0.1", 8080).ticket)
+    assert earlier.get("/").status_code == 401
+    earlier.cookies.set(door.cookie, Door("127.0.0.1", 8081, door.token).ticket)
+    assert earlier.get("/").status_code == 401
+
+
+@pytest.mark.parametrize("cookie", ["x" * 64, "\xff", '"'])
+def test_any_other_cookie_opens_nothing(folder, cookie):
+    stranger = stranger_of(folder)
+    header = f"{stranger.app.state.studio.door.cookie}={cookie}".encode("latin-1")
+    assert stranger.get("/", headers={"cookie": header}).status_code == 401
+
+
+@pytest.mark.parametrize("place", ["//evil.example/", "/\\evil.example/", "//\\evil.example/"])
+def test_a_token_in_an_address_cannot_lead_elsewhere(folder, place):
+    stranger = stranger_of(folder)
+    answer = stranger.get(f"http://127.0.0.1:8080{place}?token={stranger.app.state.studio.door.token}")
+    location = answer.headers["location"]
+    assert location.startswith("/") and location[1:2] not in ("/", "\\") and "%5C%5C" not in location
+
+
+def test_a_name_with_a_question_mark_survives_the_token(tmp_path):
+    make_job(tmp_path / "a?b")
+    stranger = stranger_of(tmp_path)
+    answer = stranger.get(f"/run/a%3Fb?token={stranger.app.state.studio.door.token}")
+    assert answer.headers["location"] == "/run/a%3Fb"
+    assert stranger.get(answer.headers["location"]).status_code == 200
 
 
 def changing(studio):

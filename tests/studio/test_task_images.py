@@ -53,9 +53,14 @@ def test_what_could_hold_a_script_is_not_sent(studio):
     assert answer.status_code == 415 and "stolen" not in answer.text
 
 
-@pytest.mark.parametrize("query", [f"id=1&digest={drawn('PNG').digest}", "id=x&digest=y", "", f"id={NUMBER}"])
-def test_an_image_of_another_group_or_none_is_not_found(studio, query):
-    assert studio.get(f"/image/toy?{query}").status_code == 404
+@pytest.mark.parametrize("number", [1, NUMBER + 1])
+def test_an_image_of_another_group_or_none_is_not_found(studio, number):
+    assert studio.get(f"/image/toy?id={number}&digest={drawn('PNG').digest}").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["id=x&digest=y", "", f"id={NUMBER}"])
+def test_an_address_that_names_no_image_is_wrong(studio, query):
+    assert studio.get(f"/image/toy?{query}").status_code == 400
 
 
 def test_a_group_without_images_shows_none(studio):

@@ -18,12 +18,13 @@ from trinity_compat import extras
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen. Another than this machine's loopback asks everybody for the token that it prints.",
+    help="Where to listen: a name or address of this machine. There is no TLS.",
 )
 def command(folder: Path, port: int, host: str) -> None:
     """Open a web page over the jobs below DIR (or one JOB): live curves, logs, experiences, comparisons.
 
-    Read-only; stopping it does not stop any run. Ctrl-C ends it.
+    It prints its address with a token, without which nobody gets in (TRINITY_COMPAT_STUDIO_TOKEN sets it).
+    Jobs are read, not written; stopping it does not stop any run. Ctrl-C ends it.
     """
     extras.need("starlette", "uvicorn", "jinja2", "python-multipart", "SQLAlchemy", "numpy")
     from trinity_compat.studio.serving import serve

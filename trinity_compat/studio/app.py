@@ -19,7 +19,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.secret import shown
 from trinity_compat.studio import comparing, control, experiences, images, live, runs
 from trinity_compat.studio.guard import Door, Guard
-from trinity_compat.studio.pages import HERE, Studio, page
+from trinity_compat.studio.pages import HERE, Studio, page, refusal
 from trinity_compat.web import ASSETS
 
 
@@ -47,7 +47,7 @@ def create_app(root: Path, door: Door) -> Starlette:
             Mount("/static", StaticFiles(directory=HERE / "static")),
             Mount("/shared", StaticFiles(directory=ASSETS)),
         ],
-        middleware=[Middleware(Guard, door=door)],
+        middleware=[Middleware(Guard, door=door, refusal=refusal)],
         exception_handlers={
             HTTPException: _told,
             UserError: _told,

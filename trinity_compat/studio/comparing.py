@@ -10,21 +10,23 @@ from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from trinity_compat.compare import inference
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
 from trinity_compat.compare.configs import of_runs
 from trinity_compat.compare.html import as_html, drawn
+from trinity_compat.compare.model import Side
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.verdict import Comparison, compare
 from trinity_compat.errors import UserError
 from trinity_compat.secret import hidden, shown
+from trinity_compat.studio import job_files
 from trinity_compat.studio.experiences import index_of, read_group
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_named, page, studio_of
+from trinity_compat.studio.pages import as_json, job_named, page, studio_of
 
 _KEPT = 4
 _TASKS = 12
@@ -63,14 +65,24 @@ class Comparisons:
         with self._lock:
             if key not in self._kept:
                 options = CompareOptions(axis=asked.axis)
-                a, b = (
-                    read_side([job.dir.root for job in side], _label(side)) for side in (asked.a, asked.b)
-                )
+                a, b = (_read(side) for side in (asked.a, asked.b))
                 self._kept[key] = compare(a, b, options)
             self._kept.move_to_end(key)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             return self._kept[key]
+
+
+def _read(side: Sequence[Job]) -> Side:
+    """The side's runs. The reader of `trinity-compat compare` opens files by their names, so that nothing
+    but regular files may lie there."""
+    for job in side:
+        for name in ("config", "monitor"):
+            try:
+                job_files.refuse_links(job.dir.root / name)
+            except OSError as error:
+                raise UserError(f"{error.filename or job.dir.root / name} {error.strerror}") from error
+    return read_side([job.dir.root for job in side], _label(side))
 
 
 def _label(side: Sequence[Job]) -> str:
@@ -82,8 +94,10 @@ def asked_of(request: Request) -> Asked | None:
     given = request.query_params
     names = (dict.fromkeys(given.getlist(side)) for side in "ab")
     a, b = (tuple(job_named(request, name) for name in side) for side in names)
-    axis = given.get("axis", "step")
-    known = next((one for one in AXES if one == axis), AXES[0])
+    axis = given.get("axis") or "step"
+    known = next((one for one in AXES if one == axis), None)
+    if known is None:
+        raise HTTPException(400, f"axis is one of {', '.join(AXES)}.")
     return Asked(a, b, known) if a and b else None
 
 
@@ -144,14 +158,14 @@ def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
     return sorted(rows, key=lambda row: -abs(row[1][1] - row[2][1]))[:_TASKS]
 
 
-def curves(request: Request) -> JSONResponse:
+def curves(request: Request) -> Response:
     """``?name=…``: name → the metric, with what is drawn of it."""
     asked = asked_of(request)
     if asked is None:
         raise HTTPException(400, "The address names no two sides.")
     made = studio_of(request).comparisons.of(asked)
     wanted = set(request.query_params.getlist("name"))
-    return JSONResponse({metric.name: drawn(metric) for metric in made.metrics if metric.name in wanted})
+    return as_json({metric.name: drawn(metric) for metric in made.metrics if metric.name in wanted})
 
 
 def report(request: Request) -> Response:
@@ -161,7 +175,8 @@ def report(request: Request) -> Response:
         raise HTTPException(400, "The address names no two sides.")
     made = studio_of(request).comparisons.of(asked)
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
-    return Response(as_html(made, config_diff=_differences(made)), media_type="text/html", headers=headers)
+    text = as_html(made, config_diff=_differences(made)).encode(errors="replace")
+    return Response(text, media_type="text/html", headers=headers)
 
 
 def same_task(request: Request) -> Response:

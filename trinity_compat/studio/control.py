@@ -1,16 +1,17 @@
 """Stopping a run and going on with it. Both ask twice: the first page says exactly what will be done, and
-only its form does it."""
+only its form does it. Both act on nothing that another user could have put in place (``ownership``)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -19,26 +20,58 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.buffer.errors import BufferError
+from trinity_compat.checkpoint_folders import MARKER
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.job.jobdir import side_locks
+from trinity_compat.runtime.job.jobdir import lock_path, side_locks
+from trinity_compat.runtime.job.process_identity import identity_of
 from trinity_compat.secret import masked
+from trinity_compat.studio import job_files
 from trinity_compat.studio.guard import is_ours
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, page, studio_of
+from trinity_compat.studio.ownership import not_own, not_own_tree
+from trinity_compat.studio.pages import job_of, page, page_of, studio_of
+from trinity_compat.studio.resumed import Resumed
+from trinity_compat.studio.state import state_of
 
 _SPELLED = {"profiles": "profile", "sets": "set", "mains": "main"}  # options that can be given more than once
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process of this machine that holds a lock of a job. ``identity``: what its lock says of it."""
+
+    pid: int
+    identity: str
+    lock: Path
+
+    def not_ours(self) -> str:
+        """'' where it is the process that wrote the lock, and this user's; else a sentence."""
+        if problem := not_own(self.lock):
+            return problem
+        if self.identity == str(self.pid):
+            return f"{self.lock} says no more of process {self.pid} than its number."
+        if identity_of(self.pid) != self.identity:
+            return f"Process {self.pid} is not the one that wrote {self.lock}."
+        try:
+            owner = (Path("/proc") / str(self.pid)).stat().st_uid
+        except OSError:
+            return f"Process {self.pid} has ended."
+        return "" if owner == os.geteuid() else f"Process {self.pid} is not yours."
 
 
 async def stop(request: Request) -> Response:
     """Ask, then send SIGTERM to the process that holds the job."""
     job = job_of(request)
     found = await run_in_threadpool(holders, job)
-    if request.method == "GET":
-        return page(request, "stop.html", {"job": job, "holders": found})
+    why_not = await run_in_threadpool(_not_to_stop, job, found)
+    if request.method == "GET" or why_not:
+        values = {"job": job, "holders": [holder.pid for holder in found], "why_not": why_not}
+        return page(request, "stop.html", values, status=409 if request.method == "POST" else 200)
     await must_be_ours(request)
-    for pid in found:
-        os.kill(pid, signal.SIGTERM)
-    return RedirectResponse(request.url_for("run", job=job.name).path, 303)
+    for holder in found:
+        if problem := await run_in_threadpool(_end, holder):
+            raise HTTPException(409, problem)
+    return RedirectResponse(page_of("run", job), 303)
 
 
 async def resume(request: Request) -> Response:
@@ -55,7 +88,7 @@ async def resume(request: Request) -> Response:
         return page(request, "resume.html", values, status=409 if request.method == "POST" else 200)
     await must_be_ours(request)
     await run_in_threadpool(_start, command, folder, job)
-    return RedirectResponse(request.url_for("run", job=job.name).path, 303)
+    return RedirectResponse(page_of("run", job), 303)
 
 
 async def must_be_ours(request: Request) -> None:
@@ -66,22 +99,28 @@ async def must_be_ours(request: Request) -> None:
         )
 
 
-def holders(job: Job) -> list[int]:
+# -- stopping -----------------------------------------------------------------------------------
+
+
+def holders(job: Job) -> list[Holder]:
     """The processes of this machine that hold the job's locks; [] where nobody does, or another machine."""
-    found = {pid for path in side_locks(job.dir) if (pid := _holder(path)) is not None}
-    return sorted(found) if found and _is_here(job) else []
+    found = {one.pid: one for path in side_locks(job.dir) if (one := _holder(path)) is not None}
+    return [found[pid] for pid in sorted(found)] if found and _is_here(job) else []
 
 
-def _holder(path: Path) -> int | None:
-    """Who wrote its pid into a lock that is held. Read off the kernel's list: trying the lock would hold
-    it, and a run that starts at that moment would be refused."""
+def _holder(path: Path) -> Holder | None:
+    """The process that wrote its pid into a lock that it holds. Read off the kernel's list: trying the lock
+    would hold it, and a run that starts at that moment would be refused."""
     try:
-        pid, inode = path.read_text().strip(), str(path.stat().st_ino)
+        with job_files.opened(path) as file:
+            identity = file.read(128).decode(errors="replace").strip()
+            inode = os.fstat(file.fileno()).st_ino
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         return None
+    pid = identity.partition(" ")[0]
     held = any(lock[1] == "FLOCK" and lock[4] == pid and lock[5].endswith(f":{inode}") for lock in locks)
-    return int(pid) if held and int(pid) > 1 else None
+    return Holder(int(pid), identity, path) if held and pid.isdecimal() and int(pid) > 1 else None
 
 
 def _is_here(job: Job) -> bool:
@@ -93,17 +132,56 @@ def _is_here(job: Job) -> bool:
     return hosts <= {socket.gethostname()}
 
 
+def _not_to_stop(job: Job, found: Sequence[Holder]) -> str:
+    problems = (job.not_own(), *(holder.not_ours() for holder in found))
+    problem = next((problem for problem in problems if problem), "")
+    return f"It is not stopped from here: {problem}" if problem else ""
+
+
+def _end(holder: Holder) -> str:
+    """Send SIGTERM; '' or why not. The handle keeps the process told from a later one of its pid."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(holder.pid)
+        try:
+            if problem := holder.not_ours():
+                return problem
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+        finally:
+            os.close(handle)
+    return ""
+
+
+# -- going on -----------------------------------------------------------------------------------
+
+
+def why_not_offered(job: Job) -> dict[str, str]:
+    """For ``stop`` and ``resume``, each where the job's state asks for it: '' or a sentence for the page."""
+    return {"stop": _not_to_stop(job, holders(job)), "resume": _recorded(job)[2]}
+
+
 def _again(job: Job) -> tuple[list[str], Path, str]:
     """(command, working directory, why it cannot be started or '')."""
     if holders(job):
         return [], job.dir.root, "It runs already."
+    if job.resumed and job.resumed.lives:
+        return [], job.dir.root, job.resumed.told(running=False)
+    if _is_done(job):
+        return [], job.dir.root, "It has trained all its steps: there is nothing to resume."
+    return _recorded(job)
+
+
+def _recorded(job: Job) -> tuple[list[str], Path, str]:
+    root = job.dir.root
+    if problem := job.not_own():
+        return [], root, f"It is not resumed from here: {problem}"
     try:
-        written_at = json.loads(job.dir.spec_path.read_text())["job_dir"]
-        record = json.loads((job.dir.root / "config" / "launch.json").read_text())
-        command, folder = command_of(record, job.dir.root), Path(record.get("cwd") or Path.cwd())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [], job.dir.root, f"config/launch.json does not say how it was started ({error})."
-    if Path(written_at) != job.dir.root:
+        written_at = json.loads(job_files.text(job.dir.spec_path))["job_dir"]
+        record = json.loads(job_files.text(root / "config" / "launch.json"))
+        command, folder = command_of(record, root), _folder_of(record)
+        used = [problem for problem in _used(job, record, folder) if problem]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [], root, f"config/launch.json does not say how it was started ({error})."
+    if Path(written_at) != root and Path(written_at).resolve() != root:
         return command, folder, f"This is a copy: the recorded command would go on in {written_at}."
     if any("***" in word for word in command):
         return (
@@ -111,11 +189,38 @@ def _again(job: Job) -> tuple[list[str], Path, str]:
             folder,
             "Its command line held a secret, which is not recorded: start it in a terminal.",
         )
-    return (
-        command,
-        folder,
-        "" if folder.is_dir() else f"Its working directory {folder} is not there any more.",
-    )
+    if not folder.is_dir():
+        return command, folder, f"Its working directory {folder} is not there any more."
+    return command, folder, f"It is not resumed from here: {used[0]}" if used else ""
+
+
+def _is_done(job: Job) -> bool:
+    try:
+        return state_of(job.buffer().participants()) == "done"
+    except (UserError, BufferError):
+        return False
+
+
+def _folder_of(record: dict[str, object]) -> Path:
+    return Path(str(record.get("started_in") or record.get("cwd") or Path.cwd()))
+
+
+def _used(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:
+    """For each thing that a resume reads or runs, '' or a sentence on who else could change it."""
+    root = job.dir.root
+    checkpoint = f"global_step_{job.latest_checkpoint}"
+    for place in (root / name for name in ("config", "buffer", "log", MARKER, checkpoint)):
+        if os.path.lexists(place):
+            yield not_own_tree(place)
+    for place in (lock_path(job.dir, "start").parent, lock_path(job.dir, "start"), *side_locks(job.dir)):
+        if os.path.lexists(place):
+            yield not_own(place)
+    yield not_own(folder, or_root=True)
+    yield not_own(folder / str(record.get("script") or record["yaml"]), or_root=True)
+    options = record["options"]
+    plugins = options.get("plugin_dirs") if isinstance(options, dict) else None
+    for plugin in plugins if isinstance(plugins, list) else ():
+        yield not_own(folder / str(plugin), or_root=True)
 
 
 def command_of(record: dict[str, object], root: Path) -> list[str]:
@@ -127,7 +232,8 @@ def command_of(record: dict[str, object], root: Path) -> list[str]:
     source = str(record.get("script") or record["yaml"])
     if "script" not in record:
         options = {**options, "job": str(root)}
-    words = [sys.executable, "-m", "trinity_compat", "run", source]
+    # -P: no module comes from the working directory.
+    words = [sys.executable, "-P", "-m", "trinity_compat", "run", source]
     for name, value in options.items():
         words += _option(f"--{_SPELLED.get(name, name.replace('_', '-'))}", value)
     arguments = record.get("script_arguments")
@@ -145,8 +251,7 @@ def _option(name: str, value: object) -> list[str]:
 
 
 def _start(command: Sequence[str], folder: Path, job: Job) -> None:
-    """On its own: in a session of its own, so that the studio's end is not the run's."""
-    with (job.dir.root / "log" / "studio.log").open("ab") as log:
-        subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+    try:
+        job.resumed = Resumed(command, folder, job.dir.log("studio"))
+    except OSError as error:
+        raise HTTPException(409, f"It could not be started: {error}") from error

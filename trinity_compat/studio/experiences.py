@@ -21,9 +21,17 @@ from trinity_compat.extras import need
 from trinity_compat.secret import hidden
 from trinity_compat.studio import export, images, tokens
 from trinity_compat.studio.control import must_be_ours
-from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
+from trinity_compat.studio.index import MOST_WORDS, PAGE, SORTS, Index, Row, Wanted, task_of, words_of
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import group_of, job_of, page, reading
+from trinity_compat.studio.pages import (
+    finite_number,
+    group_of,
+    job_of,
+    page,
+    page_of,
+    reading,
+    whole_number,
+)
 
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")
@@ -78,31 +86,33 @@ _PRUNED: Row = {"state": "gone", "prompt": "", "response": ""}
 
 
 def wanted_of(given: QueryParams) -> Wanted:
-    """The selection that an address names. Raises HTTPException 400 for a number that is none."""
+    """The selection that an address names. Raises HTTPException 400 for a value that none has."""
     bounds = {
-        end: {name: _float(text) for name in _BOUNDS if (text := given.get(f"{name}_{end}", "").strip())}
+        end: {
+            name: finite_number(text, f"{name}_{end}")
+            for name in _BOUNDS
+            if (text := given.get(f"{name}_{end}", "").strip())
+        }
         for end in ("min", "max")
     }
-    sort = given.get("sort", "newest")
+    text, sort = given.get("text", "").strip(), given.get("sort") or "newest"
+    if sort not in SORTS:
+        raise HTTPException(400, f"sort is one of {', '.join(SORTS)}.")
+    if len(words_of(text)) > MOST_WORDS:
+        raise HTTPException(400, f"A search takes at most {MOST_WORDS} words.")
     value, _, number = given.get("after", "").rpartition(",")
+    after = (finite_number(value, "after"), whole_number(number, "after")) if "after" in given else None
     return Wanted(
         given.get("kind") or "train",
-        given.get("text", "").strip(),
+        text,
         given.get("task", "").strip(),
         "pinned" in given,
         bounds["min"],
         bounds["max"],
-        sort if sort in SORTS else "newest",
+        sort,
         "up" in given,
-        (_float(value), int(_float(number))) if value else None,
+        after,
     )
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise HTTPException(400, f"{text!r} is not a number.") from None
 
 
 def _after(wanted: Wanted, last: Row) -> str:
@@ -197,17 +207,14 @@ async def note(request: Request) -> Response:
     job = job_of(request)
     await must_be_ours(request)
     form = await request.form()
-    number, back = str(form.get("id", "")), str(form.get("group", ""))
-    if not number.isdecimal() or not back.isdecimal():
-        raise HTTPException(400, "The form does not say which answer.")
+    number, back = (whole_number(str(form.get(name, "")), name) for name in ("id", "group"))
     text = str(form.get("note", ""))[:_LONGEST_NOTE].strip()
 
     def keep() -> None:
-        index_of(job)[0].note(int(number), pinned="pinned" in form, text=text)
+        index_of(job)[0].note(number, pinned="pinned" in form, text=text)
 
     await run_in_threadpool(keep)
-    place = request.url_for("group", job=job.name).path
-    return RedirectResponse(f"{place}?id={back}#a{number}", 303)
+    return RedirectResponse(f"{page_of('group', job)}?id={back}#a{number}", 303)
 
 
 def selection(request: Request) -> Response:
@@ -216,13 +223,13 @@ def selection(request: Request) -> Response:
     index, _, _ = index_of(job)
     wanted = wanted_of(request.query_params)
     form = request.query_params.get("format", "jsonl")
+    if form not in ("jsonl", "parquet"):
+        raise HTTPException(400, "format is jsonl or parquet.")
     name = f"{job.name.replace('/', '-')}-experiences.{form}"
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     if form == "jsonl":
         lines = export.json_lines(export.chosen(job, index, wanted))
         return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
-    if form == "parquet":
-        need("pyarrow")
-        body = export.parquet(export.chosen(job, index, wanted))
-        return StreamingResponse(body, media_type="application/vnd.apache.parquet", headers=headers)
-    raise HTTPException(400, "The format is jsonl or parquet.")
+    need("pyarrow")
+    body = export.parquet(export.chosen(job, index, wanted))
+    return StreamingResponse(body, media_type="application/vnd.apache.parquet", headers=headers)

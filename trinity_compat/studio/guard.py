@@ -1,21 +1,26 @@
 """Who may ask, and what a page may do: an ASGI layer around every answer of the studio.
 
-- Host: only names of this machine's loopback, so that no web site reaches the studio by DNS rebinding. Where
-  the studio listens elsewhere, a token is asked of everybody instead (a rebound name has no cookie of ours).
+- Token: every other user of a machine reaches its loopback too. A browser has to show the token once, in
+  the address that the studio printed; then a cookie stands for it. Without it there are only style sheets,
+  scripts and icons, which hold nothing of the user's.
+- Host: where the studio listens on this machine's loopback, only names of that, so that no web site reaches
+  it by DNS rebinding. Elsewhere any name may be its own (a rebound one has no cookie of ours).
 - Whatever changes something is a POST from the studio's own pages: same origin, and the process's secret.
 - Content-Security-Policy: scripts and styles from the studio's own files, never inline; no frames.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -30,22 +35,19 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_YEAR_S = 365 * 24 * 3600
+_WEEK_S = 7 * 24 * 3600
+Refusal = Callable[[Request, int, str], Response]
+PUBLIC = ("/static/", "/shared/")
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where the studio listens. ``token``: None on the loopback. ``csrf``: this process's secret."""
+    """Where the studio listens. ``token``: of who may come in. ``csrf``: this process's secret."""
 
     host: str
     port: int
-    token: str | None = None
-    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-
-    @classmethod
-    def at(cls, host: str, port: int) -> Door:
-        """A door with a fresh token unless ``host`` is this machine's loopback."""
-        return cls(host, port, None if host in LOOPBACK else secrets.token_urlsafe(24))
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
     @property
     def url(self) -> str:
@@ -54,22 +56,34 @@ class Door:
         return f"http://{host}:{self.port}/"
 
     @property
+    def address(self) -> str:
+        """With the token."""
+        return f"{self.url}?token={quote(self.token, safe='')}"
+
+    @property
     def cookie(self) -> str:
         """Cookies don't know ports, and two studios may run on one machine."""
         return f"trinity_compat_studio_{self.port}"
 
+    @property
+    def ticket(self) -> str:
+        """The cookie's value: the token itself stays in no browser."""
+        return hmac.new(self.token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
+
     def knows(self, host: str) -> bool:
-        """Whether a request's Host header names this studio."""
-        names = {f"[{name}]" if ":" in name else name for name in LOOPBACK}
-        return self.token is not None or host in {f"{name}:{self.port}" for name in names}
+        """Whether a request's Host header can name this studio. The port may be a tunnel's."""
+        name, colon, port = host.rpartition(":")
+        bare = name if colon and port.isdecimal() else host
+        return self.host not in LOOPBACK or bare.removeprefix("[").removesuffix("]") in LOOPBACK
 
 
 class Guard:
     """Refuses what should not come in, and gives every answer its headers."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Door, refusal: Refusal) -> None:
         self._app = app
         self._door = door
+        self._page = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,27 +94,32 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         if not self._door.knows(request.headers.get("host", "")):
-            return PlainTextResponse("This name is not the studio's: open the address that it printed.", 421)
-        if self._door.token is not None and not _same(
-            request.cookies.get(self._door.cookie), self._door.token
-        ):
-            return self._asked_for_token(request, self._door.token)
+            return self._page(request, 421, "This name is not the studio's.")
+        if request.scope["path"].startswith(PUBLIC):
+            return None
+        given = request.query_params.get("token")
+        if request.method == "GET" and _same(given, self._door.token):
+            return self._let_in(request)
+        if not _same(request.cookies.get(self._door.cookie), self._door.ticket):
+            return self._page(request, 401, "This token is not the studio's." if given else "")
         if request.method not in ("GET", "HEAD") and not _same_origin(request.headers):
-            return PlainTextResponse("Refused: the request comes from another site.", 403)
+            return self._page(request, 403, "The form comes from another site.")
         return None
 
-    def _asked_for_token(self, request: Request, token: str) -> Response:
-        if not _same(request.query_params.get("token"), token):
-            return PlainTextResponse("Open the address with the token that the studio printed.", 401)
-        rest = [pair for pair in parse_qsl(request.url.query) if pair[0] != "token"]
-        place = request.url.path + (f"?{urlencode(rest)}" if rest else "")
-        answer = RedirectResponse("/" + place.lstrip("/"), 303)
-        answer.set_cookie(self._door.cookie, token, max_age=_YEAR_S, httponly=True, samesite="strict")
+    def _let_in(self, request: Request) -> Response:
+        """The same address without the token, which stays in no history and no Referer."""
+        rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
+        path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+        place = "/" + path.decode("ascii", "replace").lstrip("/\\")
+        answer = RedirectResponse(f"{place}?{rest}" if rest else place, 303)
+        answer.set_cookie(
+            self._door.cookie, self._door.ticket, max_age=_WEEK_S, httponly=True, samesite="strict"
+        )
         return answer
 
 
 def _same(given: str | None, secret: str) -> bool:
-    return given is not None and hmac.compare_digest(given.encode(), secret.encode())
+    return given is not None and hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 
 def _same_origin(headers: Headers) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import sqlalchemy as sa
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,6 +15,7 @@ from trinity_compat.studio.pages import group_of, job_of, reading
 
 # What browsers show and nothing else: an SVG could hold a script. By how the files begin.
 _TYPES = {b"\x89PNG\r\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_DIGEST = re.compile(r"[0-9a-f]{16,128}", re.ASCII)
 _ONE = """SELECT m.data FROM media m JOIN group_media h ON h.digest = m.digest
 WHERE h.group_id = :group_id AND m.digest = :digest"""
 _A_DAY = "private, max-age=86400, immutable"  # a digest never names another image
@@ -27,7 +30,10 @@ def named_in(task: object) -> list[str]:
 def image(request: Request) -> Response:
     """One image of the group that the query names."""
     job = job_of(request)
-    bind = {"group_id": group_of(request), "digest": request.query_params.get("digest", "")}
+    digest = request.query_params.get("digest", "")
+    if not _DIGEST.fullmatch(digest):
+        raise HTTPException(400, "digest is the name of an image: hexadecimal digits.")
+    bind = {"group_id": group_of(request), "digest": digest}
 
     def read(conn: sa.Connection) -> bytes | None:
         found = conn.execute(query(_ONE), bind).scalar_one_or_none()

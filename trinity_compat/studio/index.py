@@ -1,4 +1,5 @@
-"""The side index of one job's experiences: ``studio.db`` beside its database, for search, sorting and notes.
+"""The side index of one job's experiences: ``studio.db`` in its folder, for search, sorting and notes. For a
+job that is not the user's own, or not writable, it lies in the user's cache.
 
 Filled in order of id, a batch at a time, each batch one short read of the job's database; what is indexed
 never changes (a resume adds, it doesn't rewrite). Texts are not copied: the full-text index holds none.
@@ -6,20 +7,25 @@ never changes (a resume adds, it doesn't rewrite). Texts are not copied: the ful
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import re
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
 
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.errors import UserError
+from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
 
 _BATCH = 1000  # experiences
@@ -52,6 +58,7 @@ _FEW = 2000  # rows
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
 PAGE = 30
+MOST_WORDS = 64  # of a search: FTS5's expressions are at most 256 deep
 Row = dict[str, object]
 
 
@@ -75,10 +82,13 @@ class Index:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.path = job.dir.root / "studio.db"
+        self.path = _place(job)
         self._filling = threading.Lock()
         try:
+            _keep_private(self.path)
             self._begin()
+        except OSError as error:
+            raise UserError(f"{error.filename or self.path} {error.strerror}") from error
         except sqlite3.Error as error:
             raise UserError(
                 f"{self.path} cannot be used: {error}", hint="remove it; it is made again"
@@ -209,6 +219,28 @@ class Index:
                 db.execute("INSERT INTO notes VALUES (?, ?, ?)", (number, pinned, text))
 
 
+def _place(job: Job) -> Path:
+    inside = job.dir.root / "studio.db"
+    if not job.not_own() and os.access(job.dir.root, os.W_OK):
+        return inside
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(os.fsencode(job.dir.root)).hexdigest()[:24]
+    return cache.resolve() / "trinity-compat" / "studio" / f"{name}.db"
+
+
+def _keep_private(path: Path) -> None:
+    """Make the file, for this user's eyes, or take what lies there if it is a regular file."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        found = job_files.status(path)
+    except FileNotFoundError:
+        with job_files.folder(path.parent) as above:
+            os.close(os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=above))
+        return
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o600)
+
+
 def _among(db: sqlite3.Connection, source: str, where: Sequence[str], values: Sequence[object]) -> str:
     """A condition on the hits of a search where the bounds alone leave few rows: those rows, so that not
     every hit's row is looked up. ``1`` where they leave many: then hits within them come soon."""
@@ -251,12 +283,16 @@ def task_of(task: str, task_no: object) -> str:
     return f"{source} {index}" if index is not None else f"#{task_no}"
 
 
+def words_of(text: str) -> list[str]:
+    """The words and phrases of a search."""
+    found = [phrase or word for phrase, word in _WORD.findall(text.replace("\0", " "))]
+    return [word for word in found if any(char.isalnum() for char in word)]
+
+
 def search_words(text: str) -> str:
     """``text`` as an FTS5 query that cannot be wrong: every word and "phrase" must be there; the last
     word may be a beginning."""
-    found = [phrase or word for phrase, word in _WORD.findall(text)]
-    words = [word for word in found if any(char.isalnum() for char in word)]
-    quoted = ['"' + word.replace('"', '""') + '"' for word in words]
+    quoted = ['"' + word.replace('"', '""') + '"' for word in words_of(text)]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else '""'
 
 

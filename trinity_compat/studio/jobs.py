@@ -9,21 +9,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trinity_compat.buffer.store import SqlBuffer
+from trinity_compat.checkpoint_folders import MARKER
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.spec import RunSpec
-from trinity_compat.studio.reading import ReadOnlyDatabase, open_read_only
+from trinity_compat.studio import job_files
+from trinity_compat.studio.ownership import not_own
+from trinity_compat.studio.reading import ReadOnlyDatabase, open_read_only, outside
+from trinity_compat.studio.resumed import Resumed
 
 _DEEPEST = 6  # folders below the studio's
 _SCAN_EVERY_S = 3.0
 
 
 class Job:
-    """One job directory. ``name`` is its path below the studio's folder, unique there."""
+    """One job directory. ``name`` is its path below the studio's folder, unique there; ``root`` is free of
+    links. Its files are read by ``job_files`` alone."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
         self.dir = JobDir(root)
+        self.resumed: Resumed | None = None  # by this studio
         self._opened: tuple[str, ReadOnlyDatabase, SqlBuffer] | None = None
         self._read: tuple[tuple[int, int, int], RunSpec] | None = None
 
@@ -32,12 +38,14 @@ class Job:
         """Read again when its file has changed: a resume writes it anew. Raises UserError where it cannot
         be read."""
         try:
-            found = self.dir.spec_path.stat()
+            found = job_files.status(self.dir.spec_path)
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._read is None or self._read[0] != stamp:
-                self._read = (stamp, self.dir.load_spec())
+                self._read = (stamp, RunSpec.of_text(job_files.text(self.dir.spec_path), self.dir.root))
             return self._read[1]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise UserError(f"{error.filename or self.dir.spec_path} {_said(error)}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"config/run.json of {self.name} cannot be read: {error}") from error
 
     def database(self) -> ReadOnlyDatabase:
@@ -51,15 +59,45 @@ class Job:
     def _open(self) -> tuple[ReadOnlyDatabase, SqlBuffer]:
         url = self.spec.database_url
         if self._opened is None or self._opened[0] != url:
-            self._opened = (url, *open_read_only(url))
+            # Another user's job must not choose which file or server this user's rights are used on.
+            if outside(url, self.dir.root) and (problem := self.not_own()):
+                raise UserError(f"its database lies outside the job and is not opened: {problem}")
+            self._opened = (url, *open_read_only(url, self.dir.root))
         return self._opened[1], self._opened[2]
+
+    def not_own(self) -> str:
+        """'' where the job is this user's own; else a sentence that names what others could change."""
+        places = (self.dir.root, self.dir.spec_path.parent, self.dir.spec_path)
+        return next((problem for place in places if (problem := not_own(place))), "")
+
+    @property
+    def latest_checkpoint(self) -> int | None:
+        """The veRL step that a resume continues from; None without one."""
+        try:
+            return int(job_files.text(self.dir.root / MARKER).strip())
+        except (OSError, ValueError):
+            return None
 
     def signature(self) -> tuple[float, ...] | None:
         """Changes when the job's files do; None where they don't tell (a database elsewhere)."""
         folder = self.dir.root / "buffer"
-        files = [folder / "experiences.db", folder / "experiences.db-wal", self.dir.spec_path]
-        times = [path.stat().st_mtime if path.exists() else 0.0 for path in files]
+        times = [
+            _changed_at(path)
+            for path in (folder / "experiences.db", folder / "experiences.db-wal", self.dir.spec_path)
+        ]
         return tuple(times) if times[0] else None
+
+
+def _said(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return text if text.startswith("is ") else f"cannot be read: {text}"
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return job_files.status(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 class Jobs:
@@ -75,10 +113,11 @@ class Jobs:
         """Name → job, by name; scanned again every few seconds."""
         with self._lock:
             if time.monotonic() - self._scanned > _SCAN_EVERY_S:
-                names = dict(_scan(self.root))
-                self._found = {
-                    name: self._found.get(name) or Job(name, path) for name, path in sorted(names.items())
-                }
+                found = {}
+                for name, place in sorted(_scan(self.root.resolve())):
+                    known = self._found.get(name)
+                    found[name] = known if known and known.dir.root == place else Job(name, place)
+                self._found = found
                 self._scanned = time.monotonic()
             return self._found
 
@@ -88,16 +127,48 @@ class Jobs:
 
 
 def _scan(root: Path) -> Iterator[tuple[str, Path]]:
+    """(name, folder without links) of each job."""
+    links: list[Path] = []
+    places: set[Path] = set()
     for folder, children, _ in os.walk(root):
         here = Path(folder)
-        if (here / "config" / "run.json").is_file():
+        if _is_job(here):
             children.clear()
-            yield (here.name if here == root else here.relative_to(root).as_posix()), here
+            places.add(here)
+            yield _text(here.name if here == root else here.relative_to(root).as_posix()), here
             continue
         deep = len(here.relative_to(root).parts) >= _DEEPEST
         children[:] = [] if deep else [name for name in children if not _passed_by(name)]
+        links += [here / name for name in children if _is_own_link(here / name)]
+    # A run with --job leaves a link to its job at the checkpoints' usual place. The job is listed once, by
+    # its real place where that lies below the folder. A link to a folder of jobs is not followed.
+    for link in sorted(links):
+        place = Path(os.path.realpath(link))
+        if place not in places and _is_job(place):
+            places.add(place)
+            yield _text(link.relative_to(root).as_posix()), place
+
+
+def _is_job(folder: Path) -> bool:
+    try:
+        return (folder / "config" / "run.json").is_file()
+    except OSError:
+        return False
+
+
+def _is_own_link(path: Path) -> bool:
+    """Whether this user made the link: another's could lead out of the folder."""
+    try:
+        return path.is_symlink() and path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _text(name: str) -> str:
+    """A name that can be shown: a file's may hold bytes that are not UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _passed_by(name: str) -> bool:
-    """Folders that hold no job. Links, which could lead out of the folder, os.walk does not follow."""
+    """Folders that hold no job."""
     return name.startswith(".") or name == "node_modules"

@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from trinity_compat.secret import shown
 from trinity_compat.studio import lanes, logs, state
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, studio_of
+from trinity_compat.studio.pages import job_of, studio_of, whole_number
 from trinity_compat.studio.series import FiniteRow, Metrics, Seen, Store, public
 
 LOOK_EVERY_S = 1.0
@@ -41,7 +42,10 @@ class Watch:
         try:
             with self.job.database().at_once():
                 metrics = self.store.of(self.job)
-                events = [("now", state.now(self.job, metrics)), *self._rows(metrics)]
+                now = state.now(self.job, metrics)
+                events = [("now", now), *self._rows(metrics)]
+                if self.job.resumed:
+                    events.append(("resumed", self.job.resumed.told(running=now["state"] == "running")))
             self.told.pop("problem", None)
         except Exception as error:  # the next look may do better
             events = [("problem", shown(str(error)))]
@@ -87,10 +91,11 @@ def events(request: Request) -> StreamingResponse:
     seen = {}
     for text in request.query_params.getlist("last"):
         role, *newest = text.rsplit(":", 2)
-        if len(newest) == 2 and all(number.isdecimal() for number in newest):
-            seen[role] = (int(newest[0]), int(newest[1]))
-    history = request.query_params.get("history", "0")
-    watch = Watch(job_of(request), studio_of(request).store, int(history) if history.isdecimal() else 0, seen)
+        if len(newest) != 2:
+            raise HTTPException(400, "last is ROLE:STEP:FIGURES.")
+        seen[role] = (whole_number(newest[0], "last"), whole_number(newest[1], "last"))
+    history = whole_number(request.query_params.get("history", "0"), "history")
+    watch = Watch(job_of(request), studio_of(request).store, history, seen)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_stream(request, watch), media_type="text/event-stream", headers=headers)
 

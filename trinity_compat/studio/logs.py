@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trinity_compat.secret import shown
-from trinity_compat.studio.jobs import Job
+from trinity_compat.studio import job_files
+
+if TYPE_CHECKING:
+    from trinity_compat.studio.jobs import Job
 
 _AT_ONCE = 64 * 1024  # bytes
 _CONTROL = re.compile(
@@ -16,7 +20,12 @@ _CONTROL = re.compile(
 
 def names(job: Job) -> list[str]:
     """The processes that have a log, trainer first."""
-    found = (path.stem for path in (job.dir.root / "log").glob("*.log") if path.is_file())
+    folder = job.dir.root / "log"
+    try:
+        files = [Path(name) for name in job_files.names(folder) if name.endswith(".log")]
+    except OSError:  # not this user's to read, or a link
+        return []
+    found = (path.stem for path in files if job_files.is_there(folder / path))
     return sorted(found, key=lambda name: (name != "trainer", not name.startswith("explorer"), name))
 
 
@@ -33,7 +42,7 @@ def follow(job: Job, at: dict[str, int]) -> dict[str, str]:
 
 def _since(path: Path, at: int | None) -> tuple[str, int]:
     try:
-        with path.open("rb") as file:
+        with job_files.opened(path) as file:
             size = file.seek(0, 2)
             begin = at if at is not None and at <= size else max(0, size - _AT_ONCE)
             begin = max(begin, size - 4 * _AT_ONCE)

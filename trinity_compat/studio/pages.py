@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 View = Callable[[Request], Response]
 HERE = Path(__file__).parent
+_LARGEST = 2**63 - 1  # that a database takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,30 @@ def _templates() -> jinja2.Environment:
 
 
 def group_of(request: Request) -> int:
-    """The group that an address names. Raises HTTPException 404."""
-    number = request.query_params.get("id", "")
-    if not number.isdecimal():
-        raise HTTPException(404, "Which group? The address has no id.")
-    return int(number)
+    """The group that an address names. Raises HTTPException 400."""
+    return whole_number(request.query_params.get("id", ""), "id")
+
+
+def whole_number(text: str, name: str) -> int:
+    """A number from 0 up that a database takes. Raises HTTPException 400 naming the field."""
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST)) and int(text) <= _LARGEST:
+        return int(text)
+    raise HTTPException(400, f"{name}: {_beginning(text)} is not a whole number from 0 to {_LARGEST}.")
+
+
+def finite_number(text: str, name: str) -> float:
+    """A finite number. Raises HTTPException 400 naming the field."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if math.isfinite(found):
+        return found
+    raise HTTPException(400, f"{name}: {_beginning(text)} is not a finite number.")
+
+
+def _beginning(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
 
 def figure(value: object) -> str:
@@ -90,6 +112,11 @@ def job_of(request: Request) -> Job:
     return job_named(request, request.path_params["job"])
 
 
+def page_of(kind: str, job: Job) -> str:
+    """The address of a job's page."""
+    return f"/{kind}/{quote(job.name)}"
+
+
 def job_named(request: Request, name: str) -> Job:
     """The studio's job of that name. Raises HTTPException 404."""
     job = studio_of(request).jobs.get(name)
@@ -113,4 +140,32 @@ def page(request: Request, template: str, values: Mapping[str, object], *, statu
     """The template with ``values``; every text in it is escaped."""
     studio = studio_of(request)
     given = {"root": str(studio.jobs.root), "csrf": studio.door.csrf, "here": template.removesuffix(".html")}
-    return HTMLResponse(studio.templates.get_template(template).render({**given, **values}), status)
+    return _html(studio.templates.get_template(template).render({**given, **values}), status)
+
+
+def refusal(request: Request, status: int, text: str) -> HTMLResponse:
+    """A page for somebody who has not shown the token: nothing of the user's is on it."""
+    template = studio_of(request).templates.get_template("refused.html")
+    return _html(template.render(status=status, text=text), status)
+
+
+def _html(text: str, status: int) -> HTMLResponse:
+    # Half a character, which JSON and file names can hold, cannot be sent.
+    return HTMLResponse(text.encode(errors="replace"), status)
+
+
+def as_json(value: object) -> Response:
+    """``value`` in ASCII, since a name in it may hold half a character; null for what is not finite."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(json.loads(json.dumps(value))), allow_nan=False)
+    return Response(text, media_type="application/json")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

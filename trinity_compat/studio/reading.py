@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from trinity_compat.buffer.database import LATEST, Database, _parse
 from trinity_compat.buffer.store import SqlBuffer
 from trinity_compat.errors import UserError
+from trinity_compat.studio import job_files
 
 T = TypeVar("T")
 _WAIT_S = 2.0  # for a database that is locked just now
@@ -24,13 +26,16 @@ class ReadOnlyDatabase(Database):
     """``Database`` that never migrates and refuses to write. A connection lives for one read, or those
     of one ``at_once``: opening one reads the whole WAL where no run keeps its index.
 
-    Raises UserError where there is no database, or one of another schema.
+    ``job``: where the database lies in this folder, no link leads to it. Raises UserError where there is no
+    database, or one of another schema.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, job: Path) -> None:
         self.url = _parse(url)
         self.dialect = self.url.get_backend_name()
         self.retry_s = _WAIT_S
+        self._inside = not outside(url, job)
+        self._refuse_links()
         self._check_file(create=False)
         self.engine = self._make_engine()
         self._shared = threading.local()
@@ -70,14 +75,56 @@ class ReadOnlyDatabase(Database):
         arguments = {"connect_timeout": 5, "options": "-c default_transaction_read_only=on"}
         return sa.create_engine(self.url, connect_args=arguments, poolclass=sa.NullPool)
 
+    @property
+    def _file(self) -> Path:
+        return Path(self.url.database or "").absolute()
+
+    def _refuse_links(self) -> None:
+        if not self._inside:
+            return
+        try:
+            job_files.status(self._file)
+        except FileNotFoundError:  # said elsewhere, with what to do
+            return
+        except OSError as error:
+            raise UserError(f"{error.filename or self._file}: {error.strerror}") from error
+
     def _connect(self) -> sqlite3.Connection:
-        place = quote(str(Path(self.url.database or "").absolute()))
-        return sqlite3.connect(
-            f"file:{place}?mode=ro", uri=True, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+        self._refuse_links()
+        # Without the right to make the WAL's index, and without a WAL: nobody has the database open.
+        alone = "&immutable=1" if not os.access(self._file.parent, os.W_OK) and not self._has_wal() else ""
+        made = sqlite3.connect(
+            f"file:{quote(str(self._file))}?mode=ro{alone}",
+            uri=True,
+            timeout=_WAIT_S,
+            isolation_level=None,
+            check_same_thread=False,
         )
+        try:
+            # The file may be another user's making: its schema may call nothing, its pages are checked.
+            made.execute("PRAGMA trusted_schema=OFF")
+            made.execute("PRAGMA cell_size_check=ON")
+            # SQLite follows links before it opens, and says here where they led.
+            place = made.execute("PRAGMA database_list").fetchone()[2]
+            if self._inside and place != str(self._file):
+                raise UserError(f"{self._file} is reached by a link: the studio follows none out of a job")
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _has_wal(self) -> bool:
+        return self._file.with_name(f"{self._file.name}-wal").exists()
 
 
-def open_read_only(url: str) -> tuple[ReadOnlyDatabase, SqlBuffer]:
+def outside(url: str, job: Path) -> bool:
+    """Whether a database lies elsewhere than in the folder ``job``: on a server, or in another file."""
+    parsed = _parse(url)
+    place = Path(parsed.database or "").absolute()
+    return parsed.get_backend_name() != "sqlite" or ".." in place.parts or not place.is_relative_to(job)
+
+
+def open_read_only(url: str, job: Path) -> tuple[ReadOnlyDatabase, SqlBuffer]:
     """The database and the buffer's reading methods over it. Raises as ``ReadOnlyDatabase``."""
-    database = ReadOnlyDatabase(url)
+    database = ReadOnlyDatabase(url, job)
     return database, SqlBuffer(database)

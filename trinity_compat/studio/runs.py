@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 
-from trinity_compat.containers import read_section
 from trinity_compat.secret import hidden, shown
-from trinity_compat.studio import lanes, live, state
-from trinity_compat.studio.pages import job_of, page, reading, studio_of
+from trinity_compat.studio import control, job_files, lanes, live, state
+from trinity_compat.studio.pages import as_json, job_of, page, reading, studio_of
 
 # Shown first, those that the run has, before its evaluations' scores.
 _CURVES = (
@@ -44,7 +44,8 @@ def run(request: Request) -> Response:
     """One run, live."""
     job = job_of(request)
     if problem := state.readable(job):
-        return page(request, "unreadable.html", {"job": job, "problem": problem})
+        resumed = job.resumed.told(running=False) if job.resumed else ""
+        return page(request, "unreadable.html", {"job": job, "problem": problem, "resumed": resumed})
     return _live(request)
 
 
@@ -56,9 +57,12 @@ def _live(request: Request) -> Response:
     shown = {"scores": scores, "evaluations": evaluations[:_EVALUATIONS]}
     if "evaluations" in request.query_params:  # for a page that is open already
         return page(request, "evaluations.html", shown)
+    now = state.now(job, metrics)
     values = {
         "job": job,
-        "now": state.now(job, metrics),
+        "now": now,
+        "why_not": control.why_not_offered(job),
+        "resumed": job.resumed.told(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),
         "curves": _CURVES,
         "buffer": _BUFFER,
@@ -66,32 +70,44 @@ def _live(request: Request) -> Response:
     return page(request, "run.html", values | shown)
 
 
-def metrics(request: Request) -> JSONResponse:
+def metrics(request: Request) -> Response:
     """``?name=…``: the series asked for, name → [steps, values]; and how far each side has been read."""
     found = studio_of(request).store.of(job_of(request))
     series = found.series(request.query_params.getlist("name"))
-    return JSONResponse({"series": series, "last": found.last(), "history": found.history})
+    return as_json({"series": series, "last": found.last(), "history": found.history})
 
 
-def seconds(request: Request) -> JSONResponse:
+def seconds(request: Request) -> Response:
     """The latest steps' seconds by part: {side: [[step, {part: seconds}], …]}."""
     found = studio_of(request).store.of(job_of(request))
-    return JSONResponse(live.seconds(found.after({}), most=_LANE_STEPS) | {"waiting": lanes.WAITING})
+    return as_json(live.seconds(found.after({}), most=_LANE_STEPS) | {"waiting": lanes.WAITING})
 
 
 def configuration(request: Request) -> HTMLResponse:
     """The configuration in effect, each value with where it came from."""
     job = job_of(request)
     folder = job.dir.root / "config"
-    launches = read_section(folder / "audit.json").get("launches")
-    findings = launches[0].get("findings", []) if isinstance(launches, list) and launches else []
+    launches = _section(folder / "audit.json").get("launches")
+    launch = launches[0] if isinstance(launches, list) and launches else None
+    findings = launch.get("findings") if isinstance(launch, dict) else None
+    found = findings if isinstance(findings, list) else []
+    texts = [(name, _text(folder / name)) for name in _RECORDS]
     values = {
         "job": job,
-        "findings": [_finding(finding) for finding in findings],
-        "texts": [(name, _text(folder / name)) for name in _RECORDS if (folder / name).is_file()],
-        "launch": read_section(folder / "launch.json"),
+        "findings": [_finding(finding) for finding in found if isinstance(finding, dict)],
+        "texts": [(name, text) for name, text in texts if text is not None],
+        "launch": _section(folder / "launch.json"),
     }
     return page(request, "configuration.html", values)
+
+
+def _section(path: Path) -> dict[str, object]:
+    """What a JSON file holds; empty where it cannot be read, or holds something else than a section."""
+    try:
+        found = json.loads(job_files.text(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _finding(finding: dict[str, object]) -> dict[str, object]:
@@ -107,9 +123,11 @@ def _finding(finding: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _text(path: Path) -> str:
-    """The file, line by line, secrets masked (``KEY: value`` of YAML as well)."""
+def _text(path: Path) -> str | None:
+    """The file, line by line, secrets masked (``KEY: value`` of YAML as well); None where there is none."""
     try:
-        return "\n".join(shown(line) for line in path.read_text(errors="replace").splitlines())
+        return "\n".join(shown(line) for line in job_files.text(path).splitlines())
+    except FileNotFoundError:
+        return None
     except OSError as error:
         return f"cannot be read: {error.strerror}"

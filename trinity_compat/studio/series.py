@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -108,14 +109,14 @@ class Store:
     """The metrics of the jobs that were looked at last."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Metrics] = {}
+        self._kept: dict[Path, Metrics] = {}
         self._lock = threading.Lock()
 
     def of(self, job: Job) -> Metrics:
         """Up to date. Raises as ``Metrics.update``."""
         with self._lock:
-            found = self._kept.pop(job.name, None) or Metrics()
-            self._kept[job.name] = found
+            found = self._kept.pop(job.dir.root, None) or Metrics()
+            self._kept[job.dir.root] = found
             while len(self._kept) > _KEPT:
                 self._kept.pop(next(iter(self._kept)))
         found.update(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 from pathlib import Path
 
@@ -16,12 +18,19 @@ from trinity_compat.studio.guard import Door
 _GOODBYE_S = 1  # for open event streams
 
 
+TOKEN = "TRINITY_COMPAT_STUDIO_TOKEN"  # in the environment: for scripts that cannot read what is printed
+_TOKEN = re.compile(r"[\w.~-]{22,}", re.ASCII)  # 128 bits, as URLs hold them unchanged
+
+
 def serve(folder: Path, host: str, port: int) -> None:
-    """Until Ctrl-C or SIGTERM. Raises UserError where the folder is not there or the port is taken."""
+    """Until Ctrl-C or SIGTERM. Raises UserError where the folder is not there, the port is taken, or the
+    environment's token is too short."""
+    token = _given_token()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
     with listening(host, port) as taken:
-        door = Door.at(host, taken.getsockname()[1])
+        at = taken.getsockname()[1]
+        door = Door(host, at, token) if token else Door(host, at)
         app = create_app(folder, door)
         config = uvicorn.Config(
             app,
@@ -30,10 +39,22 @@ def serve(folder: Path, host: str, port: int) -> None:
             timeout_graceful_shutdown=_GOODBYE_S,
             server_header=False,
         )
-        click.echo(f"studio     {door.url}{f'?token={door.token}' if door.token else ''}")
+        click.echo(f"studio     {door.address}")
         click.echo(f"           over {folder.absolute()}; Ctrl-C ends it, no run notices")
+        click.echo("           whoever has this address acts as you: show it to nobody")
         with address.told(door.url, folder.absolute()):
             uvicorn.Server(config).run(sockets=[taken])
+
+
+def _given_token() -> str | None:
+    """Taken out of the environment, which a resumed run gets."""
+    token = os.environ.pop(TOKEN, None)
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise UserError(
+            f"{TOKEN} has to be 22 or more of A-Z a-z 0-9 - _ . ~",
+            hint="python -c 'import secrets; print(secrets.token_urlsafe())' makes one",
+        )
+    return token
 
 
 def listening(host: str, port: int) -> socket.socket:

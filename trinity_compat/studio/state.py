@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -14,6 +15,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.snapshot import StepFigures, age, label, snapshot_of, training_rows
 from trinity_compat.runtime.job.status import is_live
 from trinity_compat.secret import shown
+from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.series import Metrics, finite
 
@@ -53,25 +55,31 @@ class Summaries:
     """Of every job; one whose files have not changed, and that does not live, is not read again."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[object, Summary]] = {}
+        self._kept: dict[Path, tuple[object, Summary]] = {}
 
     def of(self, job: Job) -> Summary:
         """Never raises: a job that cannot be read says so in its row."""
         signature = job.signature()
-        kept = self._kept.get(job.name)
+        kept = self._kept.get(job.dir.root)
         if kept and signature is not None and kept[0] == signature and kept[1].state != "running":
             return kept[1]
         try:
             found = _summary(job)
         except Exception as error:
             return Summary(job.name, _without_figures(job), problem=shown(str(error)))
-        self._kept[job.name] = (signature, found)
+        self._kept[job.dir.root] = (signature, found)
         return found
 
 
 def _without_figures(job: Job) -> str:
     database = job.dir.root / "buffer" / "experiences.db"
-    return "unreadable" if database.exists() else "new"
+    try:
+        job_files.status(database)
+    except FileNotFoundError:
+        return "new"
+    except OSError:
+        pass
+    return "unreadable"
 
 
 def _summary(job: Job) -> Summary:
@@ -143,7 +151,7 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "step_s": finite(last.step_s),
         "depth": dict(snapshot.depth),
         "version": snapshot.version,
-        "checkpoint": job.dir.latest_checkpoint,
+        "checkpoint": job.latest_checkpoint,
         "history": snapshot.history,
         "sides": [_side(who) for who in snapshot.participants],
     }

@@ -18,4 +18,3 @@ def identity_of(pid: int) -> str:
     except (OSError, IndexError):
         return str(pid)
     return f"{pid} {start} {command}"
-

@@ -34,6 +34,7 @@ class LaunchRecord(TypedDict, total=False):
     exported: list[str]
     wrapper: list[str]
     cwd: str
+    started_in: str  # the folder that a relative ``script`` counts from
 
 
 @dataclass(frozen=True, slots=True)

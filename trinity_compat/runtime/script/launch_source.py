@@ -150,6 +150,7 @@ def _record(launch: Launch, call: ScriptCall) -> LaunchRecord:
         "exported": sorted(launch.env),
         "wrapper": list(masked(launch.wrapper)),
         "cwd": str(Path.cwd()),
+        "started_in": call.cwd,
     }
 
 

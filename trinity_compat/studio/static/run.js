@@ -108,7 +108,7 @@ addEventListener("DOMContentLoaded", async () => {
     const pill = el("span", now.state, `pill ${now.state}`);
     pill.title = now.means;
     at("state").replaceChildren(pill);
-    at("stop").hidden = now.state !== "running"; at("resume").hidden = now.state === "running";
+    at("stop").hidden = now.state !== "running"; at("resume").hidden = ["running", "done"].includes(now.state);
     at("t-step").textContent = figure(now.step);
     at("t-total").textContent = now.total ? `of ${figure(now.total)}` : "";
     at("t-bar").hidden = !now.total; at("t-bar").max = now.total || 1; at("t-bar").value = now.step;
@@ -164,6 +164,7 @@ addEventListener("DOMContentLoaded", async () => {
     if (unknown.length) await meet(unknown);
   });
   on("log", log);
+  on("resumed", text => { at("resumed").textContent = text; at("resumed").hidden = !text; });
   on("again", () => location.reload());  // a resume took steps back
   on("problem", text => { at("problem").textContent = text; at("problem").hidden = false; });
   addEventListener("pagehide", () => events.close());

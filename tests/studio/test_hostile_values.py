@@ -1,0 +1,136 @@
+"""Whatever an address or a form says, the answer is a page of the studio's and no error of the server's."""
+
+import json
+
+import pytest
+from starlette.routing import Route
+from studio_jobs import client_of, make_job
+
+from trinity_compat.studio import experiences, live
+from trinity_compat.studio.pages import as_json
+
+# Address → the parameters that its handler reads; "" for none.
+PARAMETERS = {
+    "/": ["table"],
+    "/run/{job:path}": ["evaluations"],
+    "/metrics/{job:path}": ["name"],
+    "/seconds/{job:path}": [],
+    "/events/{job:path}": ["history", "last"],
+    "/configuration/{job:path}": [],
+    "/experiences/{job:path}": [
+        *("kind", "text", "task", "sort", "after", "up", "pinned"),
+        *(f"{name}_{end}" for name in ("step", "reward", "version", "length") for end in ("min", "max")),
+    ],
+    "/group/{job:path}": ["id"],
+    "/image/{job:path}": ["id", "digest"],
+    "/selection/{job:path}": ["kind", "text", "task", "sort", "after", "step_min", "reward_max", "format"],
+    "/note/{job:path}": ["id", "group", "note", "pinned", "csrf"],
+    "/compare": ["a", "b", "axis"],
+    "/curves": ["a", "b", "axis", "name"],
+    "/report": ["a", "b", "axis"],
+    "/answers": ["a", "b", "axis", "task"],
+    "/stop/{job:path}": ["csrf"],
+    "/resume/{job:path}": ["csrf"],
+}
+# What makes the rest of an address right, so that the hostile value is reached.
+RIGHT = {
+    "/group/{job:path}": {"id": "1"},
+    "/image/{job:path}": {"id": "1", "digest": "0" * 64},
+    "/note/{job:path}": {"id": "1", "group": "1", "note": "x"},
+    "/compare": {"a": "one", "b": "two"},
+    "/curves": {"a": "one", "b": "two", "name": "actor/entropy"},
+    "/report": {"a": "one", "b": "two"},
+    "/answers": {"a": "one", "b": "two", "task": "toy/sort 1"},
+}
+BYTES = [
+    *("", "0", "-1", "1.5", "x", "%00", "a%00b", "%ff%fe", "%ed%a0%80", "%F0%9F%98%80", "%C2%B2", "%D9%A1"),
+    *("nan", "inf", "-inf", "nan,nan", "inf,1", "1,nan", "1,", ",1", "1,1", "1,-1", "-1,-1", "1e999,1"),
+    *("9223372036854775807", "9223372036854775808", "99999999999999999999999", "9" * 5000, "1e308", "1_0"),
+    *("a:1:1", "trainer:1", "trainer:-1:x", "trainer:99999999999999999999:1", ":::"),
+    *("%27;DROP TABLE rows;--", '%22', '%22%22%22', "*", "NEAR(", "a AND", "%22a%22b*", "-- ", "{{7*7}}"),
+    *("x%20" * 300, "A" * 9000, "../../etc/passwd", "%0d%0aset-cookie:x=1", "<script>", "step", "parquet"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("jobs")
+    make_job(root / "one")
+    make_job(root / "two", wobble=0.1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def studio(folder):
+    return client_of(folder)
+
+
+@pytest.fixture(autouse=True)
+def streams_that_end(monkeypatch):
+    async def ended(*_):
+        yield "event: now\ndata: {}\n\n"
+
+    monkeypatch.setattr(live, "_stream", ended)
+    monkeypatch.setattr(experiences, "_AT_ONCE_S", 30.0)
+
+
+def test_every_address_is_tried(studio):
+    assert set(PARAMETERS) == {route.path for route in studio.app.routes if isinstance(route, Route)}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, names in PARAMETERS.items() if names and "csrf" not in names]
+)
+def test_a_hostile_value_gets_a_page(studio, path):
+    refused = 0
+    for name in PARAMETERS[path]:
+        for value in BYTES:
+            right = [f"{key}={said}" for key, said in RIGHT.get(path, {}).items() if key != name]
+            query = "&".join([*right, f"{name}={value}"]).replace(" ", "%20")
+            answer = studio.get(f"{path.replace('{job:path}', 'one')}?{query}")
+            assert answer.status_code < 500, (name, value, answer.text)
+            assert answer.status_code != 400 or "Content-Security-Policy".lower() in answer.headers
+            refused += answer.status_code == 400
+    assert refused or not {"id", "after", "axis", "history"} & set(PARAMETERS[path])
+
+
+@pytest.mark.parametrize("path", [path for path, names in PARAMETERS.items() if "csrf" in names])
+def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
+    monkeypatch.setattr("trinity_compat.studio.control._start", lambda *_: None)
+    address = path.replace("{job:path}", "one")
+    csrf = studio.app.state.studio.door.csrf
+    plain = {"content-type": "application/x-www-form-urlencoded"}
+    for name in PARAMETERS[path]:
+        for value in BYTES:
+            words = {"csrf": csrf, **RIGHT.get(path, {}), name: value}
+            body = "&".join(f"{key}={said}" for key, said in words.items())
+            answer = studio.post(address, content=body.encode(), headers=plain)
+            assert answer.status_code < 500, (name, value, answer.text)
+    as_file = studio.post(address, files=dict.fromkeys(PARAMETERS[path], ("x", b"1")))
+    assert as_file.status_code in (400, 403, 409)
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=x", "application/json", "x"):
+        assert studio.post(address, content=b"\xff--x\r\n", headers={"content-type": kind}).status_code < 500
+
+
+@pytest.mark.parametrize("value", [value for value in BYTES if value and len(value) < 5000])
+def test_a_hostile_path_is_not_found(studio, value):
+    for path in PARAMETERS:
+        if "{job:path}" in path and "/note" not in path:
+            assert studio.get(path.replace("{job:path}", value)).status_code in (400, 404)
+
+
+def test_many_of_a_parameter_are_no_harm(studio):
+    for path in (
+        "/metrics/one?name=",
+        "/curves?a=one&b=two&name=",
+        "/compare?a=one&b=two&a=",
+        "/events/one?last=x:1:",
+    ):
+        name = path.rpartition("&")[2].rpartition("?")[2]
+        many = "&".join(f"{name}{number}" for number in range(2000))
+        assert studio.get(f"{path}1&{many}").status_code in (200, 404)
+
+
+def test_what_json_cannot_say_is_sent_all_the_same():
+    body = as_json({"half \ud800": [1.0, float("nan"), {"x": float("-inf")}]}).body
+    assert json.loads(body) == {"half \ud800": [1.0, None, {"x": None}]}
