@@ -30,7 +30,9 @@ PAGES = {
     "compare": "/compare?a=done&b=other&b=more",
     "answers": "/answers?a=done&b=other&task=toy/sort 1",
     "stop": "/stop/toy/grpo",
-    "resume": "/resume/done",
+    "resume": "/resume/stopped",
+    "not resumed": "/resume/done",
+    "refused": "/run/theirs",
 }
 SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
 
@@ -44,6 +46,9 @@ def jobs(tmp_path_factory):
     make_job(root / "other", evil=False, wobble=0.1)
     make_job(root / "more", evil=False, wobble=0.15)
     make_job(root / "begins", state="running", steps=0)
+    make_job(root / "stopped", state="stopped")
+    make_job(root / "theirs", state="stopped")
+    (root / "theirs").chmod(0o777)
     return root
 
 
@@ -210,3 +215,28 @@ def test_the_configuration_is_filtered_as_one_types(opened):
     assert page.locator("#filtered tbody tr:visible").count() == 0
     page.fill("#filter", "LR run.sh:7")
     assert page.locator("#filtered tbody tr:visible").count() == 1
+
+
+def test_a_browser_without_the_token_is_told_what_to_do_and_may_give_it(browser, door):
+    context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    assert page.goto(f"{door.url}run/done").status == 401
+    is_whole(page, "without-token")
+    page.get_by_label("give the token").fill("wrong")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("alert")).to_contain_text("is not the studio's")
+    page.get_by_label("give the token").fill(door.token)
+    page.get_by_role("button", name="Open").click()
+    expect(page.locator("h1")).to_contain_text("done")
+    assert door.token not in page.url and door.token not in page.evaluate("document.referrer")
+    assert page.evaluate("document.cookie") == ""  # not a script's to read
+    context.close()
+
+
+def test_a_resume_that_fails_says_why_on_the_open_page(opened, jobs):
+    page = opened("/resume/stopped")
+    page.get_by_role("button", name="Start it again").click()
+    expect(page.locator("#resumed")).to_contain_text("ended with exit code 2")
+    expect(page.locator("#resumed")).to_contain_text("run.sh")
+    assert accessible(page)

@@ -35,7 +35,7 @@ class ReadOnlyDatabase(Database):
         self.dialect = self.url.get_backend_name()
         self.retry_s = _WAIT_S
         self._inside = not outside(url, job)
-        self._refuse_links()
+        self._look_at_file()
         self._check_file(create=False)
         self.engine = self._make_engine()
         self._shared = threading.local()
@@ -79,22 +79,25 @@ class ReadOnlyDatabase(Database):
     def _file(self) -> Path:
         return Path(self.url.database or "").absolute()
 
-    def _refuse_links(self) -> None:
-        if not self._inside:
+    def _look_at_file(self) -> None:
+        """Raises UserError where it is not there, or is in the job and no regular file without links."""
+        if self.dialect != "sqlite":
             return
         try:
+            if not self._inside:
+                self._file.stat()
+                return
             job_files.status(self._file)
-        except FileNotFoundError:  # said elsewhere, with what to do
-            return
+        except FileNotFoundError as error:
+            raise UserError(f"no buffer at {self._file}") from error
         except OSError as error:
             raise UserError(f"{error.filename or self._file}: {error.strerror}") from error
 
     def _connect(self) -> sqlite3.Connection:
-        self._refuse_links()
-        # Without the right to make the WAL's index, and without a WAL: nobody has the database open.
-        alone = "&immutable=1" if not os.access(self._file.parent, os.W_OK) and not self._has_wal() else ""
+        self._look_at_file()
+        alone = "&immutable=1" if self._is_theirs() and not self._has_wal() else ""
         made = sqlite3.connect(
-            f"file:{quote(str(self._file))}?mode=ro{alone}",
+            f"file:{quote(os.fsencode(self._file))}?mode=ro{alone}",
             uri=True,
             timeout=_WAIT_S,
             isolation_level=None,
@@ -105,15 +108,22 @@ class ReadOnlyDatabase(Database):
             made.execute("PRAGMA trusted_schema=OFF")
             made.execute("PRAGMA cell_size_check=ON")
             # SQLite follows links before it opens, and says here where they led.
+            made.text_factory = bytes
             place = made.execute("PRAGMA database_list").fetchone()[2]
-            if self._inside and place != str(self._file):
+            made.text_factory = str
+            if self._inside and place != os.fsencode(self._file):
                 raise UserError(f"{self._file} is reached by a link: the studio follows none out of a job")
         except BaseException:
             made.close()
             raise
         return made
 
+    def _is_theirs(self) -> bool:
+        """Whether a WAL's index cannot be made beside the file, or would stand in its owner's way."""
+        return not os.access(self._file.parent, os.W_OK) or self._file.stat().st_uid != os.geteuid()
+
     def _has_wal(self) -> bool:
+        """Without one no process has the database open."""
         return self._file.with_name(f"{self._file.name}-wal").exists()
 
 

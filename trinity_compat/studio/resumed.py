@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 import time
@@ -13,6 +14,8 @@ from trinity_compat.studio.logs import clean
 
 _LINES = 12  # of what it printed last
 _BYTES = 8192
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+_AS_ASKED = (0, *(-number for number in _ENDS), *(128 + number for number in _ENDS))  # exit codes
 
 
 class Resumed:
@@ -32,6 +35,7 @@ class Resumed:
                 stderr=file,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         self.took_s: float | None = None
         threading.Thread(target=self._reap, daemon=True, name="studio-resumed").start()
 
@@ -48,10 +52,10 @@ class Resumed:
         """A text for the run's page: that it is getting ready, or how it failed; '' where there is neither.
         ``running``: whether the job is at work."""
         if self.took_s is None:
-            return "" if running else f"A resume was started (pid {self._process.pid}) and is getting ready."
-        if self._process.returncode == 0:
-            return ""
+            return "" if running else f"A resume was started (pid {self.pid}) and is getting ready."
         code = self._process.returncode
+        if code in _AS_ASKED:
+            return ""
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"The resume ended {how} after {self.took_s:.0f} s.\n{self._last_lines()}".rstrip()
 

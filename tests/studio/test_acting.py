@@ -1,0 +1,350 @@
+"""Stopping and resuming: asked first, and done only with what is the user's own."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from studio_jobs import client_of, make_job
+
+from trinity_compat.runtime.job.jobdir import JobDir, lock_path, locked
+from trinity_compat.runtime.job.process_identity import identity_of
+from trinity_compat.studio.jobs import Jobs
+from trinity_compat.studio.resumed import Resumed
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from trinity_compat.runtime.job.jobdir import JobDir, locked
+with locked(JobDir(Path(sys.argv[1])), "both"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holding():
+    """Starts a process that holds a job's locks; ends it."""
+    started = []
+
+    def hold(root, code=HOLD):
+        process = subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def post(studio, path):
+    return studio.post(path, data={"csrf": studio.app.state.studio.door.csrf})
+
+
+# -- stopping
+
+
+def test_a_stop_is_asked_names_the_process_and_ends_it(tmp_path, holding):
+    root = make_job(tmp_path / "job", state="running")
+    studio = client_of(tmp_path)
+    assert "nothing to stop" in studio.get("/stop/job").text
+    process = holding(root)
+    assert f"process {process.pid}" in studio.get("/stop/job").text and process.poll() is None
+    assert post(studio, "/stop/job").headers["location"] == "/run/job"
+    assert process.wait(60) == -signal.SIGTERM
+
+
+def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
+    root = make_job(tmp_path / "job", state="running")
+    raw = sqlite3.connect(root / "buffer" / "experiences.db")
+    raw.execute("UPDATE participants SET host = 'elsewhere'")
+    raw.commit()
+    with locked(JobDir(root), "both"):
+        assert "nothing to stop" in client_of(tmp_path).get("/stop/job").text
+
+
+@pytest.fixture
+def no_signal(monkeypatch):
+    sent = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *how: sent.append(how))
+    yield sent
+    assert sent == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (lambda pid, start, command: f"{pid} {int(start) - 1} {command}", "is not the one that wrote"),
+        (lambda pid, start, command: f"{pid} {start} {'0' * 16}", "is not the one that wrote"),
+        (lambda pid, start, command: pid, "says no more of process"),
+    ],
+)
+def test_a_process_other_than_the_lock_s_is_not_signalled(tmp_path, holding, no_signal, words, said):
+    root = make_job(tmp_path / "job", state="running")
+    process = holding(root)
+    for side in ("train", "explore"):
+        lock_path(JobDir(root), side).write_text(words(*identity_of(process.pid).split()))
+    studio = client_of(tmp_path)
+    page = studio.get("/stop/job").text
+    assert said in page and "Stop it now" not in page
+    assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
+
+
+def test_a_process_that_ends_meanwhile_is_no_error(tmp_path, holding, no_signal):
+    root = make_job(tmp_path / "job", state="running")
+    process = holding(root)
+    studio = client_of(tmp_path)
+    studio.get("/stop/job")
+    process.kill()
+    process.wait()
+    assert post(studio, "/stop/job").status_code in (303, 409)
+
+
+LOCKED_PID_FILE = """
+import fcntl, os, sys, time
+file = open(sys.argv[1], "w")
+file.write(str(os.getpid())); file.flush()
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lock_that_is_a_link_names_nobody(tmp_path, holding, no_signal):
+    root = make_job(tmp_path / "jobs" / "job", state="running")
+    victim = holding(tmp_path / "other.pid", LOCKED_PID_FILE)
+    for side in ("train", "explore", "explore.0"):
+        lock = lock_path(JobDir(root), side)
+        lock.parent.mkdir(exist_ok=True)
+        lock.symlink_to(tmp_path / "other.pid")
+    studio = client_of(tmp_path / "jobs")
+    assert str(victim.pid) not in studio.get("/stop/job").text
+    post(studio, "/stop/job")
+    assert victim.poll() is None
+
+
+# -- resuming
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """(command, folder) of each resume, none of which runs."""
+    found = []
+    monkeypatch.setattr("trinity_compat.studio.control.Resumed", lambda *how: found.append(how[:2]))
+    return found
+
+
+def test_a_resume_shows_its_command_and_starts_it_in_its_folder(tmp_path, started):
+    make_job(tmp_path / "job", state="stopped")
+    studio = client_of(tmp_path)
+    assert "-P -m trinity_compat run run.sh --profile cpu" in studio.get("/resume/job").text and not started
+    assert post(studio, "/resume/job").headers["location"] == "/run/job"
+    ((command, folder),) = started
+    assert command == [sys.executable, "-P", "-m", "trinity_compat", "run", "run.sh", "--profile", "cpu"]
+    assert folder == tmp_path
+
+
+def test_a_script_counts_from_the_folder_that_it_was_started_in(tmp_path, started):
+    root = make_job(tmp_path / "job", state="stopped")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "run.sh").rename(tmp_path / "begun" / "run.sh")
+    recorded(root, cwd=str(tmp_path), started_in=str(tmp_path / "begun"))
+    post(client_of(tmp_path), "/resume/job")
+    assert started[0][1] == tmp_path / "begun"
+
+
+def recorded(root, **words):
+    path = root / "config" / "launch.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | words))
+
+
+def refused(tmp_path, started, said):
+    studio = client_of(tmp_path)
+    name = next(iter(studio.app.state.studio.jobs.all()))
+    assert said in studio.get(f"/resume/{name}").text
+    assert "Start it again" not in studio.get(f"/resume/{name}").text
+    assert post(studio, f"/resume/{name}").status_code == 409 and not started
+    return studio.get(f"/run/{name}").text
+
+
+def test_a_copy_is_not_resumed_in_its_original_s_place(tmp_path, started):
+    make_job(tmp_path / "job", state="stopped").rename(tmp_path / "copy")
+    refused(tmp_path, started, "This is a copy")
+
+
+def test_a_command_that_held_a_secret_is_not_started(tmp_path, started):
+    recorded(make_job(tmp_path / "job", state="stopped"), script_arguments=["--api_key", "***"])
+    refused(tmp_path, started, "secret")
+
+
+def test_a_finished_run_is_not_resumed(tmp_path, started):
+    make_job(tmp_path / "job", state="done")
+    page = refused(tmp_path, started, "trained all its steps")
+    assert '<span id="resume" hidden>' in page
+
+
+@pytest.mark.parametrize("gone", ["run.sh", "begun"])
+def test_a_script_or_folder_that_is_gone_is_said_so(tmp_path, started, gone):
+    root = make_job(tmp_path / "job", state="stopped")
+    recorded(root, started_in=str(tmp_path / "begun" if gone == "begun" else tmp_path))
+    if gone == "run.sh":
+        (tmp_path / "run.sh").unlink()
+    page = refused(tmp_path, started, gone)
+    assert gone in page and "Resume…" not in page
+
+
+WRITABLE = {
+    "job": "job",
+    "its configuration": "job/config",
+    "the record": "job/config/launch.json",
+    "the spec": "job/config/run.json",
+    "the buffer": "job/buffer",
+    "the database": "job/buffer/experiences.db",
+    "the logs": "job/log",
+    "a checkpoint": "job/global_step_2/actor/model.pt",
+    "the checkpoint's mark": "job/latest_checkpointed_iteration.txt",
+    "the locks' folder": ".locks",
+    "a lock": ".locks/job.train",
+    "the script": "run.sh",
+    "the folder of the script": ".",
+    "plugins": "plugins",
+}
+
+
+@pytest.mark.parametrize("what", WRITABLE)
+def test_what_others_could_have_changed_is_shown_and_not_resumed(tmp_path, started, what):
+    folder = tmp_path / "jobs"
+    root = make_job(folder / "job", state="stopped")
+    (folder / "plugins").mkdir()
+    recorded(root, options={"profiles": ["cpu"], "plugin_dirs": ["plugins"]})
+    (root / "global_step_2" / "actor").mkdir(parents=True)
+    (root / "global_step_2" / "actor" / "model.pt").write_bytes(b"")
+    (root / "latest_checkpointed_iteration.txt").write_text("2")
+    with locked(JobDir(root), "both"):
+        pass
+    assert "Start it again" in client_of(folder).get("/resume/job").text
+    place = folder / WRITABLE[what]
+    place.chmod(0o777 if place.is_dir() else 0o666)
+    page = refused(folder, started, f"{place} can be written by other users")
+    assert f"{place} can be written by other users" in page and "Resume…" not in page
+
+
+def test_a_job_that_others_could_have_changed_is_not_stopped(tmp_path, holding, no_signal):
+    root = make_job(tmp_path / "job", state="running")
+    process = holding(root)
+    (root / "config").chmod(0o777)
+    studio = client_of(tmp_path)
+    page = studio.get("/run/job").text
+    assert f"{root / 'config'} can be written by other users" in page and "Stop…" not in page
+    assert "Stop it now" not in studio.get("/stop/job").text
+    assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
+
+
+def test_no_module_of_a_resume_comes_from_its_working_directory(tmp_path):
+    root = make_job(tmp_path / "job", state="stopped")
+    for name in ("trinity_compat", "click", "json"):
+        (tmp_path / name).mkdir()
+        for file in ("__init__.py", "__main__.py"):
+            (tmp_path / name / file).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({name!r})\n")
+    studio = client_of(tmp_path)
+    assert post(studio, "/resume/job").status_code == 303
+    until(lambda: not job_of(studio).resumed.lives)
+    assert not (tmp_path / "ran").exists()
+    assert "run.sh" in (root / "log" / "studio.log").read_text()  # the real program looked at it
+
+
+def job_of(studio, name="job"):
+    return studio.app.state.studio.jobs.get(name)
+
+
+def until(true):
+    """Waits as long as the test may take."""
+    while not true():
+        time.sleep(0.02)
+
+
+def test_a_resume_that_fails_is_reaped_and_says_why_on_the_run_s_page(tmp_path):
+    root = make_job(tmp_path / "job", state="stopped")
+    (root / "log" / "studio.log").write_text("of an earlier resume\n")
+    studio = client_of(tmp_path)
+    post(studio, "/resume/job")
+    until(lambda: not job_of(studio).resumed.lives)
+    page = studio.get("/run/job").text
+    assert "ended with exit code 2" in page and "run.sh" in page.partition("exit code")[2][:500]
+    assert "of an earlier resume" not in page
+    assert not (Path("/proc") / str(job_of(studio).resumed.pid)).exists()
+
+
+SECRET_ERROR = "import sys; print('api_key=sk-123456789 wrong', file=sys.stderr); sys.exit(3)"
+
+
+def test_a_resume_says_how_it_goes(tmp_path):
+    (tmp_path / "job").mkdir()
+    waiting = "import sys; sys.stdin.read(); import time; time.sleep(600)"
+    resumed = Resumed([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
+    assert "is getting ready" in resumed.told(running=False) and resumed.told(running=True) == ""
+    os.kill(resumed.pid, signal.SIGKILL)
+    until(lambda: not resumed.lives)
+    assert "ended by signal 9" in resumed.told(running=False)
+    failed = Resumed([sys.executable, "-c", SECRET_ERROR], tmp_path, tmp_path / "b.log")
+    until(lambda: not failed.lives)
+    assert "exit code 3" in failed.told(running=False) and "api_key=***" in failed.told(running=False)
+    fine = Resumed([sys.executable, "-c", ""], tmp_path, tmp_path / "c.log")
+    until(lambda: not fine.lives)
+    assert fine.told(running=False) == ""
+    assert (tmp_path / "c.log").stat().st_mode & 0o077 == 0
+
+
+def test_a_resume_is_not_started_twice(tmp_path):
+    make_job(tmp_path / "job", state="stopped")
+    studio = client_of(tmp_path)
+    job = job_of(studio)
+    job.resumed = Resumed([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, tmp_path / "log")
+    assert post(studio, "/resume/job").status_code == 409
+    assert "is getting ready" in studio.get("/run/job").text
+    os.kill(job.resumed.pid, signal.SIGTERM)
+    until(lambda: not job.resumed.lives)
+
+
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path):
+    root = make_job(tmp_path / "jobs" / "job", state="stopped")
+    (tmp_path / "victim").write_text("kept\n")
+    (root / "log" / "studio.log").symlink_to(tmp_path / "victim")
+    studio = client_of(tmp_path / "jobs")
+    assert post(studio, "/resume/job").status_code == 409
+    assert (tmp_path / "victim").read_text() == "kept\n"
+
+
+def test_the_studio_s_token_is_not_handed_to_a_resumed_run(monkeypatch):
+    from trinity_compat.errors import UserError
+    from trinity_compat.studio import serving
+
+    monkeypatch.setenv(serving.TOKEN, "x" * 32)
+    assert serving._given_token() == "x" * 32 and serving.TOKEN not in os.environ
+    assert serving._given_token() is None
+    for bad in ("short", "x" * 21, "ü" * 32, "a b" * 20, ""):
+        monkeypatch.setenv(serving.TOKEN, bad)
+        with pytest.raises(UserError, match="TRINITY_COMPAT_STUDIO_TOKEN"):
+            serving._given_token()
+
+
+def test_a_job_by_another_place_is_another_job(tmp_path):
+    """A link that leads elsewhere since: nothing that was kept of its old place is shown."""
+    for name in ("one", "two"):
+        make_job(tmp_path / name / "job", steps=1 if name == "one" else 2)
+    (tmp_path / "shown").mkdir()
+    link = tmp_path / "shown" / "it"
+    link.symlink_to(tmp_path / "one" / "job")
+    jobs = Jobs(tmp_path / "shown")
+    before = jobs.get("it")
+    link.unlink()
+    link.symlink_to(tmp_path / "two" / "job")
+    jobs._scanned = float("-inf")
+    assert jobs.get("it").dir.root == tmp_path / "two" / "job" and jobs.get("it") is not before
