@@ -13,7 +13,7 @@ install: .venv/.installed
 # The main job on a CPU: a tiny model, a small dataset, a veRL script run unchanged and decoupled.
 demo: install
 	trinity-compat toy toy
-	@echo "to watch it in a browser: .venv/bin/trinity-compat studio, in another terminal"
+	@echo "to watch it in a browser: .venv/bin/trinity-compat studio, in another terminal, and open the address it prints"
 	TOY_DIR=$(CURDIR)/toy trinity-compat run examples/verl_scripts/run_toy_grpo.sh
 
 # The studio's pages as pictures: all of them, made by its browser tests, to look at; the docs' ones off the demo's job.

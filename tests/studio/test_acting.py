@@ -97,6 +97,18 @@ def test_a_process_other_than_the_lock_s_is_not_signalled(tmp_path, holding, no_
     assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
 
 
+def test_a_process_that_takes_the_pid_meanwhile_is_not_signalled(tmp_path, holding, no_signal, monkeypatch):
+    process = holding(make_job(tmp_path / "job", state="running"))
+    studio = client_of(tmp_path)
+    opened = []
+    monkeypatch.setattr(os, "pidfd_open", lambda pid, real=os.pidfd_open: opened.append(pid) or real(pid))
+    after = f"{process.pid} 1 {'0' * 16}"
+    monkeypatch.setattr(
+        "trinity_compat.studio.control.identity_of", lambda pid: after if opened else identity_of(pid)
+    )
+    assert post(studio, "/stop/job").status_code == 409 and opened == [process.pid]
+
+
 def test_a_process_that_ends_meanwhile_is_no_error(tmp_path, holding, no_signal):
     root = make_job(tmp_path / "job", state="running")
     process = holding(root)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from studio_jobs import client_of, make_job
 
+from trinity_compat.errors import UserError
 from trinity_compat.studio import job_files, live, logs
 from trinity_compat.studio.jobs import Jobs
 
@@ -144,6 +145,16 @@ def test_a_folder_that_a_link_replaces_meanwhile_is_not_followed(tmp_path, root)
     assert job.latest_checkpoint is None and logs.names(job) == []
     with pytest.raises(OSError, match="is a link"):
         job_files.text(root / "config" / "launch.json")
+
+
+def test_a_database_that_a_link_replaces_just_before_it_is_opened_is_not_read(tmp_path, root, monkeypatch):
+    job = Jobs(root.parent).get("job")
+    database = job.database()
+    (root / "buffer").rename(tmp_path / "elsewhere")
+    (root / "buffer").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(database, "_look_at_file", lambda: None)
+    with pytest.raises(UserError, match="is reached by a link"):
+        database.run(lambda conn: None, write=False)
 
 
 def test_another_s_database_gets_no_tables(tmp_path, root):

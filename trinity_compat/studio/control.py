@@ -212,7 +212,8 @@ def _used(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:
     for place in (root / name for name in ("config", "buffer", "log", MARKER, checkpoint)):
         if os.path.lexists(place):
             yield not_own_tree(place)
-    for place in (lock_path(job.dir, "start").parent, lock_path(job.dir, "start"), *side_locks(job.dir)):
+    locks = (lock_path(job.dir, "start"), *side_locks(job.dir))
+    for place in (*dict.fromkeys(lock.parent for lock in locks), *locks):
         if os.path.lexists(place):
             yield not_own(place)
     yield not_own(folder, or_root=True)
