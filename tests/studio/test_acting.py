@@ -248,6 +248,16 @@ def test_what_others_could_have_changed_is_shown_and_not_resumed(tmp_path, start
     assert f"{place} can be written by other users" in page and "Resume…" not in page
 
 
+def test_a_working_directory_that_everybody_writes_into_is_not_used(tmp_path, started):
+    """The sticky bit keeps the script in place, not what others put beside it."""
+    root = make_job(tmp_path / "jobs" / "job", state="stopped")
+    (tmp_path / "everybody-s").mkdir()
+    (tmp_path / "everybody-s").chmod(0o1777)
+    (tmp_path / "everybody-s" / "run.sh").write_text("")
+    recorded(root, started_in=str(tmp_path / "everybody-s"))
+    refused(tmp_path / "jobs", started, "everybody-s can be written by other users (mode 1777)")
+
+
 def test_a_job_that_others_could_have_changed_is_not_stopped(tmp_path, holding, no_signal):
     root = make_job(tmp_path / "job", state="running")
     process = holding(root)

@@ -174,6 +174,13 @@ def test_notes_and_the_index_are_for_their_user_alone(root):
         assert path.stat().st_mode & 0o077 == 0
 
 
+def test_nothing_is_written_into_a_job_that_others_may_write(tmp_path, root, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root.chmod(0o777)
+    assert client_of(root.parent).get("/experiences/job").status_code == 200
+    assert not (root / "studio.db").exists() and list((tmp_path / "cache").rglob("*.db"))
+
+
 # -- which folders are jobs
 
 

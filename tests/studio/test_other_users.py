@@ -47,7 +47,7 @@ def as_nobody(code, *words, warm="", **options):
         text=True,
         timeout=240,
         cwd="/",
-        env={"PYTHONPATH": str(HERE), "PATH": os.environ["PATH"], **options},
+        env={"PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "PATH": os.environ["PATH"], **options},
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
