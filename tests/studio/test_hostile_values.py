@@ -119,6 +119,34 @@ def test_a_hostile_path_is_not_found(studio, value):
             assert studio.get(path.replace("{job:path}", value)).status_code in (400, 404)
 
 
+WRONG = [
+    "/group/one?id=99999999999999999999999",
+    "/group/one?id=-1",
+    "/image/one?id=1&digest=x",
+    "/experiences/one?after=nan,nan",
+    "/experiences/one?after=1",
+    "/experiences/one?after=1,-1",
+    "/experiences/one?after=",
+    "/experiences/one?step_min=inf",
+    "/experiences/one?reward_max=nan",
+    "/experiences/one?sort=x",
+    "/selection/one?format=x",
+    "/selection/one?length_max=x",
+    "/events/one?history=-1",
+    "/events/one?last=trainer",
+    "/events/one?last=trainer:1:99999999999999999999",
+    "/compare?a=one&b=two&axis=x",
+    "/curves?a=one",
+    "/answers?a=one&b=two",
+]
+
+
+@pytest.mark.parametrize("address", WRONG)
+def test_a_value_that_nothing_has_is_said_to_be_wrong(studio, address):
+    answer = studio.get(address)
+    assert answer.status_code == 400 and 'class="alert"' in answer.text
+
+
 def test_many_of_a_parameter_are_no_harm(studio):
     for path in (
         "/metrics/one?name=",

@@ -21,7 +21,7 @@ from trinity_compat.extras import need
 from trinity_compat.secret import hidden
 from trinity_compat.studio import export, images, tokens
 from trinity_compat.studio.control import must_be_ours
-from trinity_compat.studio.index import MOST_WORDS, PAGE, SORTS, Index, Row, Wanted, task_of, words_of
+from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
     finite_number,
@@ -98,8 +98,6 @@ def wanted_of(given: QueryParams) -> Wanted:
     text, sort = given.get("text", "").strip(), given.get("sort") or "newest"
     if sort not in SORTS:
         raise HTTPException(400, f"sort is one of {', '.join(SORTS)}.")
-    if len(words_of(text)) > MOST_WORDS:
-        raise HTTPException(400, f"A search takes at most {MOST_WORDS} words.")
     value, _, number = given.get("after", "").rpartition(",")
     after = (finite_number(value, "after"), whole_number(number, "after")) if "after" in given else None
     return Wanted(

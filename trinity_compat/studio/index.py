@@ -58,7 +58,6 @@ _FEW = 2000  # rows
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
 PAGE = 30
-MOST_WORDS = 64  # of a search: FTS5's expressions are at most 256 deep
 Row = dict[str, object]
 
 
@@ -283,16 +282,12 @@ def task_of(task: str, task_no: object) -> str:
     return f"{source} {index}" if index is not None else f"#{task_no}"
 
 
-def words_of(text: str) -> list[str]:
-    """The words and phrases of a search."""
-    found = [phrase or word for phrase, word in _WORD.findall(text.replace("\0", " "))]
-    return [word for word in found if any(char.isalnum() for char in word)]
-
-
 def search_words(text: str) -> str:
     """``text`` as an FTS5 query that cannot be wrong: every word and "phrase" must be there; the last
     word may be a beginning."""
-    quoted = ['"' + word.replace('"', '""') + '"' for word in words_of(text)]
+    found = [phrase or word for phrase, word in _WORD.findall(text.replace("\0", " "))]
+    words = [word for word in found if any(char.isalnum() for char in word)]
+    quoted = ['"' + word.replace('"', '""') + '"' for word in words]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else '""'
 
 
