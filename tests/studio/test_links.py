@@ -181,6 +181,12 @@ def test_nothing_is_written_into_a_job_that_others_may_write(tmp_path, root, mon
     assert not (root / "studio.db").exists() and list((tmp_path / "cache").rglob("*.db"))
 
 
+def test_a_model_that_this_user_cannot_look_for_leaves_the_answers_plain(tmp_path):
+    make_job(tmp_path / "job", model=Path("/" + "x" * 5000))
+    answer = client_of(tmp_path).get("/group/job?id=1")
+    assert answer.status_code == 200 and "answer1x0x0" in answer.text
+
+
 # -- which folders are jobs
 
 

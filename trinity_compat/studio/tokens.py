@@ -70,8 +70,11 @@ def _decoder(model: str) -> Decode | None:
 def _files(model: str) -> list[Path]:
     folder = from_home(model)
     cached = _CACHE.expanduser() / f"models--{model.replace('/', '--')}" / "snapshots"
-    found = [folder / "tokenizer.json", *sorted(cached.glob("*/tokenizer.json"))]
-    return [path for path in found if path.is_file()]
+    try:
+        found = [folder / "tokenizer.json", *sorted(cached.glob("*/tokenizer.json"))]
+        return [path for path in found if path.is_file()]
+    except OSError:  # in a folder that is closed to this user, or a name that no file can have
+        return []
 
 
 def pieces(answer: Experience, decode: Decode) -> list[Piece]:
