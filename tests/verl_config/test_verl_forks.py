@@ -302,6 +302,23 @@ def test_a_field_of_the_tree_s_dataclass_is_the_fork_s_key_though_no_yaml_lists_
 # --config-path and YAML that name such a folder (review K 1.1)
 
 
+@pytest.mark.parametrize(
+    ("key", "pinned", "written", "value"),
+    [
+        ("trainer.balance_batch", "  balance_batch: true\n", "  balance_batch: 1\n", 1),
+        ("algorithm.gamma", "  gamma: 1.0\n", "  gamma: 1\n", 1),
+        ("algorithm.gamma", "  gamma: 1.0\n", "  gamma: true\n", True),
+    ],
+)
+def test_a_default_of_the_fork_keeps_its_type_where_it_equals_the_pinned_one(
+    tmp_path: Path, key: str, pinned: str, written: str, value: object
+) -> None:
+    root = write_repository("0.3.0", tmp_path / "fork")
+    edit(root / "verl/trainer/config/ppo_trainer.yaml", pinned, written)
+    found = upgrade(effective_config(launch_in(root))).config.get(key)
+    assert (found, type(found)) == (value, type(value))
+
+
 def test_a_named_folder_is_read_though_it_is_called_as_verl_s(fork: Path) -> None:
     words = (f"--config-path={fork}/verl/trainer/config", "data.train_batch_size=8")
     config = effective_config(make_launch(*words, cwd=str(fork.parent)), root=fork.parent)
