@@ -1,14 +1,20 @@
 """Whether the light tests can fail: change the code a little, run its package's tests, count what survives.
 
     .venv/bin/python scripts/mutate.py [--per-package 16] [--only translate,audit] [--seed 1] [--out DIR]
+    .venv/bin/python scripts/mutate.py --changed BASE [--count 40] [--at-least 0.9]
 
-Takes a seeded sample of mutants of each package below, every operator alike, and runs them one after the
-other in a copy of the working tree: PYTHONPATH points there, so that a test that starts the command line gets
-the mutated code too. Tests that run the mutated line go first, by a coverage of the untouched copy; a mutant
-that they let live meets all of its package's. The controls come first: the untouched copy passes, the command
-line is the copy's, and a module that raises fails its package's tests. Results go to DIR/results.json after
-each mutant; a second call with the same seed goes on where the first stopped. A person who finds that a
-survivor means the same as the code writes why into its ``equivalent`` there; the table counts those apart.
+Takes a seeded sample of mutants of each package below, or of the files that differ from the commit BASE,
+every operator alike. They are tried one after the other in a copy of the working tree, which PYTHONPATH names,
+so that a test that starts the command line gets the mutated code too. A warm process (warm_pytest.py) forks for
+each. A mutant meets the tests that run its line, by a coverage of the untouched copy, the quickest files first;
+where only imports run the line, the tests that run anything of its file; where none does, all of its package's.
+With --rest, a mutant that these let live meets the others of its package.
+
+The controls come first: the untouched copy passes, the command line is the copy's, and a module that raises
+fails its package's tests. Results go to DIR/results.json after each mutant; a second call with the same seed
+goes on where the first stopped. A person who finds that a survivor means the same as the code writes why into
+its ``equivalent`` there, or into ``server`` where only a test with a server, an engine or a whole job can kill
+it; the table counts those apart.
 """
 
 from __future__ import annotations
@@ -21,33 +27,76 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
-# package → (the module that the control breaks, the tests that should notice)
-PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "launch": ("reading.py", ("tests/launch",)),
-    "verl_config": ("effective.py", ("tests/verl_config",)),
-    "translate": (
+# Modules that take long to import, for each kind of test.
+LIGHT = (
+    "hypothesis",
+    "_hypothesis_pytestplugin",
+    "xdist.plugin",
+    "pytest_cov.plugin",
+    "hydra",
+    "omegaconf",
+    "rich",
+)
+WEB = ("sqlalchemy", "sqlalchemy.dialects.sqlite", "scipy.stats", "starlette.testclient", "uvicorn", "jinja2")
+TORCH = ("torch", "transformers", "ray.util.state", "pandas", "datasets", "pyarrow.parquet")
+VERL = (*TORCH, "verl.protocol", "verl.trainer.main_ppo", "verl.trainer.ppo.ray_trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """``control``: the module that the control breaks. ``tests``: those that should notice. ``warm``: modules
+    to import beforehand."""
+
+    control: str
+    tests: tuple[str, ...]
+    warm: tuple[str, ...] = LIGHT
+
+
+PACKAGES = {
+    "launch": Package("reading.py", ("tests/launch",)),
+    "verl_config": Package("effective.py", ("tests/verl_config",)),
+    "translate": Package(
         "translator.py",
         ("tests/translate", "tests/runtime/test_refusals.py", "tests/runtime/test_refusals_and_audit.py"),
     ),
-    "audit": ("collect.py", ("tests/audit",)),
-    "compare": ("verdict.py", ("tests/compare",)),
-    "buffer": ("store.py", ("tests/buffer",)),
-    "synchronizer": ("policy.py", ("tests/synchronizer",)),
+    "trinity_config": Package("read.py", ("tests/trinity_config",)),
+    "audit": Package("collect.py", ("tests/audit",)),
+    "compare": Package("verdict.py", ("tests/compare",), (*LIGHT, *WEB)),
+    "buffer": Package("store.py", ("tests/buffer",), (*LIGHT, *WEB)),
+    "synchronizer": Package("policy.py", ("tests/synchronizer",), (*LIGHT, *WEB, *VERL)),
+    "algorithms": Package("grpo.py", ("tests/algorithms",), (*LIGHT, *VERL)),
+    "pipelines": Package("operators.py", ("tests/pipelines",), (*LIGHT, *WEB, *TORCH)),
+    "workflows": Package("runs.py", ("tests/workflows",), (*LIGHT, *WEB, *VERL)),
+    "explorer": Package("loop.py", ("tests/explorer",), (*LIGHT, *WEB, *VERL)),
+    "trainer": Package(
+        "exchange.py",
+        ("tests/trainer", "tests/algorithms/test_in_verl.py", "tests/algorithms/test_rows.py"),
+        (*LIGHT, *WEB, *VERL),
+    ),
+    # Not verl: it loads the plugins at its own import.
+    "plugins": Package(
+        "verl_entry.py", ("tests/plugins", "tests/explorer/test_load_answers.py"), (*LIGHT, *TORCH)
+    ),
+    "runtime": Package(
+        "plan/planning.py",
+        ("tests/runtime", "tests/workflows/test_workflow_plan.py", "tests/pipelines/test_pipeline_plan.py"),
+        (*LIGHT, *WEB, *VERL),
+    ),
+    "studio": Package("app.py", ("tests/studio",), (*LIGHT, *WEB)),
 }
-MARKS = "not runtime and not upstream and not postgres and not chaos and not nightly"
-# A mutant that runs this much longer than the tests without it hangs: its tests time out, which is a failure.
-SLOWER, AT_LEAST_S = 4, 60
+# A mutant that runs this much longer than the tests without it hangs, which is a failure.
+SLOWER, AT_LEAST_S = 4, 30
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
@@ -174,29 +223,40 @@ def _means_nothing(node: ast.AST) -> bool:
     return False
 
 
-def mutants_of(package: str, file: Path) -> Iterator[Mutant]:
+def mutants_of(file: Path) -> Iterator[Mutant]:
     """Every mutant of one file of the working tree."""
     source = file.read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    name = str(file.relative_to(ROOT))
+    name = file.relative_to(ROOT)
     for node in mutable(ast.parse(source)):
         for kind, old, new in replacements(node):
             assert isinstance(old, ast.expr | ast.stmt) and old.end_lineno and old.end_col_offset
             start = starts[old.lineno - 1] + old.col_offset
             end = starts[old.end_lineno - 1] + old.end_col_offset
             text = "pass" if new is None else f"({ast.unparse(new)})"
-            yield Mutant(package, name, old.lineno, kind, start, end, text)
+            yield Mutant(name.parts[1], str(name), old.lineno, kind, start, end, text)
 
 
-def sample(package: str, count: int, seed: int) -> list[Mutant]:
+def files_of(package: str) -> list[Path]:
+    return sorted((ROOT / "trinity_compat" / package).rglob("*.py"))
+
+
+def changed_files(base: str) -> list[Path]:
+    """The files of PACKAGES that differ from commit ``base``, deleted ones apart."""
+    words = ["git", "diff", "--name-only", "--diff-filter=d", base, "--", "trinity_compat"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split()
+    return [ROOT / name for name in listed if name.endswith(".py") and name.split("/")[1] in PACKAGES]
+
+
+def sample(files: Iterable[Path], count: int, seed: str) -> list[Mutant]:
     """``count`` mutants, one of each kind in turn: strings and constants would crowd out the rest."""
     kinds: dict[str, list[Mutant]] = {}
-    for file in sorted((ROOT / "trinity_compat" / package).rglob("*.py")):
-        for mutant in mutants_of(package, file):
+    for file in files:
+        for mutant in mutants_of(file):
             kinds.setdefault(mutant.kind, []).append(mutant)
-    chance = random.Random(f"{seed} {package}")
+    chance = random.Random(seed)
     for found in kinds.values():
         chance.shuffle(found)
     taken: list[Mutant] = []
@@ -249,37 +309,13 @@ class Copy:
         told = subprocess.run(words, cwd="/", env=self.env, capture_output=True, text=True, check=False)
         return told.stdout
 
-    def tests_pass(self, tests: Sequence[str], limit_s: float | None, *options: str) -> bool:
-        """Whether the tests pass, within ``limit_s``. Stops at the first failure."""
-        named = self.root / ".tests"
-        named.write_text("\n".join(tests), encoding="utf-8")
-        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", MARKS]
-        words += [*options, f"@{named}"]
-        with subprocess.Popen(
-            words, cwd=self.root, env=self.env, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        ) as process:  # fmt: skip
-            try:
-                return process.wait(limit_s) == 0
-            except subprocess.TimeoutExpired:
-                return False
-            finally:  # what a killed test has started, too
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-
-    def measure(self, package: str, data: Path) -> bool:
-        """Whether the package's tests pass; which of them run which line goes to ``data``."""
-        self.env["COVERAGE_FILE"] = str(data)
-        of = f"--cov=trinity_compat/{package}"
-        return self.tests_pass(PACKAGES[package][1], None, of, "--cov-context=test", "--cov-report=")
-
-    def survives(self, file: str, source: str, tests: Sequence[str], limit_s: float) -> bool:
-        """Whether the tests pass with ``source`` in the place of ``file``, which is put back after."""
+    def survives(self, file: str, source: str, tests: Tests, names: Sequence[str], limit_s: float) -> bool:
+        """Whether the tests ``names`` pass with ``source`` in the place of ``file``, then put it back."""
         path = self.root / file
         original = path.read_bytes()
         path.write_text(source, encoding="utf-8")
         try:
-            return self.tests_pass(tests, limit_s)
+            return tests.pass_(names, limit_s)
         finally:
             path.write_bytes(original)
 
@@ -296,46 +332,98 @@ def check_command_line(tree: Copy) -> None:
 
 
 class Tests:
-    """The tests of one package, and which of them run a line.
+    """The tests of one package, and which of them run a line, in a warm process.
 
     Raises SystemExit unless they pass without a mutation, and fail on the control.
     """
 
-    def __init__(self, tree: Copy, package: str, data: Path) -> None:
-        module, self.all = PACKAGES[package]
-        began = time.monotonic()
-        if not tree.measure(package, data):
-            raise SystemExit(f"{package}: its tests fail without a mutation: {' '.join(self.all)}")
-        self.limit_s = max(AT_LEAST_S, SLOWER * (time.monotonic() - began))
-        file = f"trinity_compat/{package}/{module}"
-        if tree.survives(file, 'raise RuntimeError("the control")\n', self.all, self.limit_s):
-            raise SystemExit(f"{package}: its tests pass though {file} raises: they don't see the copy")
+    def __init__(self, tree: Copy, package: str, out: Path) -> None:
+        about = PACKAGES[package]
+        data, times = out / f"{package}.coverage", out / f"{package}.times.json"
+        data.unlink(missing_ok=True)
+        self._log = out / f"{package}.log"
+        words = [sys.executable, str(Path(__file__).with_name("warm_pytest.py")), str(tree.root), *about.warm]
+        self._warm = subprocess.Popen(
+            words, env=tree.env | {"COVERAGE_FILE": str(data)}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._answer()
+        of = (f"--cov=trinity_compat/{package}", "--cov-context=test", "--cov-report=")
+        if not self.pass_(about.tests, None, *of, times=str(times)):
+            raise SystemExit(f"{package}: its tests fail without a mutation, see {self._log}")
+        self.seconds: dict[str, float] = json.loads(times.read_text(encoding="utf-8"))
         self._data = CoverageData(str(data))
         self._data.read()
+        file = f"trinity_compat/{package}/{about.control}"
+        broken = 'raise RuntimeError("the control")\n'
+        if tree.survives(file, broken, self, about.tests, self.limit_s(self.seconds)):
+            raise SystemExit(f"{package}: its tests pass though {file} raises: they don't see the copy")
+
+    def close(self) -> None:
+        """End the warm process."""
+        self._warm.communicate()
+
+    def pass_(self, names: Sequence[str], limit_s: float | None, *options: str, times: str = "") -> bool:
+        """Whether the tests pass, within ``limit_s``. Stops at the first failure."""
+        words = ["-x", "-q", "-p", "no:cacheprovider", *options, *names]
+        asked = {"words": words, "limit_s": limit_s, "times": times, "log": str(self._log)}
+        assert self._warm.stdin
+        self._warm.stdin.write(json.dumps(asked) + "\n")
+        self._warm.stdin.flush()
+        return self._answer().get("code") == 0
+
+    def _answer(self) -> dict[str, object]:
+        assert self._warm.stdout
+        line = self._warm.stdout.readline()
+        if not line:
+            raise SystemExit(f"the warm process ended with {self._warm.wait()}")
+        return json.loads(line)
+
+    def limit_s(self, names: Iterable[str]) -> float:
+        return AT_LEAST_S + SLOWER * sum(self.seconds[name] for name in names)
 
     def running(self, file: Path, line: int) -> list[str]:
-        """The ids of the tests that run ``line`` of ``file``; none where only an import does."""
-        contexts = self._data.contexts_by_lineno(str(file)).get(line, [])
-        return sorted({context.partition("|")[0] for context in contexts} - {""})
+        """The tests that run ``line`` of ``file``, the quickest files first. Where only imports run it, those
+        that run anything of the file; where none does, all."""
+        lines = self._data.contexts_by_lineno(str(file))
+        # In the middle of a statement no line is recorded but those before.
+        near = max((known for known in lines if known <= line), default=0)
+        found = self._named(lines.get(near, ())) or self._named(
+            name for names in lines.values() for name in names
+        )
+        spent: Counter[str] = Counter()
+        for name in found or self.seconds:
+            spent[name.partition("::")[0]] += self.seconds[name]
+        turn = {
+            name: (spent[name.partition("::")[0]], name.partition("::")[0]) for name in found or self.seconds
+        }
+        return sorted(turn, key=lambda name: (*turn[name], self.seconds[name]))
+
+    def _named(self, contexts: Iterable[str]) -> set[str]:
+        return {context.partition("|")[0] for context in contexts} & set(self.seconds)
 
 
-def run(mutants: list[Mutant], tree: Copy, out: Path) -> list[dict[str, object]]:
+def run(mutants: list[Mutant], tree: Copy, out: Path, rest: bool) -> list[dict[str, object]]:
     """The results of ``mutants``, those that OUT has already taken from there."""
     stored = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
     done = {_key(result): result for result in stored}
-    results, tests = [], dict[str, Tests]()
+    results: list[dict[str, object]] = []
+    tests: dict[str, Tests] = {}
     for mutant in mutants:
         result = done.get(_key(asdict(mutant)))
         if result is None or result["diff"] != mutant.diff(ROOT):
             if mutant.package not in tests:
-                data = out.with_name(f"{mutant.package}.coverage")
-                tests[mutant.package] = Tests(tree, mutant.package, data)
-            result = examine(mutant, tree, tests[mutant.package])
+                for former in tests.values():
+                    former.close()
+                tests = {mutant.package: Tests(tree, mutant.package, out.parent)}
+            result = examine(mutant, tree, tests[mutant.package], rest)
             said = "survived" if result["survived"] else "killed"
-            print(f"{said:8}  {mutant.file}:{mutant.line} {mutant.kind}", flush=True)
+            print(f"{said:8}  {result['seconds']:5} s  {mutant.file}:{mutant.line} {mutant.kind}", flush=True)
         results.append(result)
         done[_key(result)] = result
         out.write_text(json.dumps(list(done.values()), indent=1, ensure_ascii=False), encoding="utf-8")
+    for last in tests.values():
+        last.close()
     return results
 
 
@@ -343,52 +431,86 @@ def _key(result: dict[str, object]) -> tuple[object, ...]:
     return tuple(result[name] for name in ("file", "start", "end", "text"))
 
 
-def examine(mutant: Mutant, tree: Copy, tests: Tests) -> dict[str, object]:
+def examine(mutant: Mutant, tree: Copy, tests: Tests, rest: bool) -> dict[str, object]:
     began = time.monotonic()
     first = tests.running(tree.root / mutant.file, mutant.line)
+    others = [name for name in tests.seconds if rest and name not in set(first)]
     survived = all(
-        tree.survives(mutant.file, mutant.source(ROOT), names, tests.limit_s)
-        for names in (first, tests.all)
+        tree.survives(mutant.file, mutant.source(ROOT), tests, names, tests.limit_s(names))
+        for names in (first, others)
         if names
     )
     seconds = round(time.monotonic() - began, 1)
-    more = {"diff": mutant.diff(ROOT), "survived": survived, "seconds": seconds, "equivalent": ""}
-    return asdict(mutant) | more
+    more = {
+        "diff": mutant.diff(ROOT),
+        "survived": survived,
+        "seconds": seconds,
+        "equivalent": "",
+        "server": "",
+    }
+    return asdict(mutant) | {"tests": len(first)} | more
 
 
 def table(results: list[dict[str, object]]) -> str:
     """Markdown: mutants, killed and survivors by package, then each survivor."""
-    lines = ["| package | mutants | killed | equivalent | survived |", "|---|---|---|---|---|"]
+    lines = [
+        "| package | mutants | killed | mean the same | need a server | survive |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for package in dict.fromkeys(result["package"] for result in results):
         lines.append(_row(str(package), [result for result in results if result["package"] == package]))
     lines.append(_row("all", results))
     for result in results:
         if result["survived"]:
-            why = f" (equivalent: {result['equivalent']})" if result["equivalent"] else ""
-            lines += ["", f"{result['file']}:{result['line']} {result['kind']}{why}", str(result["diff"])]
+            why = result["equivalent"] or result["server"]
+            lines += ["", f"{result['file']}:{result['line']} {result['kind']} {why}", str(result["diff"])]
     return "\n".join(lines)
 
 
 def _row(name: str, results: list[dict[str, object]]) -> str:
     equal = sum(bool(result["equivalent"]) for result in results)
-    left = sum(bool(result["survived"]) and not result["equivalent"] for result in results)
-    killed = len(results) - equal - left
-    share = f" ({100 * killed / (killed + left):.0f} %)" if killed + left else ""
-    return f"| {name} | {len(results)} | {killed}{share} | {equal} | {left} |"
+    heavy = sum(bool(result["server"]) for result in results)
+    killed = sum(not result["survived"] for result in results)
+    left = len(results) - killed - equal - heavy
+    return (
+        f"| {name} | {len(results)} | {killed} ({100 * share(results):.0f} %) | {equal} | {heavy} | {left} |"
+    )
+
+
+def share(results: list[dict[str, object]]) -> float:
+    """The part that is killed of the mutants that mean something else than the code."""
+    differing = [result for result in results if not result["equivalent"]]
+    return sum(not result["survived"] for result in differing) / (len(differing) or 1)
 
 
 def main() -> None:
     cli = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     cli.add_argument("--per-package", type=int, default=16, help="mutants of each package")
     cli.add_argument("--only", default=",".join(PACKAGES), help="packages, separated by commas")
+    cli.add_argument("--changed", metavar="BASE", help="instead: of the files that differ from this commit")
+    cli.add_argument("--count", type=int, default=40, help="mutants of the changed files")
+    cli.add_argument("--rest", action="store_true", help="try survivors with their package's other tests")
     cli.add_argument("--seed", type=int, default=1)
+    cli.add_argument(
+        "--at-least", type=float, default=0.0, help="exit with 1 where a smaller share is killed"
+    )
     cli.add_argument("--out", type=Path, default=ROOT / ".scratch" / "mutate")
     asked = cli.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    mutants = [m for name in asked.only.split(",") for m in sample(name, asked.per_package, asked.seed)]
+    if asked.changed:
+        mutants = sample(changed_files(asked.changed), asked.count, f"{asked.seed} changed")
+        mutants.sort(key=lambda mutant: list(PACKAGES).index(mutant.package))
+    else:
+        names = asked.only.split(",")
+        mutants = [
+            m for name in names for m in sample(files_of(name), asked.per_package, f"{asked.seed} {name}")
+        ]
     tree = Copy(asked.out.resolve())
     check_command_line(tree)
-    print(table(run(mutants, tree, asked.out / "results.json")))
+    results = run(mutants, tree, asked.out.resolve() / "results.json", asked.rest)
+    print(table(results))
+    if results and share(results) < asked.at_least:
+        raise SystemExit(f"fewer than {100 * asked.at_least:.0f} % are killed")
 
 
 if __name__ == "__main__":

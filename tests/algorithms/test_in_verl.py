@@ -106,6 +106,13 @@ def test_what_masked_places_hold_counts_for_nothing():
     assert [aggregate(values, mask, mode).item() for mode in AGGREGATIONS] == [2, 4, 2, 2, 2]
 
 
+@pytest.mark.parametrize("whole", [None, 8])
+def test_values_of_rows_are_averaged_over_the_rows_of_the_whole_mini_batch(whole):
+    values, mask = torch.tensor([1.0, 3.0]), torch.ones(2, 3, dtype=torch.bool)
+    found = aggregate(values, mask, "token-mean", dp_size=2, global_batch_size=whole)
+    assert found.item() == 4.0 * 2 / (whole or 2)
+
+
 MIX = {"algorithm_type": "mix", "entropy_loss_fn_args": {"entropy_coef": 0.1}}
 
 

@@ -25,6 +25,9 @@ def tokenizer():
     return make_tokenizer()
 
 
+EVERY_TURN = {**TOLD, "enable_concatenated_multi_turn": True}
+
+
 def spec(schema="sft", told=TOLD, **more):
     return RowsSpec(schema, ("rows.parquet",), format=RowFormat(**told), **more)
 
@@ -87,6 +90,7 @@ def test_a_row_that_is_too_long_is_cut_where_that_is_asked_for(truncation, kept,
         ("sft", TOLD, {"messages": "{no json"}, {}, "rows.parquet: row 7 "),
         ("sft", TOLD, {"messages": []}, {}, "row 7 "),
         ("sft", TOLD, {"messages": [{"content": "x"}]}, {}, "row 7 "),
+        ("sft", EVERY_TURN, {"messages": [{"content": "x"}]}, {}, "row 7 has no key 'role'"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(schema, told, row, more, message, tokenizer):
@@ -101,7 +105,7 @@ def test_a_row_that_cannot_be_used_is_named(schema, told, row, more, message, to
         ("sft", TOLD, MESSAGES, {"max_length": 5}),
         (
             "sft",
-            {**TOLD, "enable_concatenated_multi_turn": True},
+            EVERY_TURN,
             {"messages": [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "hi"}]},
             {},
         ),
@@ -132,6 +136,12 @@ def test_json_that_holds_no_rows_is_refused(tmp_path):
     (tmp_path / "rows.json").write_text("[1, 2]")
     with pytest.raises(UserError, match=r"rows.json cannot be read as json: a row is not an object"):
         open_rows(RowsSpec("sft", (str(tmp_path / "rows.json"),)))
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    pq.write_table(pa.table({"messages": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    with pytest.raises(UserError, match=r"none\.parquet: there are no rows"):
+        open_rows(RowsSpec("sft", (str(tmp_path / "none.parquet"),)))
 
 
 # -- the order of rows ----------------------------------------------------------------------------

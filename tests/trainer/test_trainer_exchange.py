@@ -462,6 +462,13 @@ def test_another_batch_size_than_the_checkpoint_s_is_refused(buffer, make):
     make().resumed(2, kept)
 
 
+def test_tasks_that_were_trained_out_of_order_count_as_trained(make):
+    kept = {"below": 1, "beyond": [2, 5, 6], "buffer": "another", "history": 1}
+    make().resumed(2, kept)
+    with pytest.raises(UserError, match="has trained 3 tasks"):
+        make().resumed(2, {**kept, "beyond": [2, 5]})
+
+
 ROLLOUT = {"actor_rollout_ref": {"rollout": {"n": 3, "temperature": 1.0}}}
 
 

@@ -1,0 +1,86 @@
+"""What veRL's fit asks of the trainer's parts, without its workers: data, answers, entropies, evaluations."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from verl import DataProto
+
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.trainer import verl_v0
+from trinity_compat.trainer.algorithms import ENTROPY
+from trinity_compat.trainer.batch import Shape
+
+pytestmark = pytest.mark.runtime  # verl is imported along the way
+
+
+def answers(task, rewards):
+    """A task's group; each answer's one token is its place in the group."""
+    made = tuple(
+        Experience(
+            run=run,
+            prompt_ids=np.array([11, 12], np.int32),
+            response_ids=np.array([20 + run], np.int32),
+            response_mask=np.ones(1, np.uint8),
+            logprobs=np.zeros(1, np.float32),
+            reward=reward,
+            min_model_version=1,
+            max_model_version=1,
+        )
+        for run, reward in enumerate(rewards)
+    )
+    return Group(f"h1/eval/{task}", task, {"data_source": "toy"}, 1, made, kind="eval")
+
+
+def test_validation_rows_get_their_task_s_answers_in_turn():
+    rollouts = verl_v0.StoredRollouts()
+    groups = [answers(0, (0.1, 0.2)), answers(1, (0.3, 0.4))]
+    rollouts.trainer = SimpleNamespace(validation_answers=lambda: groups, shape=Shape(4, 4, 0))
+    asked = DataProto.from_dict({"dummy": torch.zeros(4, 1)}, meta_info={"validate": True})
+    asked.non_tensor_batch[verl_v0.TASK_NO] = np.array([1, 0, 1, 0], dtype=object)
+    made = rollouts.generate_sequences(asked)
+    assert made.batch["rm_scores"].sum(-1).tolist() == pytest.approx([0.3, 0.1, 0.4, 0.2])
+
+
+def test_an_evaluation_is_asked_for_once_per_step():
+    asked = []
+    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
+    trainer._validated = None
+    trainer.checkpoint_manager = SimpleNamespace(send=None)
+    trainer.exchange = SimpleNamespace(
+        evaluate=lambda step, send: asked.append(step) or [f"answers of {step}"]
+    )
+    for trainer.global_steps in (2, 2, 4, 4):
+        assert trainer.validation_answers() == [f"answers of {trainer.global_steps}"]
+    assert asked == [2, 4]
+
+
+@pytest.mark.parametrize(("reads", "kept"), [(True, True), (False, False)])
+def test_entropies_are_kept_where_the_estimator_reads_them(monkeypatch, reads, kept):
+    entropies = torch.ones(2, 3)
+    output = DataProto.from_dict({"old_log_probs": torch.zeros(2, 3), "entropys": entropies})
+    stock = verl_v0.ray_trainer.RayPPOTrainer
+    monkeypatch.setattr(stock, "_compute_old_log_prob", lambda self, batch: (output, 0.5))
+    monkeypatch.setattr(verl_v0, "reads_entropy", lambda section: reads)
+    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
+    trainer.config = OmegaConf.create({"algorithm": {}})
+    made, mfu = trainer._compute_old_log_prob(None)
+    assert mfu == 0.5 and (ENTROPY in made.batch) is kept
+
+
+def test_training_and_validation_rows_are_each_opened_from_their_own_files(monkeypatch):
+    opened = {}
+
+    def dataset(files, data, tokenizer, processor, *, is_train, max_samples):
+        opened[is_train] = (files, max_samples)
+        return [{"prompt": "a"}]
+
+    monkeypatch.setattr(verl_v0, "create_rl_dataset", dataset)
+    monkeypatch.setattr(
+        verl_v0, "omega_conf_to_dataclass", lambda section: SimpleNamespace(tokenizer=None, processor=None)
+    )
+    data = {"train_files": "train.parquet", "val_files": "val.parquet", "val_max_samples": 8}
+    verl_v0.Datasets(OmegaConf.create({"actor_rollout_ref": {"model": {}}, "data": data}))
+    assert opened == {True: ("train.parquet", -1), False: ("val.parquet", 8)}
