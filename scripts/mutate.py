@@ -4,17 +4,18 @@
     .venv/bin/python scripts/mutate.py --changed BASE [--count 40] [--at-least 0.9]
 
 Takes a seeded sample of mutants of each package below, or of the files that differ from the commit BASE,
-every operator alike. They are tried one after the other in a copy of the working tree, which PYTHONPATH names,
-so that a test that starts the command line gets the mutated code too. A warm process (warm_pytest.py) forks for
-each. A mutant meets the tests that run its line, by a coverage of the untouched copy, the quickest files first;
-where only imports run the line, the tests that run anything of its file; where none does, all of its package's.
-With --rest, a mutant that these let live meets the others of its package.
+every operator alike. They are tried one after the other in a copy of the working tree, which PYTHONPATH
+names, so that a test that starts the command line gets the mutated code too. A warm process
+(warm_pytest.py) forks for each. A mutant meets the tests that run its line, by a coverage of the
+untouched copy, the quickest files first; where only imports run the line, the tests that run anything of
+its file; where none does, all of its package's. With --rest, a mutant that these let live meets the
+others of its package.
 
-The controls come first: the untouched copy passes, the command line is the copy's, and a module that raises
-fails its package's tests. Results go to DIR/results.json after each mutant; a second call with the same seed
-goes on where the first stopped. A person who finds that a survivor means the same as the code writes why into
-its ``equivalent`` there, or into ``server`` where only a test with a server, an engine or a whole job can kill
-it; the table counts those apart.
+The controls come first: the untouched copy passes, the command line is the copy's, and a module that
+raises fails its package's tests. Results go to DIR/results.json after each mutant; a second call with the
+same seed goes on where the first stopped. A person who finds that a survivor means the same as the code
+writes why into its ``equivalent`` there, or into ``server`` where only a test with a server, an engine or
+a whole job can kill it; the table counts those apart.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     python scripts/warm_pytest.py TREE [MODULE…]
 
 Importing torch, verl and pytest takes longer than most tests do. This imports MODULE… once; each run is a
-fork that imports trinity_compat and the tests from TREE for itself, so that it sees what stands there at that
-moment. What verl has loaded of trinity_compat.plugins stays as it was imported.
+fork that imports trinity_compat and the tests from TREE for itself, so that it sees what stands there at
+that moment. What verl has loaded of trinity_compat.plugins stays as it was imported.
 
-Requests and answers are lines of JSON, on stdin and stdout: {"words", "limit_s", "times", "log"} → {"code",
-"timed_out"}. ``words`` are pytest's arguments, ``times`` a file for each test's seconds ("": none), ``log`` one
-for what the run prints. The run's process group is killed at its end, whatever it left. Tests that start
-something heavy are left out.
+Requests and answers are lines of JSON, on stdin and stdout: {"words", "limit_s", "times", "log"} →
+{"code", "timed_out"}. ``words`` are pytest's arguments, ``times`` a file for each test's seconds ("":
+none), ``log`` one for what the run prints. The run's process group is killed at its end, whatever it
+left. Tests that start something heavy are left out.
 """
 
 from __future__ import annotations
