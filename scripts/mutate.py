@@ -71,7 +71,7 @@ PACKAGES = {
         "translator.py",
         ("tests/translate", "tests/runtime/test_refusals.py", "tests/runtime/test_refusals_and_audit.py"),
     ),
-    "trinity_config": Package("read.py", ("tests/trinity_config",)),
+    "trinity_config": Package("read.py", ("tests/trinity_config", "tests/runtime/test_stages.py")),
     "audit": Package("collect.py", ("tests/audit",)),
     "compare": Package("verdict.py", ("tests/compare",), (*LIGHT, *WEB)),
     "buffer": Package("store.py", ("tests/buffer",), (*LIGHT, *WEB)),

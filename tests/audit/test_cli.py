@@ -103,6 +103,7 @@ def test_a_refused_launch_names_its_unknown_keys_too(tmp_path, refused):
     unknown = {f["key"]: f for f in launch["findings"] if f["status"] == "unknown"}
     assert set(unknown) == {"data.shufle"}
     assert unknown["data.shufle"]["code"] == "TC001"
+    assert str(unknown["data.shufle"]["value"]) == "True"
     assert "did you mean data.shuffle?" in unknown["data.shufle"]["reason"]
 
 

@@ -20,6 +20,15 @@ def test_what_is_not_said_follows_from_what_is(case):
     assert {path: found.at(path) for path in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "expected"), [(None, 32, (1, 31)), (None, 40, (1, 31)), (32, None, (31, 1))]
+)
+def test_a_length_that_takes_the_whole_leaves_a_token_for_the_other(prompt, answer, expected):
+    lengths = {"max_model_len": 32, "max_prompt_tokens": prompt, "max_response_tokens": answer}
+    found = full({"model": lengths})
+    assert (found.at("model.max_prompt_tokens"), found.at("model.max_response_tokens")) == expected
+
+
 REFUSED = {
     "lengths that do not fit": ({"model": {"max_model_len": 16}}, "max_model_len=16 is less"),
     "no length": ({"model": {"max_response_tokens": None}}, "model.max_model_len is not given"),
