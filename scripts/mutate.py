@@ -96,8 +96,8 @@ PACKAGES = {
     ),
     "studio": Package("app.py", ("tests/studio",), (*LIGHT, *WEB)),
 }
-# A mutant that runs this much longer than the tests without it hangs, which is a failure.
-SLOWER, AT_LEAST_S = 4, 30
+# A mutant with which a test, or all of them, run this much longer hangs, which is a failure.
+SLOWER, TEST_S, ALL_S = 4, 15, 30
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
@@ -310,13 +310,13 @@ class Copy:
         told = subprocess.run(words, cwd="/", env=self.env, capture_output=True, text=True, check=False)
         return told.stdout
 
-    def survives(self, file: str, source: str, tests: Tests, names: Sequence[str], limit_s: float) -> bool:
+    def survives(self, file: str, source: str, tests: Tests, names: Sequence[str]) -> bool:
         """Whether the tests ``names`` pass with ``source`` in the place of ``file``, then put it back."""
         path = self.root / file
         original = path.read_bytes()
         path.write_text(source, encoding="utf-8")
         try:
-            return tests.pass_(names, limit_s)
+            return tests.pass_(names)
         finally:
             path.write_bytes(original)
 
@@ -350,24 +350,31 @@ class Tests:
         )  # fmt: skip
         self._answer()
         of = (f"--cov=trinity_compat/{package}", "--cov-context=test", "--cov-report=")
-        if not self.pass_(about.tests, None, *of, times=str(times)):
+        if not self._run([*about.tests, *of], None, str(times)):
             raise SystemExit(f"{package}: its tests fail without a mutation, see {self._log}")
         self.seconds: dict[str, float] = json.loads(times.read_text(encoding="utf-8"))
         self._data = CoverageData(str(data))
         self._data.read()
+        if not self._run(["--collect-only", *self.seconds], None):
+            raise SystemExit(f"{package}: its tests cannot be named one by one, see {self._log}")
         file = f"trinity_compat/{package}/{about.control}"
         broken = 'raise RuntimeError("the control")\n'
-        if tree.survives(file, broken, self, about.tests, self.limit_s(self.seconds)):
+        if tree.survives(file, broken, self, list(self.seconds)):
             raise SystemExit(f"{package}: its tests pass though {file} raises: they don't see the copy")
 
     def close(self) -> None:
         """End the warm process."""
         self._warm.communicate()
 
-    def pass_(self, names: Sequence[str], limit_s: float | None, *options: str, times: str = "") -> bool:
-        """Whether the tests pass, within ``limit_s``. Stops at the first failure."""
-        words = ["-x", "-q", "-p", "no:cacheprovider", *options, *names]
-        asked = {"words": words, "limit_s": limit_s, "times": times, "log": str(self._log)}
+    def pass_(self, names: Sequence[str]) -> bool:
+        """Whether the tests pass, each and all of them in time. Stops at the first failure."""
+        seconds = [self.seconds[name] for name in names]
+        a_test = TEST_S + SLOWER * max(seconds)
+        return self._run([f"--timeout={a_test:.0f}", *names], ALL_S + SLOWER * sum(seconds))
+
+    def _run(self, words: Sequence[str], limit_s: float | None, times: str = "") -> bool:
+        options = ["-x", "-q", "-p", "no:cacheprovider"]
+        asked = {"words": [*options, *words], "limit_s": limit_s, "times": times, "log": str(self._log)}
         assert self._warm.stdin
         self._warm.stdin.write(json.dumps(asked) + "\n")
         self._warm.stdin.flush()
@@ -379,9 +386,6 @@ class Tests:
         if not line:
             raise SystemExit(f"the warm process ended with {self._warm.wait()}")
         return json.loads(line)
-
-    def limit_s(self, names: Iterable[str]) -> float:
-        return AT_LEAST_S + SLOWER * sum(self.seconds[name] for name in names)
 
     def running(self, file: Path, line: int) -> list[str]:
         """The tests that run ``line`` of ``file``, the quickest files first. Where only imports run it, those
@@ -437,9 +441,7 @@ def examine(mutant: Mutant, tree: Copy, tests: Tests, rest: bool) -> dict[str, o
     first = tests.running(tree.root / mutant.file, mutant.line)
     others = [name for name in tests.seconds if rest and name not in set(first)]
     survived = all(
-        tree.survives(mutant.file, mutant.source(ROOT), tests, names, tests.limit_s(names))
-        for names in (first, others)
-        if names
+        tree.survives(mutant.file, mutant.source(ROOT), tests, names) for names in (first, others) if names
     )
     seconds = round(time.monotonic() - began, 1)
     more = {

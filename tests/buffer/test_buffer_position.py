@@ -50,6 +50,15 @@ def test_a_position_travels_as_json(buffer):
     assert Position.of(position.as_json()) == position
 
 
+def test_another_database_goes_on_drawing_tasks_where_the_checkpoint_stands(buffer, other):
+    other.put_groups(groups(4))
+    other.set_state("stream/2", 7)
+    train(other, 4, 1)
+    buffer.reconcile(step=1, position=other.position(step=1))
+    assert buffer.position(step=1).stream == 7
+    assert buffer.get_state("stream/2") == 7
+
+
 def test_a_task_that_came_late_is_still_to_be_trained(buffer, other):
     other.put_groups([group(0), group(1), group(3)])
     train(other, 3, 1)

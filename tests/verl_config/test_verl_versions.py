@@ -55,6 +55,21 @@ def test_a_recipe_is_of_a_release_that_has_it() -> None:
     assert infer_version(make_launch(module=DAPO)).value == "0.7.0"
 
 
+@pytest.mark.parametrize(
+    ("module", "arguments", "flavour", "version"),
+    [
+        ("verl.trainer.main_ppo", [], "ppo_trainer", "0.9.1"),
+        ("verl.trainer.main_ppo", ["--config-name=ppo_megatron_trainer"], "ppo_megatron_trainer", "0.9.1"),
+        ("verl.trainer.main_ppo", ["model_engine=megatron"], "ppo_megatron_trainer", "0.9.1"),
+        ("verl.trainer.sft_trainer", [], "sft_trainer_engine", "0.9.1"),
+        ("verl.trainer.fsdp_sft_trainer", [], "sft_trainer", "0.7.0"),
+    ],
+)
+def test_a_main_has_the_configuration_of_its_trainer(module, arguments, flavour, version) -> None:
+    config = effective_config(make_launch(*arguments, module=module))
+    assert (config.flavour, config.version.value) == (flavour, version)
+
+
 def test_what_depends_on_the_release_is_told_with_its_values() -> None:
     launch = make_launch("algorithm.adv_estimator=grpo")
     told = dict(version_sensitive(launch, "0.9.1"))
