@@ -7,9 +7,9 @@ Takes a seeded sample of mutants of each package below, or of the files that dif
 every operator alike. They are tried one after the other in a copy of the working tree, which PYTHONPATH
 names, so that a test that starts the command line gets the mutated code too. A warm process
 (warm_pytest.py) forks for each. A mutant meets the tests that run its line, by a coverage of the
-untouched copy, the quickest files first; where only imports run the line, the tests that run anything of
-its file; where none does, all of its package's. With --rest, a mutant that these let live meets the
-others of its package.
+untouched copy, the quickest ones up to 25 s; where only imports run the line, those that run anything of
+its file. With --rest, a mutant that these let live meets all others of its package: those, too, that run
+its line in a process of their own.
 
 The controls come first: the untouched copy passes, the command line is the copy's, and a module that
 raises fails its package's tests. Results go to DIR/results.json after each mutant; a second call with the
@@ -31,10 +31,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from coverage import CoverageData
 
@@ -98,6 +99,7 @@ PACKAGES = {
 }
 # A mutant with which a test, or all of them, run this much longer hangs, which is a failure.
 SLOWER, TEST_S, ALL_S = 4, 15, 30
+BUDGET_S = 25
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
@@ -342,7 +344,7 @@ class Tests:
         about = PACKAGES[package]
         data, times = out / f"{package}.coverage", out / f"{package}.times.json"
         data.unlink(missing_ok=True)
-        self._log = out / f"{package}.log"
+        self._log, self.cpu_s = out / f"{package}.log", 0.0
         words = [sys.executable, str(Path(__file__).with_name("warm_pytest.py")), str(tree.root), *about.warm]
         self._warm = subprocess.Popen(
             words, env=tree.env | {"COVERAGE_FILE": str(data)}, text=True,
@@ -378,9 +380,11 @@ class Tests:
         assert self._warm.stdin
         self._warm.stdin.write(json.dumps(asked) + "\n")
         self._warm.stdin.flush()
-        return self._answer().get("code") == 0
+        answer = self._answer()
+        self.cpu_s += answer["cpu_s"]
+        return answer["code"] == 0
 
-    def _answer(self) -> dict[str, object]:
+    def _answer(self) -> dict[str, Any]:
         assert self._warm.stdout
         line = self._warm.stdout.readline()
         if not line:
@@ -388,24 +392,27 @@ class Tests:
         return json.loads(line)
 
     def running(self, file: Path, line: int) -> list[str]:
-        """The tests that run ``line`` of ``file``, the quickest files first. Where only imports run it, those
-        that run anything of the file; where none does, all."""
+        """The tests that run ``line`` of ``file``, the quickest up to BUDGET_S. Where only imports run it,
+        those that run anything of the file."""
         lines = self._data.contexts_by_lineno(str(file))
         # In the middle of a statement no line is recorded but those before.
         near = max((known for known in lines if known <= line), default=0)
         found = self._named(lines.get(near, ())) or self._named(
             name for names in lines.values() for name in names
         )
-        spent: Counter[str] = Counter()
-        for name in found or self.seconds:
-            spent[name.partition("::")[0]] += self.seconds[name]
-        turn = {
-            name: (spent[name.partition("::")[0]], name.partition("::")[0]) for name in found or self.seconds
-        }
-        return sorted(turn, key=lambda name: (*turn[name], self.seconds[name]))
+        quickest = sorted(found, key=lambda name: (self.seconds[name], name))
+        spent = accumulate(self.seconds[name] for name in quickest)
+        chosen = [name for name, so_far in zip(quickest, spent, strict=True) if so_far <= BUDGET_S]
+        # File by file, for the sake of what a file's tests share.
+        order = list(dict.fromkeys(map(_file, chosen or quickest[:1])))
+        return sorted(chosen or quickest[:1], key=lambda name: order.index(_file(name)))
 
     def _named(self, contexts: Iterable[str]) -> set[str]:
         return {context.partition("|")[0] for context in contexts} & set(self.seconds)
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def run(mutants: list[Mutant], tree: Copy, out: Path, rest: bool) -> list[dict[str, object]]:
@@ -437,21 +444,21 @@ def _key(result: dict[str, object]) -> tuple[object, ...]:
 
 
 def examine(mutant: Mutant, tree: Copy, tests: Tests, rest: bool) -> dict[str, object]:
-    began = time.monotonic()
+    began, used = time.monotonic(), tests.cpu_s
     first = tests.running(tree.root / mutant.file, mutant.line)
     others = [name for name in tests.seconds if rest and name not in set(first)]
     survived = all(
         tree.survives(mutant.file, mutant.source(ROOT), tests, names) for names in (first, others) if names
     )
-    seconds = round(time.monotonic() - began, 1)
-    more = {
+    return asdict(mutant) | {
         "diff": mutant.diff(ROOT),
+        "tests": len(first),
         "survived": survived,
-        "seconds": seconds,
+        "seconds": round(time.monotonic() - began, 1),
+        "cpu_s": round(tests.cpu_s - used, 1),
         "equivalent": "",
         "server": "",
     }
-    return asdict(mutant) | {"tests": len(first)} | more
 
 
 def table(results: list[dict[str, object]]) -> str:

@@ -7,8 +7,8 @@ fork that imports trinity_compat and the tests from TREE for itself, so that it 
 that moment. What verl has loaded of trinity_compat.plugins stays as it was imported.
 
 Requests and answers are lines of JSON, on stdin and stdout: {"words", "limit_s", "times", "log"} →
-{"code", "timed_out"}. ``words`` are pytest's arguments, ``times`` a file for each test's seconds ("":
-none), ``log`` one for what the run prints. The run's process group is killed at its end, whatever it
+{"code", "timed_out", "cpu_s"}. ``words`` are pytest's arguments, ``times`` a file for each test's seconds
+("": none), ``log`` one for what the run prints. The run's process group is killed at its end, whatever it
 left. Tests that start something heavy are left out.
 """
 
@@ -98,7 +98,7 @@ def _reads_tree(name: str) -> bool:
 
 
 def forked(words: list[str], limit_s: float | None, times: str, log: str) -> dict[str, object]:
-    """The exit code of a run, and whether it was stopped after ``limit_s``."""
+    """The exit code of a run, whether it was stopped after ``limit_s``, and the CPU seconds that it took."""
     pid = os.fork()
     if not pid:
         code = 70  # what a failure outside pytest leaves
@@ -111,8 +111,9 @@ def forked(words: list[str], limit_s: float | None, times: str, log: str) -> dic
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     os.close(ended)
-    _, status = os.waitpid(pid, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "timed_out": not ready}
+    _, status, used = os.wait4(pid, 0)
+    cpu_s = used.ru_utime + used.ru_stime
+    return {"code": os.waitstatus_to_exitcode(status), "timed_out": not ready, "cpu_s": cpu_s}
 
 
 def main() -> None:
