@@ -7,7 +7,7 @@ Takes a seeded sample of mutants of each package below, or of the files that dif
 every operator alike. They are tried one after the other in a copy of the working tree, which PYTHONPATH
 names, so that a test that starts the command line gets the mutated code too. A warm process
 (warm_pytest.py) forks for each. A mutant meets the tests that run its line, by a coverage of the
-untouched copy, the quickest ones up to 25 s; where only imports run the line, those that run anything of
+untouched copy, the quickest ones up to 12 s; where only imports run the line, those that run anything of
 its file. With --rest, a mutant that these let live meets all others of its package: those, too, that run
 its line in a process of their own.
 
@@ -99,7 +99,7 @@ PACKAGES = {
 }
 # A mutant with which a test, or all of them, run this much longer hangs, which is a failure.
 SLOWER, TEST_S, ALL_S = 4, 15, 30
-BUDGET_S = 25
+BUDGET_S = 12
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import types
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,6 +154,24 @@ def test_several_servers_stand_behind_one_address_that_a_restart_keeps():
     answers = asyncio.run(go())
     assert sorted(answer["asked"]["input"] for answer in answers) == [str(n) for n in range(8)]
     assert {answer["from"] for answer in answers} == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("engines", "beside", "node"), [(2, [], "c"), (1, [], "b"), (2, [(1, 2)], "d"), (1, [(1, 1)], "c")]
+)
+def test_a_server_stands_where_trainer_and_engines_leave_room(monkeypatch, engines, beside, node):
+    """The trainer takes a, which alone has four GPUs; all others go where the least room is enough."""
+    room = {"a": 4, "b": 2, "c": 2, "d": 2}
+    monkeypatch.setattr(serving.placement, "gpus_by_node", lambda: (dict(room), False))
+    rollout = {"nnodes": 1, "n_gpus_per_node": engines, "tensor_model_parallel_size": 1}
+    spec = SimpleNamespace(
+        mode="both",
+        device="cuda",
+        explorers=1,
+        verl={"trainer": {"nnodes": 1, "n_gpus_per_node": 4}, "actor_rollout_ref": {"rollout": rollout}},
+    )
+    width = 2 if node != "b" else 1
+    assert serving._nodes(spec, 1, width, beside) == [node]
 
 
 def test_a_server_that_ends_is_told_with_its_last_words():
