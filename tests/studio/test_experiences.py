@@ -244,6 +244,11 @@ def test_the_less_likely_a_token_the_darker_it_is():
     assert [token.shade for token in piece.tokens] == [0, 1, 2, 3, 4, 5]
 
 
+def test_no_more_than_six_tokens_are_read_as_one_character():
+    (piece,) = tokens.pieces(answer(range(8)), lambda ids: "\ufffd")
+    assert [token.title.rpartition("id ")[2] for token in piece.tokens] == ["0 1 2 3 4 5", "6 7"]
+
+
 def test_tokens_that_only_together_make_a_character_are_one():
     part = {1: b"\xe4", 2: b"\xbd", 3: b"\xa0", 4: b"!"}
     (piece,) = tokens.pieces(

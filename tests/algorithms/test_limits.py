@@ -1,0 +1,37 @@
+"""Where a loss begins to leave tokens out, and what gigpo refuses. The formulas are Trinity's."""
+
+import pytest
+import torch
+
+from trinity_compat.algorithms.gigpo import _check_counts
+from trinity_compat.algorithms.model import Tokens
+from trinity_compat.algorithms.ppo import ppo_loss
+from trinity_compat.algorithms.sppo import sppo_loss
+from trinity_compat.errors import RunError
+
+
+def tokens(*log_ratios, advantage=-1.0):
+    ratios = torch.tensor([log_ratios], dtype=torch.float64)
+    advantages = torch.full_like(ratios, advantage)
+    return Tokens(ratios, torch.zeros_like(ratios), advantages, torch.ones_like(ratios, dtype=torch.bool))
+
+
+def test_sppo_keeps_a_token_whose_probability_is_what_it_was_however_narrow_the_range():
+    assert sppo_loss(tokens(0.0), epsilon=0.0).clipped.tolist() == [[False]]
+    assert sppo_loss(tokens(-0.01, 0.01), epsilon=0.0).clipped.tolist() == [[True, True]]
+
+
+@pytest.mark.parametrize(("log_ratio", "counts"), [(-0.09, True), (-0.11, False)])
+def test_ppo_masks_an_answer_that_has_strayed_a_tenth_from_the_old_policy(log_ratio, counts):
+    loss = ppo_loss(tokens(log_ratio, log_ratio), clip_range=0.2, enable_sequence_masking=True)
+    assert loss.values.ne(0).all().item() is counts
+    good = tokens(log_ratio, log_ratio, advantage=1.0)
+    assert ppo_loss(good, clip_range=0.2, enable_sequence_masking=True).values.ne(0).all()
+
+
+@pytest.mark.parametrize("told", [[0.5], [0.5, 1.0, 0.0]])
+def test_gigpo_wants_a_value_for_each_turn(told):
+    answers = type("Answers", (), {"info": [{"step_reward": told}, {}]})
+    with pytest.raises(RunError, match=f"step_reward has {len(told)} values for an answer of 2 turns"):
+        _check_counts("step_reward", answers, [2, 2])
+    _check_counts("step_reward", answers, [len(told), 2])
