@@ -78,7 +78,9 @@ PACKAGES = {
     "buffer": Package("store.py", ("tests/buffer",), (*LIGHT, *WEB)),
     "synchronizer": Package("policy.py", ("tests/synchronizer",), (*LIGHT, *WEB, *VERL)),
     "algorithms": Package("grpo.py", ("tests/algorithms",), (*LIGHT, *VERL)),
-    "pipelines": Package("operators.py", ("tests/pipelines",), (*LIGHT, *WEB, *TORCH)),
+    "pipelines": Package(
+        "operators.py", ("tests/pipelines", "tests/explorer/test_pipelines.py"), (*LIGHT, *WEB, *TORCH)
+    ),
     "workflows": Package("runs.py", ("tests/workflows",), (*LIGHT, *WEB, *VERL)),
     "explorer": Package("loop.py", ("tests/explorer",), (*LIGHT, *WEB, *VERL)),
     "trainer": Package(

@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 KEPT = "trinity_compat.plugins"
-STARTS = ("runtime", "upstream", "postgres", "chaos", "nightly", "whole")
+STARTS = ("runtime", "browser", "upstream", "postgres", "chaos", "nightly", "whole")
 # What is marked ``runtime`` only for what it imports.
 ONLY_IMPORTS = {
     "explorer/test_explorer_colocate.py",

@@ -235,6 +235,26 @@ def test_priorities_weigh_quality_against_difficulty():
     assert ranked([{"n": 0}, {"n": 1}], top_k=1) == [{"n": 0}]
 
 
+def test_operators_see_which_tokens_are_the_policy_s():
+    def answer(mask):
+        eid = SimpleNamespace(batch=1, task="t", run=0, step=0)
+        more = {"logprobs": None, "reward": 1.0, "metrics": None, "info": None}
+        return SimpleNamespace(eid=eid, tokens=[5, 6, 7], action_mask=mask, **more)
+
+    seen = []
+    operators = object.__new__(DataJuicer)  # without its service
+    operators._client = SimpleNamespace(experiences=lambda table: seen.append(table.to_pylist()) or table)
+    kept, metrics = operators.process([answer([1, 0]), answer(None)])
+    assert [row["action_mask"] for row in seen[0]] == [[True, False], []]
+    assert len(kept) == 2 and metrics == {"filtered_count": 0}
+
+
+def test_a_score_is_the_mean_of_what_was_measured():
+    measured = {"alnum_ratio": 0.5, "stopwords_ratio": 1.0, "char_rep_ratio": 1.0, "perplexity": 10.0}
+    (row,) = ranked([{"__dj__stats__": measured}])
+    assert (row["quality_score"], row["difficulty_score"]) == (pytest.approx(0.5), 1.0)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_the_real_package(tmp_path):
