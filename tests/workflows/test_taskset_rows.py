@@ -14,6 +14,7 @@ from trinity_compat.explorer.taskset_order import order_of
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.workflows.dataset import TasksetRows
+from trinity_compat.workflows.table import make_reward
 from trinity_compat.workflows.tasksets import Taskset
 
 ROWS = [{"prompt": "sort 31", "response": "13"}, {"prompt": "sort 4321 " * 9, "response": "1234"}]
@@ -45,6 +46,19 @@ def test_a_prompt_that_is_too_long_is_left_out_and_counted(tmp_path, capsys):
     assert len(dataset(tmp_path)) == 1
     assert "toy: 1 prompts of more than 64 tokens are left out" in capsys.readouterr().out
     assert len(dataset(tmp_path, drop_overlong=False)) == 2
+
+
+def test_a_prompt_that_just_fits_stays(tmp_path):
+    messages = [{"role": "user", "content": ROWS[0]["prompt"]}]
+    told = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+    length = len(make_tokenizer().apply_chat_template(messages, **told))
+    assert len(dataset(tmp_path, ROWS[:1], limit=length)) == 1
+    assert len(dataset(tmp_path, ROWS[:1], limit=length - 1)) == 0
+
+
+def test_arguments_that_a_reward_does_not_take_are_named():
+    with pytest.raises(UserError, match=r"reward_fn_args of math_dapo_reward: .*nonsense"):
+        make_reward("math_dapo_reward", {"nonsense": 1})
 
 
 def test_the_first_rows_alone_are_drawn_where_more_are_not_wanted(tmp_path):
