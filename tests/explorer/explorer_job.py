@@ -156,6 +156,9 @@ class OneRank:
     def __init__(self):
         self.group, self.got, self.dies = None, {}, False
 
+    def late(self):
+        return []
+
     async def receive(self, meeting, first_rank):
         return await asyncio.to_thread(self._receive, meeting, first_rank)
 

@@ -1,6 +1,7 @@
 """A Ray with too few GPUs is an error that says so, not an actor that waits for ever."""
 
 import asyncio
+import os
 import sys
 from types import SimpleNamespace
 
@@ -83,6 +84,7 @@ class FakeRay:
         self.actors = []
         resources = {"cluster_resources": lambda: {"GPU": 1.0}, "available_resources": dict}
         module = SimpleNamespace(init=lambda **_: None, remote=lambda _: self, kill=None, **resources)
+        module.get_runtime_context = lambda: SimpleNamespace(get_node_id=lambda: "a")
         monkeypatch.setitem(sys.modules, "ray", module)
         monkeypatch.setenv("RAY_ADDRESS", "somewhere")
         for name, answer in (
@@ -96,8 +98,12 @@ class FakeRay:
         return self
 
     def remote(self, *_, **__):
-        self.actors.append(SimpleNamespace(start=SimpleNamespace(remote=self._answer(len(self.actors)))))
+        start = SimpleNamespace(remote=self._answer(len(self.actors)))
+        self.actors.append(SimpleNamespace(start=start, identity=SimpleNamespace(remote=self._identity)))
         return self.actors[-1]
+
+    async def _identity(self):
+        return {"pid": os.getpid(), "started": 0.0, "node": "b", "host": "node7"}
 
     def _answer(self, index):
         def start():
@@ -140,7 +146,10 @@ def start(given, check=lambda: None):
 def test_engines_that_find_no_place_are_an_error_in_time(monkeypatch):
     FakeRay(monkeypatch)
     monkeypatch.setattr(workers, "START_S", 0.0)
-    with pytest.raises(RunError, match=r"not started in 0 s: they want 2 GPUs.* 0 free now .*place 1"):
+    with pytest.raises(
+        RunError,
+        match=r"not started in 0 s \(engine 1, pid \d+ on node7\): they want 2 GPUs.* 0 free now .*place 1",
+    ):
         start(spec("explore", rollout=(1, 2, 1)))
 
 

@@ -109,7 +109,14 @@ def noting(folder):
         async def wake(self):
             self.note("wake")
 
+        async def identity(self):
+            return {"pid": 1, "started": 0.0, "node": "", "host": "node7"}
+
         async def ended(self):
+            return
+            yield
+
+        async def progress(self):
             return
             yield
 

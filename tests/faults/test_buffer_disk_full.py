@@ -44,6 +44,7 @@ work, url = Path(sys.argv[1]), sys.argv[2]
 class Watch:
     def update(self): pass
     def reason(self, role, pid): return None
+    def heard(self, role, pid): return None
 
 
 env = dict(os.environ)

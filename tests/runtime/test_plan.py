@@ -44,6 +44,15 @@ def planned(*arguments, sets=(), device="cpu", **options):
     return make_plan(made.config, replace(rest, **options), cwd=Path("/work"), device=device)
 
 
+def test_without_progress_a_run_waits_ten_minutes_or_as_long_as_is_written():
+    assert asking("fixed").stall_timeout_s == 600.0
+    assert asking("fixed", stall_timeout=45).stall_timeout_s == 45.0
+    assert asking("fully_async", stall_timeout=0).stall_timeout_s is None
+    for wrong in ("long", -1, True, None):
+        with pytest.raises(UserError, match=f"stall_timeout is {wrong!r}: write a number of seconds, or 0"):
+            asking("fixed", stall_timeout=wrong)
+
+
 def test_steps_are_verl_s_inside_and_shown_in_both_units():
     made = planned("trainer.total_training_steps=40")
     assert (made.spec.updates_per_step, made.spec.total_steps) == (2, 40)

@@ -1,6 +1,7 @@
 """Supervision, seen from outside: small real processes, no Ray, no database."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,11 +9,13 @@ import textwrap
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
 from trinity_compat.last_words import last_error
+from trinity_compat.runtime.job.heartbeats import Heard
 from trinity_compat.runtime.processes.children import Command, survivors
 from trinity_compat.runtime.processes.supervisor import Stop, Supervision, supervise
 
@@ -28,6 +31,21 @@ class Silent:
 
     def reason(self, role, pid):
         return self.reasons.get(role)
+
+    def heard(self, role, pid):
+        return None
+
+
+class Hears(Silent):
+    """``words``: by role what is heard of the first process of it; of another, nothing that is wrong."""
+
+    def __init__(self, **words):
+        super().__init__()
+        self.words, self.first = words, {}
+
+    def heard(self, role, pid):
+        fine = Heard("running", 0.0)
+        return self.words.get(role, fine) if self.first.setdefault(role, pid) == pid else fine
 
 
 @pytest.fixture
@@ -152,6 +170,81 @@ def test_a_reward_model_is_started_again_where_restarts_are_left(side, tmp_path)
     slow = "import time; time.sleep(2)"
     outcome = run(serving(side, once), side("explorer", slow), side("trainer", slow), restarts=1)
     assert outcome.code == 0
+
+
+def hears(*commands, limit_s=60.0, **words):
+    return supervise(commands, Supervision(Hears(**words), Stop(), grace_s=2.0, stall_s=limit_s))
+
+
+def test_a_side_that_is_stopped_is_named_shown_in_its_log_and_killed(side):
+    silent = Heard("running", 31.0, "running step 3, update_actor in the training processes")
+    outcome = hears(side("trainer", FOREVER), side("explorer", FOREVER), trainer=silent)
+    assert outcome.code == 1
+    assert re.fullmatch(
+        r"the trainer \(pid \d+\) has been silent for 31 s while running step 3, update_actor in the training"
+        r" processes; it was killed",
+        outcome.failure,
+    )
+    log = Path(outcome.log).read_text()
+    assert "watchdog: the trainer has been silent for 31 s" in log
+    assert "<module>" in log, "its stacks"
+
+
+@pytest.mark.parametrize(
+    ("heard", "said"),
+    [
+        (Heard("done", 61.0), "was done, and did not end"),
+        (Heard("failed", 61.0), "was failed, and did not end"),
+        (None, "has said nothing for"),
+    ],
+)
+def test_so_is_one_that_does_not_end_or_never_says_a_word(side, heard, said):
+    limit_s = 60.0 if heard else 0.05
+    outcome = hears(side("trainer", FOREVER), side("explorer", FOREVER), trainer=heard, limit_s=limit_s)
+    assert outcome.code == 1 and said in outcome.failure
+
+
+@pytest.mark.parametrize(
+    ("heard", "limit_s"),
+    [
+        (Heard("running", 29.0), 60.0),
+        (Heard("done", 59.0), 60.0),
+        (None, 60.0),
+        (Heard("running", 9999.0), None),
+    ],
+)
+def test_one_that_may_only_be_slow_is_left_alone(side, heard, limit_s):
+    slow = side("trainer", "import time; time.sleep(1)")
+    assert hears(slow, trainer=heard, limit_s=limit_s).code == 0
+
+
+def test_a_side_that_was_stopped_is_started_again_where_restarts_are_left(side):
+    said = []
+    outcome = supervise(
+        [side("explorer", "import time; time.sleep(2)"), side("trainer", "import time; time.sleep(3)")],
+        Supervision(
+            Hears(explorer=Heard("waiting", 31.0)), Stop(), restarts=1, stall_s=60.0, say=said.append
+        ),
+    )
+    assert outcome.code == 0
+    assert "silent for 31 s; it was killed; started again (0 restarts left)" in said[0]
+
+
+def test_a_stopped_explorer_is_blamed_and_not_the_trainer_that_missed_it(side):
+    """The trainer knows after 10 s, long before the supervisor would."""
+    outcome = hears(
+        side("explorer", FOREVER), side("trainer", "raise SystemExit(3)"), explorer=Heard("running", 9.0)
+    )
+    assert outcome.code == 1 and re.search(
+        r"the explorer \(pid \d+\) has been silent for 9 s", outcome.failure
+    )
+
+
+def test_one_that_lives_is_not_killed_for_what_the_other_says(side):
+    outcome = hears(
+        side("explorer", FOREVER), side("trainer", "print('error: it waited'); raise SystemExit(3)")
+    )
+    assert outcome.failure == "the trainer ended with exit code 3: it waited"
 
 
 def test_a_signal_ends_the_run_with_its_number(side):

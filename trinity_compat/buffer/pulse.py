@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.watchdog import LONG, Watchdog
+
+_TOLD = 4  # activities in a report's detail
 
 
 class Pulse:
@@ -22,15 +25,18 @@ class Pulse:
         period_s: float = 1.0,
         prefix: str = "",
         always: Mapping[str, object] | None = None,
+        limit_s: float | None = None,
     ) -> None:
         """``opened`` gives the thread its buffer; ``prefix`` is what notes begin with on the screen;
-        ``always`` goes with every report's detail."""
+        ``always`` goes with every report's detail. ``limit_s``: the watchdog's, None for none."""
         self.state, self.name = "starting", name
         self.detail: dict[str, Any] = {}
         self._always = dict(always or {})
         self._opened, self._role, self._period, self._prefix = opened, role, period_s, prefix
         self._stop, self._beating = threading.Event(), threading.Lock()
         self._trouble: BaseException | None = None
+        self.watchdog = Watchdog(limit_s)
+        self.main = self.watchdog.begin("starts", times=LONG)  # what its main thread does
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def beside(self, buffer: Buffer) -> None:
@@ -42,6 +48,10 @@ class Pulse:
     def start(self) -> None:
         """Begin beating."""
         self._thread.start()
+
+    def progress(self) -> tuple[int, list[str]]:
+        """A count that grows with whatever is achieved, and what is under way with a limit of its own."""
+        return self.watchdog.count, self.watchdog.told()
 
     def check(self) -> None:
         """Raise in the caller what went wrong in the thread."""
@@ -76,4 +86,6 @@ class Pulse:
 
     def _beat(self, buffer: Buffer) -> None:
         with self._beating:  # or the thread's older word could land after another's newer one
-            buffer.beat(self._role, self.name, state=self.state, detail=self._always | self.detail)
+            count, doing = self.progress()
+            told = {"progress": count, **({"doing": "; ".join(doing[:_TOLD])} if doing else {})}
+            buffer.beat(self._role, self.name, state=self.state, detail=self._always | self.detail | told)

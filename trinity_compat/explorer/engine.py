@@ -112,7 +112,13 @@ class Engine(Protocol):
 
 
 class LocalEngine(Engine, Protocol):
-    """An engine in processes of this run: it can take weights straight from the trainer."""
+    """An engine in processes of this run: it can take weights straight from the trainer. ``steps`` grows
+    with each step that gives tokens; ``owed``: requests without an answer."""
+
+    steps: int
+
+    @property
+    def owed(self) -> int: ...
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``. As ``load``; each
@@ -134,6 +140,11 @@ class InProcessEngine:
         self._waiting: dict[str, asyncio.Future[list[Completion]]] = {}
         self._driver: asyncio.Task[None] | None = None
         self._engine: Any = None
+        self.steps = 0
+
+    @property
+    def owed(self) -> int:
+        return len(self._waiting)
 
     async def start(self) -> None:
         """Build the engine and load the model's own weights."""
@@ -175,7 +186,9 @@ class InProcessEngine:
     async def _drive(self) -> None:
         try:
             while self._waiting:
-                for output in await self._call(self._engine.step):
+                outputs = await self._call(self._engine.step)
+                self.steps += 1
+                for output in outputs:
                     # One that was cancelled during the step has nobody who waits for it.
                     waiting = self._waiting.pop(output.request_id, None) if output.finished else None
                     if waiting and not waiting.done():
@@ -225,6 +238,7 @@ class AsyncEngine:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._engine: Any = None
+        self.steps = self.owed = 0
 
     async def start(self) -> None:
         """Start vLLM's processes and load the model's own weights."""
@@ -232,6 +246,7 @@ class AsyncEngine:
             from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(engine_args(self._config.arguments, "mp"))
+        self._count_steps(self._engine.output_processor)
         await self._engine.collective_rpc(
             "mask_vocabulary", args=(self._config.vocabulary, self._config.banned)
         )
@@ -243,8 +258,19 @@ class AsyncEngine:
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
         return [asyncio.ensure_future(self._answer(request)) for request in requests]
 
+    def _count_steps(self, outputs: Any) -> None:
+        """vLLM hands whole answers out; what each step of its processes gives passes here."""
+        process = outputs.process_outputs
+
+        def counted(found: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            self.steps += bool(found)
+            return process(found, *args, **kwargs)
+
+        outputs.process_outputs = counted
+
     async def _answer(self, request: Request) -> list[Completion]:
         final: Any = None
+        self.owed += 1
         try:
             params = sampling_params(request.sampling)
             answering = self._engine.generate(
@@ -256,6 +282,8 @@ class AsyncEngine:
             if self._engine.errored:
                 raise EngineDied(f"vLLM: {error!r}") from error
             raise
+        finally:
+            self.owed -= 1
         return completions(final)
 
     async def load(self, file: WeightFile) -> None:

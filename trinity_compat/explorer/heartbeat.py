@@ -11,6 +11,7 @@ from trinity_compat.buffer.pulse import Pulse
 from trinity_compat.buffer.sight import Sight
 from trinity_compat.explorer.sharing import LEASE_S
 from trinity_compat.restarts import RESTART_S, promised
+from trinity_compat.watchdog import Watchdog
 
 SILENCE_S = 10.0
 
@@ -31,11 +32,20 @@ class Heartbeat(Pulse):
         role: str = "explorer",
         period_s: float = 1.0,
         silence_s: float = SILENCE_S,
+        limit_s: float | None = None,
     ) -> None:
         always = promised() if role == "explorer" else {}
-        super().__init__(lambda: closing(open_own()), role, name, period_s=period_s, always=always)
+        super().__init__(
+            lambda: closing(open_own()), role, name, period_s=period_s, always=always, limit_s=limit_s
+        )
+        self.engines = Watchdog(limit_s)  # what is asked of them
         self.holder: Callable[[], Holder | None] = lambda: None  # whose tasks are kept as long as it beats
         self._silence, self._sight = silence_s, Sight()
+
+    def progress(self) -> tuple[int, list[str]]:
+        """The engines' alone, once it has started: that its event loop goes round is no progress."""
+        starts = [self.main.what] if self.state == "starting" else []
+        return self.engines.count, [*starts, *self.engines.told()]
 
     def beside(self, buffer: Buffer) -> None:
         """Keep this explorer's tasks, look after the trainer. The beats go on, whatever is found."""

@@ -36,6 +36,11 @@ class Asked:
         self._settled.set()
         self.interrupted = 0  # answers that had to begin again
 
+    @property
+    def changes(self) -> bool:
+        """Whether the weights are being changed."""
+        return not self._settled.is_set()
+
     async def submit(self, requests: Sequence[Request]) -> list[asyncio.Future[list[Completion]]]:
         """As ``Engine.submit``."""
         await self._settled.wait()

@@ -54,9 +54,11 @@ from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.offers import Offered
 from trinity_compat.synchronizer.turns import Turn
+from trinity_compat.watchdog import Guard, Watchdog
 
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
+TICK_S = 1.0
 USAGE = "python -m trinity_compat.explorer JOB_DIR [--index I | --bench | --serve]"
 
 
@@ -76,7 +78,7 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     if name := _after("--reward-model", argv):
-        heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=REWARD_MODEL)
+        heart = _heart(spec, name, REWARD_MODEL)
         return _ended(spec, heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))
     return run(spec, int(_after("--index", argv) or 0))
 
@@ -90,22 +92,47 @@ def run(spec: RunSpec, index: int = 0) -> int:
     alone = {ROLE: _bench, SERVE: _answer_clients}.get(spec.mode)
     role = spec.mode if alone else "explorer"
     name = role if spec.explorers == 1 or alone else f"explorer_{index}"
-    heart = Heartbeat(lambda: open_buffer(spec.database_url), name, role=role)
+    heart = _heart(spec, name, role)
     if alone:  # what it loads are checkpoints, which are read as whole models
         whole = replace(spec, verl=merged(spec.verl)) if lora_rank(spec.verl) else spec
         return _ended(spec, heart, lambda: alone(whole, heart))
     return _ended(spec, heart, lambda: _async_run(spec, index, name, heart))
 
 
+def _heart(spec: RunSpec, name: str, role: str) -> Heartbeat:
+    return Heartbeat(lambda: open_buffer(spec.database_url), name, role=role, limit_s=spec.stall_timeout_s)
+
+
 def _ended(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Do the work to its end, and say in the database and in the log how it ended; the exit code."""
     heart.start()
-    code, reason = _outcome(spec, work)
+    guard = Guard(heart.watchdog, heart.engines, last_word=lambda reason: heart.stop("failed", reason=reason))
+    with guard:
+        code, reason = _outcome(spec, lambda: _in_time(work(), heart))
+    if guard.reason:  # else it would be what was ended that is blamed
+        code, reason = FAILED, guard.reason
     state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
     heart.stop(state, **({"reason": reason} if reason else {}))
     if reason:
         print(f"{'stopped' if code == STOPPED else 'error:'} {reason}", file=sys.stderr, flush=True)
     return code
+
+
+async def _in_time(work: Coroutine[Any, Any, None], heart: Heartbeat) -> None:
+    """Time passes for the engines as far as this event loop goes round: else it could not see their progress,
+    and it is the loop that is late."""
+
+    async def tick() -> None:
+        while True:
+            heart.main.progress()
+            heart.engines.tick()
+            await asyncio.sleep(TICK_S)
+
+    ticking = asyncio.ensure_future(tick())
+    try:
+        await work
+    finally:
+        ticking.cancel()
 
 
 def _outcome(spec: RunSpec, work: Callable[[], Coroutine[Any, Any, None]]) -> tuple[int, str]:
@@ -154,7 +181,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, processor))
         sign(buffer, fingerprint_of(spec))
         report = given_back.enter_context(closing(Report(buffer, name, Trackers(spec.verl, name))))
-        workers = given_back.enter_context(closing(_workers(spec, index)))
+        workers = given_back.enter_context(closing(_workers(spec, index, heart.engines)))
         device = SharedDevice(Turn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
         plan = Plan(spec, buffer, train, evaluation, index=index, ended=ended)
         heart.holder = lambda: plan.sharing.holder
@@ -168,10 +195,11 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         pipeline = pipeline_of(spec.verl, train)
         explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
         async with prepared(pipeline, spec.verl, routers):
+            heart.main.now("the event loop of the explorer goes round")
             await explorer.explore()
 
 
-def _workers(spec: RunSpec, index: int) -> Workers:
+def _workers(spec: RunSpec, index: int, watchdog: Watchdog) -> Workers:
     return Workers(
         spec.verl,
         spec.device,
@@ -182,6 +210,7 @@ def _workers(spec: RunSpec, index: int) -> Workers:
         by_load=spec.sync.style != "fixed",
         partial=spec.partial_rollout,
         fingerprint=spec.fingerprint,
+        watchdog=watchdog,
     )
 
 
@@ -224,7 +253,9 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     _join(spec)
     buffer = open_buffer(spec.database_url)
     trackers = Trackers(spec.verl, ROLE)
-    workers = Workers(spec.verl, spec.device, spec.env, agent_timeout_s=spec.agent_timeout_s)
+    workers = Workers(
+        spec.verl, spec.device, spec.env, agent_timeout_s=spec.agent_timeout_s, watchdog=heart.engines
+    )
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         routers = await _served(spec, buffer, workers, heart)
@@ -247,7 +278,7 @@ async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
     config, tokenizer, _ = configuration(spec)
     _join(spec)
     buffer = open_buffer(spec.database_url)
-    workers = Workers(spec.verl, spec.device, spec.env)
+    workers = Workers(spec.verl, spec.device, spec.env, watchdog=heart.engines)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         await Endpoint(spec, buffer, workers, heart).serve(tokenizer, config)

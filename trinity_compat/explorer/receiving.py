@@ -11,11 +11,13 @@ from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.errors import RunError
 from trinity_compat.explorer.attend import attended
 from trinity_compat.explorer.workers import Workers
+from trinity_compat.hung_process import describe, kill
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.offers import Offer, Offered
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
 _POLL_S = 0.01
+ENDS_S = 60.0  # beside a bucket's limit: for engines to come back from a handover that has ended
 
 
 class Receiver:
@@ -49,20 +51,31 @@ class Receiver:
                 )
             await asyncio.sleep(_POLL_S)
         try:
-            return await self._received(*found)
+            return await self._received(offer, *found)
         except HandoverFailed as error:
             print(f"version {offer.version}: {error}; waits for another offer", flush=True)
             return None
 
-    async def _received(self, meeting: Meeting, first_rank: int) -> WeightVersion:
-        taking = self._workers.receive(meeting, first_rank)
-        return await attended(taking, self._check, limit_s=meeting.over_s, late=lambda: _hang(meeting))
+    async def _received(self, offer: Offer, meeting: Meeting, first_rank: int) -> WeightVersion:
+        taking, over = self._workers.receive(meeting, first_rank), list[float]()
 
+        def check() -> None:
+            self._check()
+            if self._offered.look() != offer:  # the trainer has ended it; the engines end with it
+                over.append(time.monotonic())
+            if over and time.monotonic() - over[0] > meeting.timeout_s + ENDS_S:
+                raise self._hang(meeting)
 
-def _hang(meeting: Meeting) -> RunError:
-    """Not HandoverFailed: another offer would find the engines as they are."""
-    return RunError(
-        f"the engines hang in the handover of version {meeting.version}"
-        f" (given up after {meeting.over_s:g} s)",
-        hint="--restarts N starts a side that died again",
-    )
+        return await attended(taking, check, limit_s=meeting.over_s, late=lambda: self._hang(meeting))
+
+    def _hang(self, meeting: Meeting) -> RunError:
+        """Not HandoverFailed: another offer would find the engines as they are. Those that hang are killed:
+        Ray's own request to end would wait for them too."""
+        late = self._workers.late()
+        named = f": {'; '.join(map(describe, late))}" if late else ""
+        for each in late:
+            kill(each)
+        return RunError(
+            f"the engines hang in the handover of version {meeting.version}{named}",
+            hint="--restarts N starts a side that died again",
+        )

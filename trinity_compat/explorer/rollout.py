@@ -7,6 +7,7 @@ runs through veRL's own agent loops (``agents``).
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -29,6 +30,7 @@ from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.media_tokens import placeholders
 from trinity_compat.explorer.own_time import limited
 from trinity_compat.explorer.trajectory import AGENT_FAILED, Job, Rollout, Trajectory, fault_of
+from trinity_compat.hung_process import identity
 from trinity_compat.lora import for_model
 from trinity_compat.settings_fingerprint import ANSWERING, FilesEdited, check
 from trinity_compat.spec import Fingerprint
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 SINGLE_TURN = "single_turn_agent"
 TELL_S = 0.05  # between two words on how many answers have ended
+PROGRESS_S = 2.0  # between two words on progress
 
 
 class PromptTooLong(ValueError):
@@ -114,6 +117,23 @@ class RolloutWorker:
     async def start(self) -> None:
         """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
+
+    async def identity(self) -> Mapping[str, object]:
+        """This process, for whoever has to end it when it hangs."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return {**identity(), "node": node, "host": socket.gethostname()}
+
+    async def progress(self) -> AsyncIterator[int]:
+        """A number that grows while this process does what it is asked: with each step of an engine that owes
+        answers; else, while weights change or agent loops work by themselves, with time. For ever."""
+        count, steps, engine = 0, -1, cast(LocalEngine, self._engine)
+        while True:
+            if not engine.owed or self._asked.changes or engine.steps != steps:
+                count, steps = count + 1, engine.steps
+                yield count
+            await asyncio.sleep(PROGRESS_S)
 
     async def know(self, auxiliary: Sequence[str]) -> None:
         """Where the auxiliary models answer (host:port), for workflows. Before the first job."""

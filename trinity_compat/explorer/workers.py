@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,15 +22,18 @@ from trinity_compat.explorer.routing import Loads
 from trinity_compat.explorer.trainer_devices import Devices
 from trinity_compat.explorer.trajectory import Job, Rollout
 from trinity_compat.gpus import engine_count, engine_width
+from trinity_compat.hung_process import Suspect, describe, suspect
 from trinity_compat.settings_fingerprint import FilesEdited
 from trinity_compat.spec import Fingerprint, RunSpec
 from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
 from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+from trinity_compat.watchdog import Activity, Watchdog
 
 if TYPE_CHECKING:
     from trinity_compat.workflows.model import Written
 
 SLOTS = 1024  # veRL's rollout.max_num_seqs
+SLOWEST_LOAD = 100e6  # bytes per second of weights: beside the watchdog's limit
 START_S = 600.0  # a model of some size takes minutes to load and to compile, however short weights may take
 
 _CPU_ENV = {
@@ -77,11 +80,17 @@ class Workers:
         partial: bool = True,
         agent_timeout_s: float | None = None,
         fingerprint: Fingerprint | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
         placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest tokens
         outstanding, else to each in turn. ``partial``, ``agent_timeout_s``, ``fingerprint``: as
-        ``RolloutWorker``'s."""
+        ``RolloutWorker``'s. ``watchdog`` gets what is asked of the engines."""
+        self._watchdog = watchdog or Watchdog()
+        self._where: dict[int, Suspect] = {}  # engine → its process
+        self._late: Collection[int] = ()
+        self._answering: dict[int, Activity] = {}
+        self._asked: Counter[int] = Counter()  # engine → answers that it owes
         self._names = itertools.count()
         self._own: dict[str, Any] = {"shared": shared, "partial": partial, "fingerprint": fingerprint}
         self._own["agent_timeout_s"] = agent_timeout_s
@@ -105,9 +114,55 @@ class Workers:
         beside = await self._beside(check, limit_s)
         options = await asyncio.to_thread(lambda: list(self._options(count, beside)))
         self._actors = [self._actor(index, each) for index, each in enumerate(options)]
-        starting = _all(self._actors, "start")
+        starting = self._start_all()
         await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
-        self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in enumerate(self._actors)]
+        pairs = list(enumerate(self._actors))
+        self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in pairs]
+        self._watches += [asyncio.ensure_future(self._follow(*pair)) for pair in pairs]
+
+    async def _start_all(self) -> None:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+
+        async def start(index: int, actor: Any) -> None:
+            where = await actor.identity.remote()
+            self._where[index] = suspect(f"engine {index}", where, node=node, kill=lambda: ray.kill(actor))
+            await actor.start.remote()
+            started.add(index)
+
+        started = self._started = set[int]()
+        with self._watchdog.doing("the engines start", times=None):  # whose limit is the caller's
+            try:
+                await asyncio.gather(*(start(*pair) for pair in enumerate(self._actors)))
+            except Exception as error:
+                raise engine_failed(error) from error
+
+    async def _follow(self, index: int, actor: Any) -> None:
+        with contextlib.suppress(Exception):  # as in _watch
+            async for reference in actor.progress.options(num_returns="streaming").remote():
+                await reference
+                if activity := self._answering.get(index):
+                    activity.progress()
+
+    @contextlib.contextmanager
+    def _answers_of(self, index: int, answers: int) -> Iterator[None]:
+        """While an engine owes answers, its progress is what it tells of itself (``progress``)."""
+        if not self._asked[index]:
+            self._answering[index] = self._watchdog.begin(
+                lambda: f"engine {index} owes {self._asked[index]} answers and gives no token",
+                suspects=lambda: self._suspects([index]),
+            )
+        self._asked[index] += answers
+        try:
+            yield
+        finally:
+            self._asked[index] -= answers
+            if not self._asked[index]:
+                self._watchdog.end(self._answering.pop(index))
+
+    def _suspects(self, engines: Collection[int]) -> list[Suspect]:
+        return [self._where[index] for index in sorted(engines) if index in self._where]
 
     async def _watch(self, index: int, actor: Any) -> None:
         with contextlib.suppress(Exception):  # an engine that died says so to those who wait for answers
@@ -158,8 +213,10 @@ class Workers:
         return actor.remote(dict(self._verl), self._device, index, **self._own)
 
     def _not_started(self, limit_s: float) -> RunError:
+        slow = self._suspects(set(range(len(self._actors))) - self._started)
+        named = f" ({'; '.join(map(describe, slow))})" if slow else ""
         return RunError(
-            f"the explorer's engines have not started in {limit_s:g} s{self._places()}",
+            f"the explorer's engines have not started in {limit_s:g} s{named}{self._places()}",
             hint=f"see log/explorer.log; synchronizer.sync_timeout sets the limit above {START_S:g} s",
         )
 
@@ -176,12 +233,13 @@ class Workers:
 
     async def know(self, auxiliary: Sequence[str]) -> None:
         """Tell all where the auxiliary models answer (host:port)."""
-        await _all(self._actors, "know", auxiliary)
+        await self._all("know", "the engines are told of other models", auxiliary)
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
         file = WeightFile(version.path, version.digest, version.nbytes)
-        await _all(self._actors, "load", file, version.version)
+        what, extra_s = f"version {version.version} of the weights is loaded", version.nbytes / SLOWEST_LOAD
+        await self._all("load", what, file, version.version, extra_s=extra_s)
 
     @property
     def ranks(self) -> int:
@@ -192,13 +250,9 @@ class Workers:
         """Take a version over everywhere. Raises HandoverFailed (some engine may hold a mixture then),
         WeightsDamaged, RunError."""
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
-        pairs = zip(self._actors, ranks, strict=True)
-        try:
-            parts = await asyncio.gather(
-                *(actor.receive.remote(asdict(meeting), rank) for actor, rank in pairs)
-            )
-        except Exception as error:
-            raise engine_failed(error) from error
+        what = f"version {meeting.version} of the weights is handed over"
+        asked = [(asdict(meeting), rank) for rank in ranks]
+        parts = await self._each("receive", what, asked, times=None)  # whose limits are the meeting's
         return _taken(meeting.version, [answer for part in parts for answer in part])
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Written]:
@@ -207,7 +261,8 @@ class Workers:
         index = min(range(len(self._actors)), key=self._writing.__getitem__)
         self._writing[index] += 1
         try:
-            return list(await self._actors[index].write.remote(list(prompt_ids), dict(sampling)))
+            with self._answers_of(index, 1):
+                return list(await self._actors[index].write.remote(list(prompt_ids), dict(sampling)))
         except ValueError as error:
             raise ValueError(str(getattr(error, "cause", error))) from error
         except Exception as error:
@@ -217,23 +272,48 @@ class Workers:
 
     async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
         """For each engine the log-probability of every token after the first."""
-        return await _all(self._actors, "score", list(token_ids))
+        return await self._all("score", "the engines score an answer", list(token_ids))
 
     async def sleep(self) -> None:
         """Free the device everywhere, weights kept aside."""
-        await _all(self._actors, "sleep")
+        await self._all("sleep", "the engines leave the device")
 
     async def wake(self) -> None:
         """Back to what ``sleep`` found."""
-        await _all(self._actors, "wake")
+        await self._all("wake", "the engines come back to the device")
+
+    async def _all(self, method: str, what: str, *args: Any, extra_s: float = 0.0) -> list[Any]:
+        """The answers of all engines."""
+        return await self._each(method, what, [args] * len(self._actors), extra_s=extra_s)
+
+    async def _each(self, method: str, what: str, args: Sequence[tuple[Any, ...]], **limit: Any) -> list[Any]:
+        """The engines' answers to ``args``. Those that have not answered are what the watchdog names;
+        ``limit`` as ``Watchdog.begin`` has it."""
+        self._late = waits = set(range(len(self._actors)))
+
+        async def ask(index: int, own: tuple[Any, ...]) -> Any:
+            answer = await getattr(self._actors[index], method).remote(*own)
+            waits.discard(index)
+            activity.progress()
+            return answer
+
+        with self._watchdog.doing(what, suspects=lambda: self._suspects(waits), **limit) as activity:
+            try:
+                return await asyncio.gather(*(ask(*pair) for pair in enumerate(args)))
+            except Exception as error:
+                raise engine_failed(error) from error
+
+    def late(self) -> list[Suspect]:
+        """The engines that have not answered what was asked of all of them last."""
+        return self._suspects(self._late)
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
         """Rollouts of all jobs, as they finish. Raises RunError when an engine died. Whoever wants no more of
         them closes it: the engines then drop the rest."""
         queue: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
-        shares = zip(self._actors, self._loads.share(jobs), strict=True)
-        name, busy = next(self._names), [(actor, share) for actor, share in shares if share]
-        pumps = [asyncio.ensure_future(_pump(actor, share, name, queue)) for actor, share in busy]
+        shares = enumerate(self._loads.share(jobs))
+        name, busy = next(self._names), [(index, share) for index, share in shares if share]
+        pumps = [asyncio.ensure_future(self._pump(index, share, name, queue)) for index, share in busy]
         left = len(jobs)
         try:
             while left:
@@ -247,8 +327,19 @@ class Workers:
             for pump in pumps:
                 pump.cancel()
             if left:
-                for actor, _ in busy:
-                    actor.abort.remote(name)
+                for index, _ in busy:
+                    self._actors[index].abort.remote(name)
+
+    async def _pump(
+        self, index: int, jobs: Sequence[Job], name: int, queue: asyncio.Queue[Rollout | Exception]
+    ) -> None:
+        run = self._actors[index].run.options(num_returns="streaming")
+        try:
+            with self._answers_of(index, sum(job.answers for job in jobs)):
+                async for reference in run.remote(jobs, name):
+                    await queue.put(await reference)
+        except Exception as error:
+            await queue.put(engine_failed(error))
 
     def close(self) -> None:
         """End the actors."""
@@ -297,23 +388,6 @@ def _shared_env(index: int, width: int) -> dict[str, str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = named.split(",") if named else [str(number) for number in range(first + width)]
     return trainer_devices.environment(seen[first : first + width])
-
-
-async def _all(actors: Sequence[Any], method: str, *args: Any) -> list[Any]:
-    try:
-        return await asyncio.gather(*(getattr(actor, method).remote(*args) for actor in actors))
-    except Exception as error:
-        raise engine_failed(error) from error
-
-
-async def _pump(
-    actor: Any, jobs: Sequence[Job], name: int, queue: asyncio.Queue[Rollout | Exception]
-) -> None:
-    try:
-        async for reference in actor.run.options(num_returns="streaming").remote(jobs, name):
-            await queue.put(await reference)
-    except Exception as error:
-        await queue.put(engine_failed(error))
 
 
 def engine_failed(error: Exception) -> RunError | FilesEdited:

@@ -153,7 +153,8 @@ def _beside(made: RunPlan, source: Source, watch: LoneWatch, told: Sequence[str]
 
 def _supervised_alone(made: RunPlan, watch: LoneWatch, stop: Stop, cluster: Cluster) -> Outcome:
     commands = lone_commands(made, cluster.address)
-    return supervise(commands, Supervision(watch, stop, also_dead=cluster.dead, say=say))
+    stall_s = made.spec.stall_timeout_s
+    return supervise(commands, Supervision(watch, stop, also_dead=cluster.dead, say=say, stall_s=stall_s))
 
 
 def _forget_participants(made: RunPlan) -> None:
@@ -241,6 +242,7 @@ def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster
                 restarts=options.restarts,
                 again=_from_own_checkpoint(made.job),
                 all_needed=made.spec.sync.method == "nccl",
+                stall_s=made.spec.stall_timeout_s,
             ),
         )
 

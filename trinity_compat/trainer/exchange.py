@@ -55,7 +55,9 @@ class BufferExchange:
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
         # A handover takes them all; a file waits for whoever is left.
         together = spec.sync.method == "nccl"
-        self._watch = ExplorerWatch(buffer, start_s=spec.sync.timeout_s, all_needed=together)
+        self._watch = ExplorerWatch(
+            buffer, start_s=spec.sync.timeout_s, all_needed=together, stall_s=spec.stall_timeout_s
+        )
         self._handover = Handover(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
         asked = self._handover or spec.sync.style == "explorer_driven"
         self._asked = Asked(buffer, spec.explorers if asked else 0)

@@ -11,6 +11,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.pulse import Pulse
 from trinity_compat.restarts import promised
+from trinity_compat.watchdog import LONG, Suspects
 
 BEAT_S = 1.0
 LEASE_S = 60.0
@@ -20,7 +21,13 @@ class Heart(Pulse):
     """Use as a context manager. ``check`` raises a lost claim, or that the database is gone."""
 
     def __init__(
-        self, buffer: Buffer, name: str, *, lease_s: float = LEASE_S, beat_s: float = BEAT_S
+        self,
+        buffer: Buffer,
+        name: str,
+        *,
+        lease_s: float = LEASE_S,
+        beat_s: float = BEAT_S,
+        limit_s: float | None = None,
     ) -> None:
         super().__init__(
             lambda: nullcontext(buffer),
@@ -29,9 +36,11 @@ class Heart(Pulse):
             period_s=beat_s,
             prefix="[trinity] ",
             always=promised(),
+            limit_s=limit_s,
         )
         self.lease_s, self._buffer = lease_s, buffer
         self._claims: tuple[Claim, ...] = ()
+        self._doing = "starting"
         self._renewed = 0.0
         self._lock = threading.Lock()
 
@@ -46,7 +55,18 @@ class Heart(Pulse):
     def say(self, state: str, **detail: object) -> None:
         """Change the state at once, not with the next beat."""
         self.state, self.detail = state, detail
+        self._doing = " ".join([state, *(f"{name} {value}" for name, value in detail.items())])
+        self.main.now(self._doing, times=LONG)
         self._beat(self._buffer)
+
+    def check(self) -> None:
+        """As a pulse's. Whoever waits calls it between looks: the main thread goes on."""
+        self.main.progress()
+        super().check()
+
+    def asks(self, method: str, suspects: Suspects) -> None:
+        """The main thread calls a method of the training processes."""
+        self.main.now(f"{self._doing}, {method} in the training processes", times=LONG, suspects=suspects)
 
     def note(self, text: str) -> None:
         """As a pulse's, and at once."""

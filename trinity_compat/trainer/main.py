@@ -21,6 +21,7 @@ from trinity_compat import file_modes, full_disk, own_python, placement
 from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import BufferError, open_buffer
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.errors import RunError
 from trinity_compat.gpus import check_gpus
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.spec import RunSpec, has_baseline
@@ -35,6 +36,7 @@ from trinity_compat.trainer.heart import Heart
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
 from trinity_compat.trainer.verl_v0 import Data, Datasets, TrinityRayPPOTrainer, build
 from trinity_compat.trainer.workers import placed
+from trinity_compat.watchdog import Guard
 
 
 def run(spec: RunSpec) -> None:
@@ -44,12 +46,19 @@ def run(spec: RunSpec) -> None:
     RunError otherwise; SystemExit(143) on SIGTERM, with the claim given back.
     """
     buffer = open_buffer(spec.database_url)
-    with _on_sigterm(), Heart(buffer, f"{socket.gethostname()}-{os.getpid()}") as heart:
+    name, limit_s = f"{socket.gethostname()}-{os.getpid()}", spec.stall_timeout_s
+    with (
+        _on_sigterm(),
+        Heart(buffer, name, limit_s=limit_s) as heart,
+        Guard(heart.watchdog, last_word=lambda reason: heart.say("failed", reason=reason)) as guard,
+    ):
         try:
             _train(spec, buffer, heart)
         except BaseException as error:
             stopped = _is_stop(error)
-            told = None if stopped else full_disk.explained(error, spec)
+            told: RunError | None = None if stopped else full_disk.explained(error, spec)
+            if guard.reason:  # else what it has ended would be blamed
+                told = RunError(guard.reason)
             reason = "by a signal" if stopped else _reason(told or error)
             with suppress(BufferError):  # the disk may be full there too
                 heart.say("stopped" if stopped else "failed", reason=reason)
@@ -110,7 +119,7 @@ def _build(
     pool: RayResourcePool | None = None,
 ) -> Adapter:
     with placement.told_when_pending(placement.TRAINER, heart.note):
-        return build(config, exchange, datasets, spec.device, kind, pool)
+        return build(config, exchange, datasets, spec.device, kind, pool, heart.asks)
 
 
 def _places_first(config: DictConfig, spec: RunSpec, heart: Heart) -> RayResourcePool | None:

@@ -54,7 +54,7 @@ from trinity_compat.trainer.length import of_tasksets
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.uneven import EveryRow, is_uneven, levelled, of_rows_made, with_dropped_apart
-from trinity_compat.trainer.workers import CpuPools, PlacedPools, TrainingOnlyWorker
+from trinity_compat.trainer.workers import Asks, CpuPools, PlacedPools, TrainingOnlyWorker, told_of_calls
 
 TASK_NO = "trinity_task_no"
 
@@ -483,9 +483,10 @@ def build(
     device: str,
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
     pool: RayResourcePool | None = None,
+    asks: Asks = lambda method, suspects: None,
 ) -> TrinityRayPPOTrainer:
     """A trainer with its workers started and its models loaded. ``pool``: its places, where it has them
-    already."""
+    already. ``asks`` is told of each call to its processes."""
     if datasets.processor is not None:
         _hand_over_what_vllm_adapts(config)
     roles, pools, group_class = _Roles().build(config, device, pool)
@@ -495,7 +496,7 @@ def build(
         processor=datasets.processor,
         role_worker_mapping=roles,
         resource_pool_manager=pools,
-        ray_worker_group_cls=group_class,
+        ray_worker_group_cls=told_of_calls(group_class, asks),
         train_dataset=datasets.train,
         val_dataset=datasets.val,
         collate_fn=collate_fn,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol
 
+import ray
 from omegaconf import DictConfig, OmegaConf
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
 
 from trinity_compat import placement
+from trinity_compat.hung_process import Suspect, identity, stopped_first, suspect
 from trinity_compat.lora import is_handed_over
 from trinity_compat.plugins import lora_merge
 from trinity_compat.synchronizer.adapters import as_version
 from trinity_compat.trainer.algorithms import loss_function
+from trinity_compat.watchdog import Suspects
 
 
 class TrainingOnlyWorker(ActorRolloutRefWorker):
@@ -68,6 +73,45 @@ def _taught(
     """A reference's worker with the teacher's weights."""
     named = OmegaConf.merge(model, {"path": teacher, "hf_config_path": None})
     return kind(config=replace(config, model_config=omega_conf_to_dataclass(named)))
+
+
+class Asks(Protocol):
+    """Whoever is told of each call to the training processes, and how to find these."""
+
+    def __call__(self, method: str, suspects: Suspects) -> object: ...
+
+
+def told_of_calls(kind: type[RayWorkerGroup], asks: Asks) -> type[RayWorkerGroup]:
+    """``kind``, with ``asks`` told of each call: veRL's trainer waits for its end without a limit."""
+    processes: dict[Any, ray.ObjectRef] = {}  # of each actor where it is, once it has said so
+    node = ray.get_runtime_context().get_node_id()
+
+    def suspects() -> list[Suspect]:
+        known = [(rank, pair) for rank, pair in enumerate(processes.items()) if _is_known(pair[1])]
+        return stopped_first(
+            suspect(f"training process {rank}", ray.get(where), node=node, kill=partial(ray.kill, actor))
+            for rank, (actor, where) in known
+        )
+
+    class Told(kind):
+        def _execute_remote_single_worker(
+            self, worker: Any, method_name: str, *args: Any, **kwargs: Any
+        ) -> Any:
+            if worker not in processes:
+                processes[worker] = worker.__ray_call__.remote(_where)
+            asks(method_name, suspects)
+            return super()._execute_remote_single_worker(worker, method_name, *args, **kwargs)
+
+    return Told
+
+
+def _is_known(where: ray.ObjectRef) -> bool:
+    return bool(ray.wait([where], timeout=0)[0])
+
+
+def _where(worker: object) -> Mapping[str, object]:
+    node = ray.get_runtime_context().get_node_id()
+    return {**identity(), "node": node, "host": socket.gethostname()}
 
 
 def placed(config: DictConfig, tag: str) -> RayResourcePool:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trinity_compat.buffer.api import Buffer
+from trinity_compat.runtime.job.heartbeats import Heard, Heartbeats
 from trinity_compat.runtime.job.snapshot import (
     Snapshot,
     StepFigures,
@@ -51,6 +52,7 @@ class Progress:
         self._states: dict[str, str] = {}
         self._notes: dict[str, str | None] = {}
         self._live: Live | None = None
+        self._heartbeats = Heartbeats()
 
     def __enter__(self) -> Progress:
         console = Console(file=self._out)
@@ -83,7 +85,12 @@ class Progress:
         except Exception as error:
             self._say(f"(the database cannot be read just now: {type(error).__name__})")
             return
+        self._heartbeats.look(snapshot.participants)
         self._show(snapshot)
+
+    def heard(self, role: str, pid: int) -> Heard | None:
+        """When a participant of this machine said something last."""
+        return self._heartbeats.of(role, pid)
 
     def reason(self, role: str, pid: int) -> str | None:
         """``detail.reason`` of a participant that says it failed. An earlier run's words don't count."""

@@ -30,6 +30,7 @@ OWN = (
     "reward_timeout",
     "seeded_requests",
     "staleness_threshold",
+    "stall_timeout",
     "steps_as_rows",
 )
 

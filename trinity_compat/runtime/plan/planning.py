@@ -62,6 +62,7 @@ from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.vllm_arguments import changes, given_in, release_for
 
 AGENT_TIMEOUT_S = 1800.0
+STALL_TIMEOUT_S = 600.0
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -315,6 +316,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         over_sample_rate=_over_sample_rate(config, verl, sync),
         group_timeout_s=_seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
         agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", AGENT_TIMEOUT_S),
+        stall_timeout_s=_stall_timeout(config),
         agent_failure=agent_failure(config),
         agent_retries=_retries(config),
         scoring=scoring_of(config, verl.tree),
@@ -390,6 +392,16 @@ def _seconds(name: str, limit: object) -> float | None:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
         raise UserError(f"{name} is {limit!r}: write a number of seconds")
     return float(limit)
+
+
+def _stall_timeout(config: Tree) -> float | None:
+    """None for no limit, which is written as 0. Raises UserError."""
+    limit = inverse.compat_of(config).get("stall_timeout", STALL_TIMEOUT_S)
+    if limit is None or isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
+        raise UserError(
+            f"trinity_compat.stall_timeout is {limit!r}: write a number of seconds, or 0 for no limit"
+        )
+    return float(limit) or None
 
 
 def _retries(config: Tree) -> int:

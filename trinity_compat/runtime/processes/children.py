@@ -9,17 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from trinity_compat.file_modes import PRIVATE, umask
+from trinity_compat.hung_process import Suspect, stack
 from trinity_compat.parent_watch import SUPERVISOR, die_with_parent, prctl
 
 if TYPE_CHECKING:  # a dry run works without it
     import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
+_KILLED_S = 5.0  # for the kernel
 
 
 def adopt_orphans() -> None:
@@ -60,6 +62,8 @@ class Child:
     process: subprocess.Popen[bytes]
     log_start: int  # where this start's output begins in the log
     ended: float | None = None  # monotonic time at which it was seen to have ended well
+    started: float = field(default_factory=time.monotonic)
+    hung: str | None = None  # why it was killed
 
     @property
     def returncode(self) -> int | None:
@@ -112,6 +116,17 @@ def end(children: Sequence[Child], *, grace_s: float) -> None:
         child.process.wait()
     for child in children:
         _reap_group(child.process.pid)
+
+
+def kill_hung(child: Child, why: str) -> None:
+    """End a child that does nothing any more, its stacks in its log; ``why`` is kept as ``hung``."""
+    child.hung = why
+    with child.command.log.open("a") as log:
+        log.write(f"watchdog: the {child.command.name} {why}\n")
+        log.write(stack(Suspect(child.command.name, child.process.pid)) + "\n")
+    _signal_group(child.process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.process.wait(_KILLED_S)
 
 
 def _reap_group(pid: int, *, limit_s: float = 5.0) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Participant
+from trinity_compat.runtime.job.heartbeats import Heard, Heartbeats
 
 
 @dataclass(slots=True)
@@ -15,6 +16,7 @@ class LoneWatch:
 
     url: str
     buffer: Buffer = field(init=False)
+    _heartbeats: Heartbeats = field(init=False, default_factory=Heartbeats)
 
     def begin(self) -> None:
         """Open the database, which is there from now on."""
@@ -22,6 +24,11 @@ class LoneWatch:
 
     def update(self) -> None:
         """Called at every poll."""
+
+    def heard(self, role: str, pid: int) -> Heard | None:
+        """When the process said something last."""
+        self._heartbeats.look(self.buffer.participants())
+        return self._heartbeats.of(role, pid)
 
     def of(self, role: str) -> list[Participant]:
         """Everybody of that role."""

@@ -16,13 +16,17 @@ from typing import Protocol
 
 from trinity_compat.last_words import last_error
 from trinity_compat.restarts import RESTARTS
-from trinity_compat.runtime.processes.children import Child, Command, adopt_orphans, end, start
+from trinity_compat.runtime.job.heartbeats import Heard
+from trinity_compat.runtime.processes.children import Child, Command, adopt_orphans, end, kill_hung, start
+from trinity_compat.watchdog import LONG
 
 BAD_INPUT = 2  # exit code of a side that was given what cannot be run
 PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
 _BLAME_S = 1.0  # a side that says "my peer died" waits this long for the peer's own exit code
+SILENT_S = 30.0  # a process that has begun to report, and says nothing: it is stopped, or blocked as a whole
+_PEER_SILENT_S = 6.0  # the same where the other side has ended because of it
 _SERVED_S = 5.0  # as long may a served model's process take to see that its server is gone
 
 
@@ -31,6 +35,9 @@ class Watch(Protocol):
 
     def update(self) -> None:
         """Called at every poll; shows what is new."""
+
+    def heard(self, role: str, pid: int) -> Heard | None:
+        """When a participant said something last; None when it never has."""
 
     def reason(self, role: str, pid: int) -> str | None:
         """Why a participant failed, in its own words; None when it left none."""
@@ -76,7 +83,8 @@ class Supervision:
     ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
     every poll and at the end. ``restarts`` counts how often a process that died may be started again, with
     what ``again`` adds to its environment. ``all_needed``: the run can't go on without one of its explorers;
-    else the tasks of a dead one go to those that live.
+    else the tasks of a dead one go to those that live. ``stall_s``: how long a process that has said its last
+    word may take to end, and LONG times as long one to say its first; None for ever.
     """
 
     watch: Watch
@@ -87,6 +95,7 @@ class Supervision:
     restarts: int = 0
     again: Callable[[], Mapping[str, str]] = dict
     all_needed: bool = False
+    stall_s: float | None = None
     grace_s: float = 10.0
 
 
@@ -122,6 +131,9 @@ def _judge(children: list[Child], by: Supervision) -> Outcome | None:
     """One look at everything; None while the run goes on."""
     if by.stop.number is not None:
         return Outcome(128 + by.stop.number)
+    for child in children:
+        if child.returncode is None and (why := _hangs(child, by)):
+            kill_hung(child, why)
     # Before Ray: where both are gone the side's own words say more than "Ray died".
     if any(child.returncode not in (None, 0) for child in children):
         return _after_death(children, by)
@@ -131,6 +143,35 @@ def _judge(children: list[Child], by: Supervision) -> Outcome | None:
     if all(child.returncode == 0 for child in sides) or _trainer_done_for(children) > _LAST_SIDE_S:
         return Outcome(0)
     return None
+
+
+def _hangs(child: Child, by: Supervision) -> str | None:
+    """What is said of a child that neither goes on nor ends. What a process that reports is waiting for, its
+    own watchdog judges."""
+    if by.stall_s is None:
+        return None
+    heard = by.watch.heard(child.command.role, child.process.pid)
+    if heard is None:
+        waited_s = time.monotonic() - child.started
+        return f"has said nothing for {waited_s:.0f} s" if waited_s > by.stall_s * LONG else None
+    if heard.has_ended:
+        return f"was {heard.state}, and did not end" if heard.silent_s > by.stall_s else None
+    return _silent(heard) if heard.silent_s > SILENT_S else None
+
+
+def _silent(heard: Heard) -> str:
+    last = f" while {heard.doing}" if heard.doing else ""
+    return f"has been silent for {heard.silent_s:.0f} s{last}"
+
+
+def _kill_silent_peers(children: list[Child], by: Supervision) -> None:
+    """Who ended because the other one was silent is right: that one is stopped, and would stay so."""
+    if all(child.returncode != PEER_DIED for child in children):
+        return
+    for child in [child for child in children if child.returncode is None]:
+        heard = by.watch.heard(child.command.role, child.process.pid)
+        if heard and not heard.has_ended and heard.silent_s > _PEER_SILENT_S:
+            kill_hung(child, _silent(heard))
 
 
 def _trainer_done_for(children: list[Child]) -> float:
@@ -147,6 +188,7 @@ def _trainer_done_for(children: list[Child]) -> float:
 def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
     """Restart what may be, else name the one to blame: not the one that only lost its peer, nor the one whose
     reward function found nobody at a served model's address."""
+    _kill_silent_peers(children, by)
     if by.restarts and _restart(children, by):
         return None
     if not by.all_needed and _go_on_without(children, by):
@@ -160,7 +202,8 @@ def _after_death(children: list[Child], by: Supervision) -> Outcome | None:
         if serving or (culprits and not serves) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    culprit = (serving or culprits or dead)[0]
+    hung = [child for child in culprits if child.hung]
+    culprit = (hung or serving or culprits or dead)[0]
     code = BAD_INPUT if culprit.returncode == BAD_INPUT else 1
     return Outcome(code, _failure(culprit, by.watch), str(culprit.command.log))
 
@@ -196,6 +239,8 @@ def _go_on_without(children: list[Child], by: Supervision) -> bool:
 
 
 def _failure(child: Child, watch: Watch) -> str:
+    if child.hung:
+        return f"the {child.command.name} (pid {child.process.pid}) {child.hung}; it was killed"
     code = child.returncode or 0
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
     reason = watch.reason(child.command.role, child.process.pid)
