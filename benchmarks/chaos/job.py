@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,11 @@ SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 MARKER = "latest_checkpointed_iteration.txt"
 ANSWERS = 8  # the script's, in a group
 LIMIT_S = 240.0
+STALL_S = 20.0  # the jobs' trinity_compat.stall_timeout
+# By victim, seconds until a stopped one must have been named, a minute of them for a busy machine. A call to
+# a training process has six times the limit.
+NAMED_S = {"explorer": 60.0, "trainer": 60.0, "engine": STALL_S + 60, "worker": 6 * STALL_S + 60}
+NAMED = re.compile(r"no progress for|has been silent|was last heard of")
 LOOK_S = 0.4  # a look at all processes takes 50 ms
 _MARK = "TC_CHAOS_RUN"
 
@@ -45,7 +51,8 @@ class Stuck(Exception):
 class Strike:
     """Kill ``victim`` (a key of WORDS, command, job; self: who stopped at the point) at the ``count``-th
     passing of ``point``, or ``after`` seconds without one. Restart the database ``restarts`` times before.
-    ``again``: under ``--restarts 1``, so that the command starts the victim again and goes to its end."""
+    ``again``: under ``--restarts 1``, so that the command starts the victim again and goes to its end.
+    ``stops``: SIGSTOP in place of SIGKILL, so that the command itself has to see it and end it."""
 
     victim: str
     point: str = ""
@@ -53,6 +60,7 @@ class Strike:
     after: float = 0.0
     restarts: int = 0
     again: bool = False
+    stops: bool = False
 
     @property
     def name(self) -> str:
@@ -151,6 +159,7 @@ class Job:
         database = ["--database", self.url] if self.url else []
         command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
         command += ["--restarts", "1"] if again else []
+        command += ["--set", f"trinity_compat.stall_timeout={STALL_S:g}"]
         command += ["--job", str(self.root), *database, "--", *self.words]
         env = {**os.environ, "TOY_DIR": str(self.toy), _MARK: self.mark, "TRINITY_COMPAT_STOP_AT": stop_at}
         env |= {"TRAIN_PROMPTS": str(self.batch), "MINI_PROMPTS": str(self.batch // 2)}
@@ -164,6 +173,23 @@ class Job:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
+
+    def wait_until_named(self, victim: str, before: int) -> float:
+        """Seconds until the command, or a side's log, has said once more than ``before`` times what hangs.
+        Raises Stuck past the limit."""
+        began = time.monotonic()
+        while self.named() <= before:
+            if self.ended_within(LOOK_S) and self.named() <= before:
+                raise Stuck(f"it ended without a word on the {victim} that was stopped")
+            if time.monotonic() - began > NAMED_S[victim]:
+                raise Stuck(f"no word on the {victim} that was stopped after {NAMED_S[victim]:.0f} s")
+        return time.monotonic() - began
+
+    def named(self) -> int:
+        """How often the command and both sides have said that something hangs."""
+        logs = [self.folder / "output.log", *(self.root / "log").glob("*.log")]
+        said = (log.read_text(errors="replace") for log in logs if log.exists())
+        return sum(len(NAMED.findall(text)) for text in said)
 
     def wait_for_end(self) -> None:
         """Whoever passes the point after the kill goes on: a side that was started again comes there too."""
@@ -206,8 +232,15 @@ class Job:
         victims = self.at_point() if strike.point else self.at_random(strike)
         if victims is None:
             return None
-        self.kill(strike.victim, victims)
-        struck = time.monotonic()
+        struck, named = time.monotonic(), None
+        if strike.stops:
+            before_it = self.named()
+            for process in victims:
+                with suppress(psutil.Error):
+                    process.suspend()
+            named = self.wait_until_named(strike.victim, before_it)
+        else:
+            self.kill(strike.victim, victims)
         then = self.standing() if strike.again else None
         self.wait_for_end()
         self.until_gone()
@@ -218,6 +251,7 @@ class Job:
             "victim": strike.victim,
             "point": strike.point,
             "again": strike.again,
+            "named_after_s": named and round(named, 1),
             "step": then.step if then else 0,
             "checkpoint": then.checkpoint if then else self.checkpoint,
             "code": self.process.returncode if self.process else None,

@@ -49,6 +49,8 @@ AGAIN = (
     *(("self", "after publish"), ("explorer", ""), ("self", "inside weights"), ("self", "after checkpoint")),
     *(("self", "after claim"), ("engine", ""), ("self", "inside insert"), ("self", "inside resume")),
 )
+# What may be stopped (SIGSTOP) in place of being killed. The last one of a job in turn, too.
+STOPPED = ("engine", "worker", "explorer", "trainer")
 running: set[Job] = set()
 # 0.975 quantiles of Student's t by degrees of freedom.
 T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -78,12 +80,19 @@ def plan(args: argparse.Namespace) -> Iterator[tuple[str, str, int, list[Strike]
     for backend, kills, restarts in (("sqlite", args.kills, 0), ("postgresql", args.postgres, 2)):
         rng = random.Random(backend)
         todo = strikes(kills, rng, restarts=restarts)
+        for number, place in enumerate(range(0, kills, max(1, kills // max(1, args.stops)))):
+            if number < args.stops:
+                todo[place] = Strike(
+                    STOPPED[number % len(STOPPED)], after=rng.uniform(20, 40), restarts=restarts, stops=True
+                )
         size = PER_JOB[backend]
         for number, first in enumerate(range(0, kills, size)):
             seed = number % args.seeds + 1
             mine = sorted(todo[first : first + size], key=lambda strike: "resume" in strike.point)
             victim, point = AGAIN[number % len(AGAIN)]
-            mine.append(Strike(victim, point, after=0 if point else rng.uniform(20, 40), again=True))
+            stops = bool(args.stops) and victim in STOPPED
+            after = 0 if point else rng.uniform(20, 40)
+            mine.append(Strike(victim, point, after=after, again=True, stops=stops))
             yield f"{backend}-{number + 1}", backend, seed, mine  # a job that never ran resumes nothing
 
 
@@ -205,6 +214,11 @@ def totals(hit: list[dict], calm: list[dict], bounds: tuple[float, float]) -> No
         jobs = [outcome for outcome in hit if outcome["backend"] == backend]
         if jobs:
             print(row(backend, jobs, bounds, curves))
+    stops = [kill for outcome in hit for kill in outcome["kills"] if kill.get("named_after_s")]
+    for victim in STOPPED:
+        took = [kill["named_after_s"] for kill in stops if kill["victim"] == victim]
+        if took:
+            print(f"{victim}: stopped {len(took)} times, named after {min(took)} … {max(took)} s")
     print(
         f"\nFinal reward of {len(calm)} undisturbed seeds: 95 % interval {bounds[0]:.3f} … {bounds[1]:.3f}."
     )
@@ -233,6 +247,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--toy", type=Path, help="model and data (default: made in --out)")
     parser.add_argument("--kills", type=int, default=40, help="over SQLite")
+    parser.add_argument("--stops", type=int, default=4, help="of them by SIGSTOP, for each database")
     parser.add_argument("--postgres", type=int, default=10, help="over PostgreSQL, its server restarted too")
     parser.add_argument("--seeds", type=int, default=5, help="undisturbed jobs")
     parser.add_argument("--undisturbed", type=Path, metavar="DIR", help="seed1, seed2, … of the parity study")

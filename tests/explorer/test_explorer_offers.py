@@ -163,6 +163,9 @@ def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
     from trinity_compat.explorer.receiving import Receiver
 
     class Hangs:
+        def late(self):
+            return []
+
         async def receive(self, meeting, first_rank):
             await asyncio.Event().wait()
 

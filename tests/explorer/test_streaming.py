@@ -433,6 +433,20 @@ class Told(sim.Silent):
         self.extra[step], self.groups[step] = extra, [group.task_no for group in groups]
 
 
+def test_what_was_made_of_a_step_is_reported_when_the_run_ends_before_the_rest():
+    """The rest waits for weights that will not come: the bound of what may be ahead is inside the step."""
+    world = World(explorers=2, staleness_threshold=0.5, slots=100)
+    world.explorer._report = told = Told()
+
+    async def finish():
+        await asyncio.sleep(20.0)
+        assert sorted(told.groups) == [1]
+        world.buffer.set_state("finished", True)
+
+    explore(world, 100.0, finish)
+    assert told.groups == {1: list(range(BATCH)), 2: list(range(BATCH, BATCH * 3 // 2))}
+
+
 def test_their_places_are_free_at_once_and_they_begin_again_with_the_newest_weights():
     world = World(over_sample_rate=0.25, length=lengths(3000, 100), slots=8, max_staleness=9)
     explore(world, 60.0, lambda: train(world.buffer, 4))

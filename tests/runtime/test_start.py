@@ -1,6 +1,7 @@
 """What the start check found is said at the launch's own word; models that are not here have stand-ins."""
 
 import json
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +133,16 @@ def test_neither_a_dry_run_s_answer_nor_that_of_a_dead_check_serves_a_run(made, 
     for execute, times in ((False, 1), (True, 2), (True, 3)):
         made.job.write_config(start.texts(start.check(made, RECORD, execute=execute)))
         assert len(asked) == times
+
+
+def test_a_check_that_hangs_is_a_gap_too(made, monkeypatch):
+    def hangs(argv, *, stdout, timeout, **_):
+        stdout.write(b"imports vllm\n")
+        raise subprocess.TimeoutExpired(argv, timeout)
+
+    monkeypatch.setattr(start.subprocess, "run", hangs)
+    report = start._asked(made, execute=True, native=False)
+    assert report.unchecked == ["the start check itself did not end in 600 s: imports vllm"]
 
 
 def test_a_check_that_dies_is_a_gap_that_is_said_and_stops_nothing(made, monkeypatch):

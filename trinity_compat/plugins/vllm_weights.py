@@ -19,6 +19,7 @@ from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
 from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 from vllm.lora.request import LoRARequest
 
+from trinity_compat.faults import point
 from trinity_compat.synchronizer import adapters
 from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
 from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
@@ -77,6 +78,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         """
         try:
             with self._files().opened(WeightFile(path, digest, nbytes)) as parts:
+                point("inside load")
                 return {"tensors": self._loaded(parts)}
         except WeightsDamaged as error:
             return {"damaged": str(error)}

@@ -140,19 +140,19 @@ def _asked(made: RunPlan, *, execute: bool, native: bool) -> Report:
 
 def _answer(made: RunPlan, folder: Path, *, execute: bool, native: bool) -> Report:
     argv = own_python.of_module("trinity_compat.runtime.checks", "request.json", "report.json")
-    with (folder / "log").open("wb") as log:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            env=_environment(made, execute=execute, native=native),
-            stdout=log,
-            stderr=log,
-            timeout=_LIMIT_S,
-        )
+    env, log = _environment(made, execute=execute, native=native), folder / "log"
+    try:
+        with log.open("wb") as out:
+            done = subprocess.run(argv, cwd=folder, env=env, stdout=out, stderr=out, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return Report(unchecked=[f"the start check itself did not end in {_LIMIT_S:g} s: {_last_line(log)}"])
     if done.returncode == 0:
         return Report.load(folder / "report.json")
-    last = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
-    return Report(unchecked=[f"the start check itself failed: {' '.join(last) or done.returncode}"])
+    return Report(unchecked=[f"the start check itself failed: {_last_line(log) or done.returncode}"])
+
+
+def _last_line(log: Path) -> str:
+    return "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
 
 
 def _environment(made: RunPlan, *, execute: bool, native: bool) -> dict[str, str]:
