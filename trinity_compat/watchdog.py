@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from trinity_compat.hung_process import Suspect, describe, kill, stack
@@ -88,7 +88,10 @@ class Activity:
         """The verdict on it."""
         idle_s = self._watchdog.seconds - self._since
         allowed_s = limit_s * (self._times or 1.0) + self._extra_s
-        return Stalled(self.what, idle_s, allowed_s, tuple(self._suspects()))
+        suspects: Sequence[Suspect] = ()
+        with suppress(Exception):  # of processes that Ray has lost nobody knows where they are
+            suspects = self._suspects()
+        return Stalled(self.what, idle_s, allowed_s, tuple(suspects))
 
 
 class Watchdog:
@@ -192,13 +195,15 @@ class Guard:
         """Name it, show its stacks, end it."""
         self.reason = str(found)
         print(f"watchdog: {self.reason}", file=sys.stderr, flush=True)
-        for suspect in found.suspects[:_DUMPED]:
-            print(stack(suspect), file=sys.stderr, flush=True)
-        if found.suspects:
-            for suspect in found.suspects:
+        with suppress(Exception):  # whatever fails here, the process must not stay
+            for suspect in found.suspects[:_DUMPED]:
+                print(stack(suspect), file=sys.stderr, flush=True)
+        for suspect in found.suspects:
+            with suppress(Exception):
                 kill(suspect)
-            if self._over.wait(self._leave_s):
-                return
-        faulthandler.dump_traceback(file=sys.stderr)
-        self._last_word(self.reason)
+        if found.suspects and self._over.wait(self._leave_s):
+            return
+        with suppress(Exception):  # the database may be away
+            faulthandler.dump_traceback(file=sys.stderr)
+            self._last_word(self.reason)
         self._leave(FAILED)

@@ -149,10 +149,10 @@ def test_many_groups_of_one_engine_are_judged_by_its_progress_and_not_by_theirs(
 @pytest.mark.parametrize(
     ("method", "arguments", "what"),
     [
-        ("sleep", (), "the engines leave the device"),
-        ("wake", (), "the engines come back to the device"),
-        ("score", ([1, 2],), "the engines score an answer"),
-        ("know", (["host:1"],), "the engines are told of other models"),
+        ("sleep", (), "taking the engines off the device"),
+        ("wake", (), "bringing the engines back to the device"),
+        ("score", ([1, 2],), "scoring an answer by the engines"),
+        ("know", (["host:1"],), "telling the engines of other models"),
     ],
 )
 def test_whatever_is_asked_of_all_engines_has_a_limit(method, arguments, what):
@@ -176,7 +176,7 @@ def test_weights_have_longer_the_more_they_are():
         engines.actors[1].go.set()
         assert await engines.passes(160) is None
         found = await engines.passes(2)
-        assert found.what == "version 3 of the weights is loaded"
+        assert found.what == "loading version 3 of the weights"
         assert [each.name for each in found.suspects] == ["engine 0"]
         loading.cancel()
 

@@ -69,7 +69,7 @@ def test_an_engine_inside_a_weight_load_is_named_with_it(run):
     assert one.code == 1
     (error,) = one.errors
     assert re.search(
-        r"no progress for 3\d s: version \d+ of the weights is loaded \(engine 0, pid \d+, stopped\)", error
+        r"no progress for 3\d s: loading version \d+ of the weights \(engine 0, pid \d+, stopped\)", error
     ), error
     one.nothing_is_left_and_nothing_lost()
 

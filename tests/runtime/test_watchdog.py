@@ -64,20 +64,20 @@ def test_progress_however_slow_is_enough(clock, watchdog):
 
 
 def test_what_is_slow_by_nature_has_longer_and_what_others_limit_has_for_ever(clock, watchdog):
-    watchdog.begin("version 3 is loaded", extra_s=30.0)
+    watchdog.begin("loading version 3", extra_s=30.0)
     step = watchdog.begin("step 1")
     step.now("update_actor", times=LONG)
-    watchdog.begin("the engines start", times=None)
+    watchdog.begin("starting the engines", times=None)
     clock.passes(90, watchdog)
     assert watchdog.look() is None
     clock.passes(1, watchdog)
-    assert watchdog.look().what == "version 3 is loaded"
+    assert watchdog.look().what == "loading version 3"
     clock.passes(60 * LONG, watchdog)
     for activity in list(watchdog._activities()):
-        if activity.what.startswith("version"):
+        if activity.what.startswith("loading"):
             watchdog.end(activity)
     assert watchdog.look().what == "update_actor"
-    assert watchdog.told() == ["update_actor", "the engines start"]
+    assert watchdog.told() == ["update_actor", "starting the engines"]
 
 
 def test_a_limit_of_none_is_none(clock):
@@ -136,6 +136,20 @@ def test_a_process_that_hangs_itself_says_why_and_ends(clock, watchdog, capfd):
     assert "test_a_process_that_hangs_itself" in err, "its own stacks"
 
 
+def test_it_ends_also_where_nobody_can_be_told(clock, watchdog):
+    def unknown():
+        raise RuntimeError("Ray has lost it")
+
+    def away(reason):
+        raise OSError("the database is away")
+
+    watchdog.begin("step 3", suspects=unknown)
+    clock.passes(61, watchdog)
+    guard = Guard(watchdog, last_word=away, leave=leaving)
+    with pytest.raises(Left):
+        guard.act(guard.look())
+
+
 @pytest.fixture
 def stopped():
     """A process that was stopped (SIGSTOP) in a function of its own, and one below it."""
@@ -165,7 +179,7 @@ def stopped():
 def test_what_hangs_is_named_shown_and_killed(stopped, clock, watchdog, capfd):
     said = []
     guard = Guard(watchdog, last_word=said.append, leave=leaving)
-    watchdog.begin("version 3 is loaded", suspects=lambda: [Suspect("engine 0", stopped.pid)])
+    watchdog.begin("loading version 3", suspects=lambda: [Suspect("engine 0", stopped.pid)])
     clock.passes(61, watchdog)
     guard.__exit__()  # whoever waited for it has ended by itself
     guard.act(guard.look())

@@ -383,7 +383,7 @@ def test_sides_that_wait_for_each_other_do_not_wait_for_ever(watched):
     [
         ("e0", "running", {"progress": 7}),
         ("e0", "starting", {"progress": 7}),
-        ("e0", "waiting", {"progress": 7, "doing": "version 3 of the weights is loaded"}),
+        ("e0", "waiting", {"progress": 7, "doing": "loading version 3 of the weights"}),
     ],
 )
 def test_an_explorer_that_is_at_work_has_limits_of_its_own(watched, busy):

@@ -195,7 +195,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         pipeline = pipeline_of(spec.verl, train)
         explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
         async with prepared(pipeline, spec.verl, routers):
-            heart.main.now("the event loop of the explorer goes round")
+            heart.main.now("the explorer's event loop")
             await explorer.explore()
 
 

@@ -89,6 +89,7 @@ class Workers:
         self._watchdog = watchdog or Watchdog()
         self._where: dict[int, Suspect] = {}  # engine → its process
         self._late: Collection[int] = ()
+        self._started = set[int]()
         self._answering: dict[int, Activity] = {}
         self._asked: Counter[int] = Counter()  # engine → answers that it owes
         self._names = itertools.count()
@@ -129,10 +130,9 @@ class Workers:
             where = await actor.identity.remote()
             self._where[index] = suspect(f"engine {index}", where, node=node, kill=lambda: ray.kill(actor))
             await actor.start.remote()
-            started.add(index)
+            self._started.add(index)
 
-        started = self._started = set[int]()
-        with self._watchdog.doing("the engines start", times=None):  # whose limit is the caller's
+        with self._watchdog.doing("starting the engines", times=None):  # whose limit is the caller's
             try:
                 await asyncio.gather(*(start(*pair) for pair in enumerate(self._actors)))
             except Exception as error:
@@ -233,12 +233,12 @@ class Workers:
 
     async def know(self, auxiliary: Sequence[str]) -> None:
         """Tell all where the auxiliary models answer (host:port)."""
-        await self._all("know", "the engines are told of other models", auxiliary)
+        await self._all("know", "telling the engines of other models", auxiliary)
 
     async def load(self, version: WeightVersion) -> None:
         """Put a version in place everywhere."""
         file = WeightFile(version.path, version.digest, version.nbytes)
-        what, extra_s = f"version {version.version} of the weights is loaded", version.nbytes / SLOWEST_LOAD
+        what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
         await self._all("load", what, file, version.version, extra_s=extra_s)
 
     @property
@@ -250,7 +250,7 @@ class Workers:
         """Take a version over everywhere. Raises HandoverFailed (some engine may hold a mixture then),
         WeightsDamaged, RunError."""
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
-        what = f"version {meeting.version} of the weights is handed over"
+        what = f"taking version {meeting.version} of the weights over"
         asked = [(asdict(meeting), rank) for rank in ranks]
         parts = await self._each("receive", what, asked, times=None)  # whose limits are the meeting's
         return _taken(meeting.version, [answer for part in parts for answer in part])
@@ -272,15 +272,15 @@ class Workers:
 
     async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
         """For each engine the log-probability of every token after the first."""
-        return await self._all("score", "the engines score an answer", list(token_ids))
+        return await self._all("score", "scoring an answer by the engines", list(token_ids))
 
     async def sleep(self) -> None:
         """Free the device everywhere, weights kept aside."""
-        await self._all("sleep", "the engines leave the device")
+        await self._all("sleep", "taking the engines off the device")
 
     async def wake(self) -> None:
         """Back to what ``sleep`` found."""
-        await self._all("wake", "the engines come back to the device")
+        await self._all("wake", "bringing the engines back to the device")
 
     async def _all(self, method: str, what: str, *args: Any, extra_s: float = 0.0) -> list[Any]:
         """The answers of all engines."""
