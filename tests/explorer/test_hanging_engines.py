@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -373,6 +374,15 @@ def test_the_reason_of_an_explorer_is_what_hung_and_not_what_was_killed(tmp_path
         (explorer,) = buffer.participants()
     assert (explorer.state, explorer.detail["reason"]) == ("failed", "no progress for 61 s: engine 0")
     assert "error: no progress for 61 s: engine 0" in capsys.readouterr().err
+
+
+def test_the_run_s_limit_is_that_of_its_watchdogs(tmp_path):
+    rollout = {"nnodes": 1, "n_gpus_per_node": 1, "tensor_model_parallel_size": 1}
+    verl = {"actor_rollout_ref": {"rollout": rollout}, "trainer": {"nnodes": 1, "n_gpus_per_node": 1}}
+    given = replace(spec(tmp_path), stall_timeout_s=45.0, verl=verl)
+    heart = main._heart(given, "explorer", "explorer")
+    assert (heart.watchdog.limit_s, heart.engines.limit_s) == (45.0, 45.0)
+    assert main._workers(given, 0, heart.engines)._watchdog is heart.engines
 
 
 def test_time_passes_for_engines_while_the_event_loop_goes_round(tmp_path, heart, monkeypatch):

@@ -10,13 +10,16 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
 
 from trinity_compat.last_words import last_error
+from trinity_compat.runtime import run as run_module
 from trinity_compat.runtime.job.heartbeats import Heard
 from trinity_compat.runtime.processes.children import Command, survivors
+from trinity_compat.runtime.processes.cluster import Cluster
 from trinity_compat.runtime.processes.supervisor import Stop, Supervision, supervise
 
 
@@ -178,7 +181,8 @@ def hears(*commands, limit_s=60.0, **words):
 
 def test_a_side_that_is_stopped_is_named_shown_in_its_log_and_killed(side):
     silent = Heard("running", 31.0, "running step 3, update_actor in the training processes")
-    outcome = hears(side("trainer", FOREVER), side("explorer", FOREVER), trainer=silent)
+    stops = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
+    outcome = hears(side("trainer", stops), side("explorer", FOREVER), trainer=silent)
     assert outcome.code == 1
     assert re.fullmatch(
         r"the trainer \(pid \d+\) has been silent for 31 s while running step 3, update_actor in the training"
@@ -238,6 +242,20 @@ def test_a_stopped_explorer_is_blamed_and_not_the_trainer_that_missed_it(side):
     assert outcome.code == 1 and re.search(
         r"the explorer \(pid \d+\) has been silent for 9 s", outcome.failure
     )
+
+
+def test_a_run_s_supervision_has_the_run_s_limit(monkeypatch):
+    given = []
+    monkeypatch.setattr(run_module, "supervise", lambda commands, by: given.append(by.stall_s))
+    monkeypatch.setattr(run_module, "commands_of", lambda made, address: [])
+    monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [])
+    monkeypatch.setattr(run_module, "CheckpointLinks", MagicMock())
+    monkeypatch.setattr(run_module, "Progress", MagicMock())
+    made, cluster = MagicMock(), Cluster("here")
+    made.spec.stall_timeout_s = 45.0
+    run_module._supervised(made, MagicMock(), Stop(), cluster)
+    run_module._supervised_alone(made, Silent(), Stop(), cluster)
+    assert given == [45.0, 45.0]
 
 
 def test_one_that_lives_is_not_killed_for_what_the_other_says(side):

@@ -61,6 +61,16 @@ def test_each_call_is_told_with_where_its_processes_are(monkeypatch):
     assert there.killed and not here.killed
 
 
+def test_a_run_s_trainer_tells_its_heart(monkeypatch):
+    from trinity_compat.trainer import main
+
+    given = []
+    monkeypatch.setattr(main, "build", lambda *arguments: given.append(arguments[-1]))
+    heart = SimpleNamespace(note=lambda text: None, asks=lambda method, suspects: None)
+    main._build(None, None, None, SimpleNamespace(device="cpu"), heart)
+    assert given == [heart.asks]
+
+
 def test_a_trainer_fails_for_what_hung_and_not_for_what_was_killed(tmp_path, monkeypatch):
     from trinity_compat.trainer import main
 

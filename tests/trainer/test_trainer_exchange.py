@@ -391,6 +391,10 @@ def test_an_explorer_that_is_at_work_has_limits_of_its_own(watched, busy):
     assert waits(watched, 300, ("e1", "waiting", {"progress": 1}), busy) is None
 
 
+def test_the_run_s_limit_is_that_of_the_watch(make):
+    assert make(stall_timeout_s=45.0)._watch._watchdog.limit_s == 45.0
+
+
 def test_progress_of_an_explorer_or_another_wait_begins_the_limit_again(watched):
     assert waits(watched, 119, ("e0", "waiting", {"progress": 7})) is None
     assert waits(watched, 119, ("e0", "waiting", {"progress": 8})) is None
