@@ -130,6 +130,8 @@ def started(monkeypatch):
     from vllm.v1.engine.async_llm import AsyncLLM
 
     class Started(Executor):
+        output_processor = SimpleNamespace(process_outputs=None)
+
         async def collective_rpc(self, method, args=()):
             self.done.append(method)
             return [{"failed": "no such file"}] if method == "receive_model" and self.dead else [{}]
