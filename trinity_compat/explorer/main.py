@@ -41,7 +41,8 @@ from trinity_compat.explorer.scorers.pool import ScoringPool, make_scorer
 from trinity_compat.explorer.scorers.worker import warm
 from trinity_compat.explorer.scoring import Scorer
 from trinity_compat.explorer.selftest import HandoverTest
-from trinity_compat.explorer.tasks import TaskStream, check, eval_stream, train_dataset, train_stream
+from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_dataset, train_stream
+from trinity_compat.explorer.tasks import check as check_rows
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.workers import START_S, Place, Workers
 from trinity_compat.gpus import check_gpus
@@ -248,7 +249,7 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     config, tokenizer, processor = configuration(spec)
     rows = eval_stream(config, tokenizer, processor) if config.data.val_files else None
     if rows:
-        check(rows, "data.val_files")
+        check_rows(rows, "data.val_files")
     jobs = eval_jobs(spec.verl, rows)
     _join(spec)
     buffer = open_buffer(spec.database_url)
@@ -319,9 +320,9 @@ async def _serve(spec: RunSpec, heart: Heartbeat, *, parts: int) -> None:
 def _streams(config: Any, tokenizer: Any, processor: Any) -> tuple[TaskStream, TaskStream | None]:
     train = train_stream(config, tokenizer, processor)
     evaluation = eval_stream(config, tokenizer, processor) if config.data.val_files else None
-    check(train, "data.train_files")
+    check_rows(train, "data.train_files")
     if evaluation:
-        check(evaluation, "data.val_files")
+        check_rows(evaluation, "data.val_files")
     return train, evaluation
 
 
