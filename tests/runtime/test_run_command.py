@@ -187,7 +187,7 @@ def test_a_dry_run_for_gpus_writes_what_a_run_would_use_and_says_what_it_could_n
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_what_verl_refuses_in_its_first_seconds_is_said_before_ray_starts(run, tmp_path, dry):
-    bad = "actor_rollout_ref.actor.policy_loss.loss_mode=gsop"
+    bad = "actor_rollout_ref.actor.policy_loss.loss_mode=mine"
     whole = f"{WHOLE} trainer.n_gpus_per_node=1 trainer.logger=console"
     data = tmp_path / "rows.parquet"
     row = {"prompt": [{"role": "user", "content": "1"}], "data_source": "x", "reward_model": {"a": "1"}}
@@ -195,7 +195,7 @@ def test_what_verl_refuses_in_its_first_seconds_is_said_before_ray_starts(run, t
     files = f"data.train_files={data} data.val_files={data}"
     done = run(f"{LAUNCH} {whole} {files} \\\n  {bad}", "run.sh", *dry)
     assert done.returncode == 2
-    assert f"run.sh:2: {bad}: veRL 0.9.1 refuses to start: Unsupported loss mode: gsop" in done.stderr
+    assert f"run.sh:2: {bad}: veRL 0.9.1 refuses to start: Unsupported loss mode: mine" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "checkpoints").exists()
 
