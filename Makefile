@@ -1,4 +1,5 @@
-.PHONY: install demo screenshots test test-whole nightly lint bench parity chaos starts mutate clean
+.NOTPARALLEL:
+.PHONY: install demo screenshots check test test-light test-heavy test-whole nightly bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -22,29 +23,36 @@ screenshots: install
 	STUDIO_SCREENSHOTS=$(CURDIR)/.scratch/shots pytest tests/studio/test_browser.py
 	if [ -d checkpoints/toy/grpo ]; then $(PY) scripts/pictures.py checkpoints docs/pictures; fi
 
-lint: install
+# Everybody runs this before they stop: half a minute where the caches are warm.
+check: install
 	ruff check .
 	ruff format --check .
 	mypy
 	lint-imports
 
-# First what is light; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by file and the longest
-# first (tests/conftest.py). On both cores; each part ends with the tests that took most of the time.
+# First what is light, verl's imports included; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by
+# file and the longest first (tests/conftest.py). On both cores. What fails runs once more, alone; each part leaves
+# its times in .scratch/tests (scripts/run_tests.py, scripts/test_times.py).
 HEAVY := runtime or upstream or postgres
 EACH_TIME := not chaos and not nightly
-BY_FILE := pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 30
+PART := $(PY) scripts/run_tests.py
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-test: lint
-	pytest -n 2 --durations 10 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
-	$(BY_FILE) -m "($(HEAVY)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
+test: check test-light test-heavy
+
+test-light: install
+	$(PART) light -n 2 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+
+test-heavy: install
+	$(PART) heavy $(BY_FILE) -m "($(HEAVY)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Jobs with every process real, to their end or until they are killed (docs/testing.md).
 test-whole: install
-	$(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) whole $(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Whole runs that CI has no time for.
 nightly: install
-	pytest -m nightly $(PYTEST_ARGS)
+	$(PART) nightly -m nightly $(PYTEST_ARGS)
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done

@@ -11,8 +11,9 @@ from hypothesis import settings
 # Collecting the tests is one long import (trinity_compat/collector.py), and so is much of what they do.
 gc.disable()
 
-settings.register_profile("gate", derandomize=True, database=None)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+# No deadline: how long an example takes depends on what else the machine does.
+settings.register_profile("gate", derandomize=True, database=None, deadline=None)
+settings.register_profile("explore", derandomize=False, print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,6 +27,9 @@ HEAVY, HEAVY_S = ("runtime", "upstream", "postgres", "chaos", "nightly"), 1800
 LONGEST = ("workflows", "runtime", "faults", "trainer", "parity", "explorer", "upstream")
 
 
+CPU_BEFORE = pytest.StashKey[float]()
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if _is_heavy(item) and not item.get_closest_marker("timeout"):
@@ -37,6 +41,25 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    item.stash[CPU_BEFORE] = _cpu_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """CPU seconds of the test, its fixtures and the processes that ended in it go into the report."""
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cpu_s", round(_cpu_s() - item.stash[CPU_BEFORE], 3)))
+
+
+def _cpu_s():
+    return sum(os.times()[:4])
 
 
 def _is_heavy(item):

@@ -199,14 +199,14 @@ def test_a_database_locked_for_too_long_ends_in_one_message(tmp_path):
 
 def test_polling_an_empty_queue_waits_for_no_writer(tmp_path):
     url = f"sqlite:///{tmp_path}/experiences.db"
-    buffer = open_buffer(url, retry_s=30)
+    buffer = open_buffer(url, retry_s=240)
     buffer.put_groups(groups(1))
     engine = sa.create_engine(url)
     with engine.connect() as conn:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
         began = time.monotonic()
         assert buffer.claim_groups(2, owner="t", step=1, min_version=0) is None
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 120
         conn.rollback()
     engine.dispose()
     buffer.close()

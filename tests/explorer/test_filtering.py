@@ -82,7 +82,7 @@ def together(spec, makers, steps=2):
 
     async def explore():
         exploring = [asyncio.ensure_future(run.explorer.explore()) for run in runs]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             while runs[0].buffer.depth()["ready"] < steps * BATCH:
                 await asyncio.sleep(0.01)
                 for one in exploring:

@@ -132,8 +132,8 @@ def test_requests_of_several_processes_have_names_of_their_own(config):
 @pytest.mark.parametrize(
     ("how", "fault", "said"),
     [
-        ("", "while True: pass", "took longer than 5 s, the engine's time left out"),
-        ("async ", "while True: pass", "ended its process (it computed for 6 s without an end)"),
+        ("", "while True: pass", "took longer than 10 s, the engine's time left out"),
+        ("async ", "while True: pass", "ended its process (it computed for 11 s without an end)"),
         ("", "ctypes.string_at(0)", "ended its process (SIGSEGV)"),
         ("", "os._exit(3)", "ended its process (exit code 3)"),
         ("", "os.killpg(0, 9)", "ended its process (SIGKILL)"),
@@ -141,7 +141,8 @@ def test_requests_of_several_processes_have_names_of_their_own(config):
 )
 def test_one_that_hangs_or_dies_costs_its_own_group(config, monkeypatch, how, fault, said):
     monkeypatch.setattr(process, "GRACE_S", 1.0)
-    first, bad, last = run(config(fault, how), [job(0), job(1, BAD), job(2)], limit_s=5.0)
+    limit_s = 10.0 if " s" in said else 300.0  # a good one on a busy machine may take seconds
+    first, bad, last = run(config(fault, how), [job(0), job(1, BAD), job(2)], limit_s=limit_s)
     assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
     assert isinstance(bad, LoopFailed) and said in str(bad)
 
@@ -174,7 +175,7 @@ def test_a_process_in_which_a_loop_took_too_long_takes_no_other_group(config):
     """The tool's thread may compute on."""
 
     async def go():
-        pool = LoopPool(config("while True: pass"), Asked(Engine()), size=1, limit_s=2.0)
+        pool = LoopPool(config("while True: pass"), Asked(Engine()), size=1, limit_s=10.0)
         try:
             with pytest.raises(LoopFailed):
                 await pool.run(job(0, BAD))
@@ -252,5 +253,5 @@ def test_groups_nobody_wants_and_processes_of_a_closed_pool_are_gone(config):
     pids = asyncio.run(go())
     assert len(pids) == 2
     running = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    left = psutil.wait_procs(running, timeout=20)[1]
+    left = psutil.wait_procs(running, timeout=60)[1]
     assert [each for each in left if each.status() != psutil.STATUS_ZOMBIE] == []

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import simulation as sim
 
 from trinity_compat.explorer import own_time
 from trinity_compat.explorer.own_time import OwnTime, OwnTimeUp, limited, waiting_for_engine
@@ -23,6 +24,10 @@ def test_the_engine_s_time_does_not_count():
     assert own.spent == 5.0
 
 
+async def timed(loop, limit_s):
+    return await limited(loop, limit_s, OwnTime(asyncio.get_running_loop().time))
+
+
 async def hang(ended=None):
     """For ever; says in ``ended`` that it was ended."""
     try:
@@ -35,7 +40,7 @@ async def hang(ended=None):
 def test_a_loop_that_hangs_is_ended():
     ended = []
     with pytest.raises(OwnTimeUp, match=r"took longer than 0\.05 s, the engine's time left out"):
-        asyncio.run(limited(hang(ended), 0.05))
+        sim.run(lambda: timed(hang(ended), 0.05))
     assert ended == [True]
 
 
@@ -48,7 +53,7 @@ def test_a_loop_that_waits_for_the_engine_is_not():
         await asyncio.gather(turn(), turn())  # tasks of its own are its own too
         return 7
 
-    assert asyncio.run(limited(loop(), 0.15)) == 7
+    assert sim.run(lambda: timed(loop(), 0.15)) == 7
 
 
 def test_one_loop_s_engine_does_not_stop_another_s_clock():
@@ -58,9 +63,9 @@ def test_one_loop_s_engine_does_not_stop_another_s_clock():
         return "busy"
 
     async def both():
-        return await asyncio.gather(limited(busy(), 0.2), limited(hang(), 0.2), return_exceptions=True)
+        return await asyncio.gather(timed(busy(), 0.2), timed(hang(), 0.2), return_exceptions=True)
 
-    first, second = asyncio.run(both())
+    first, second = sim.run(both)
     assert first == "busy"
     assert isinstance(second, OwnTimeUp)
 
@@ -78,7 +83,7 @@ def test_a_loop_that_will_not_end_is_left_behind(monkeypatch):
                 free.append(True)
 
     with pytest.raises(OwnTimeUp):
-        asyncio.run(limited(stubborn(), 0.05))
+        sim.run(lambda: timed(stubborn(), 0.05))
 
 
 def test_what_is_cancelled_from_outside_is_cancelled_inside():

@@ -34,7 +34,7 @@ def test_an_explorer_reads_the_address_of_its_own_start_only(tmp_path, toy, monk
     assert address.told(buffer) is None
 
     async def both():
-        waiting = asyncio.ensure_future(address.awaited(buffer, lambda: None, timeout_s=20))
+        waiting = asyncio.ensure_future(address.awaited(buffer, lambda: None, timeout_s=300))
         await asyncio.sleep(0.2)
         address.tell(buffer, "127.0.0.1:2")
         return await waiting
@@ -46,7 +46,7 @@ def test_an_explorer_reads_the_address_of_its_own_start_only(tmp_path, toy, monk
 def test_a_server_that_never_comes_is_not_waited_for_without_end(tmp_path, toy, monkeypatch):
     _, buffer = job(tmp_path / "job", toy)
     with pytest.raises(UserError, match="served by `trinity-compat run`"):
-        asyncio.run(address.awaited(buffer, lambda: None, timeout_s=20))
+        asyncio.run(address.awaited(buffer, lambda: None, timeout_s=300))
     monkeypatch.setenv(address.TOKEN, "this start")
     with pytest.raises(RunError, match=r"not served after 0\.1 s"):
         asyncio.run(address.awaited(buffer, lambda: None, timeout_s=0.1))

@@ -19,7 +19,7 @@ from trinity_compat.explorer.trajectory import Trajectory
 from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.spec import ScoringSpec
 
-LIMITS = ScoringSpec(timeout_s=60)
+LIMITS = ScoringSpec(timeout_s=300)
 
 TASK = {
     "raw_prompt": [{"role": "user", "content": "sort 4213"}],
@@ -102,7 +102,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
     body = json.dumps({"model": "judge", "messages": [{"role": "user", "content": solution_str}]}).encode()
     url = "JUDGE_URL/v1/chat/completions"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return float(json.load(answer)["choices"][0]["message"]["content"])
 """
 

@@ -26,7 +26,7 @@ from trinity_compat.settings_fingerprint import SCORING, FilesEdited, check, mad
 from trinity_compat.spec import RunSpec, ScoringSpec, SyncSpec
 
 GOOD, BAD = "1234", "4321"
-LIMITS = ScoringSpec(timeout_s=4.0, on_error="zero", memory_gb=1.0)
+LIMITS = ScoringSpec(timeout_s=8.0, on_error="zero", memory_gb=1.0)
 
 # What the function does with the bad answer; and how that shows.
 FAULTS = {
@@ -65,7 +65,7 @@ def test_a_fault_costs_its_own_answer(toy, tmp_path, name, manager):
     fault, kind = FAULTS[name]
     words = (*faulty(tmp_path, fault), f"reward.reward_manager.name={manager}")
     # a busy machine may take seconds for a good answer, and each answer that hangs takes the limit
-    limits = LIMITS if kind == "timeout" else replace(LIMITS, timeout_s=120.0)
+    limits = LIMITS if kind == "timeout" else replace(LIMITS, timeout_s=300.0)
     scores = score(toy, [GOOD, BAD, GOOD], *words, limits=limits)
     assert [(each.reward, each.failure) for each in scores] == [(0.5, ""), (0.0, kind), (0.5, "")]
     assert of_failures(scores[1])["reward/failed"] == 1.0
@@ -109,28 +109,28 @@ def test_a_fault_that_passes_is_tried_again(toy, tmp_path):
     fault = f"""
         if os.path.exists({str(seen)!r}): return 0.25
         open({str(seen)!r}, 'w').close(); os._exit(3)"""
-    limits = ScoringSpec(timeout_s=5.0, on_hang="retry")
+    limits = ScoringSpec(timeout_s=300.0, on_hang="retry")
     (bad,) = score(toy, [BAD], *faulty(tmp_path, fault), limits=limits)
     assert (bad.reward, bad.failure, bad.retries) == (0.25, "", 1)
     assert of_failures(bad) == {"reward/retries": 1.0}
 
 
 def test_retries_have_an_end(toy, tmp_path):
-    limits = ScoringSpec(timeout_s=5.0, on_hang="retry")
+    limits = ScoringSpec(timeout_s=300.0, on_hang="retry")
     with pytest.raises(RunError, match="ended its process"):
         score(toy, [BAD], *faulty(tmp_path, "os._exit(3)"), limits=limits)
 
 
 def test_zero_for_ever_ends_the_run(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "IN_A_ROW", 4)
-    limits = ScoringSpec(timeout_s=5.0, on_hang="zero")
+    limits = ScoringSpec(timeout_s=300.0, on_hang="zero")
     with pytest.raises(RunError, match="without a score in between"):
         score(toy, [BAD] * 4, *faulty(tmp_path, "os._exit(3)"), limits=limits)
 
 
 def test_what_is_printed_fills_neither_memory_nor_disk(toy, tmp_path, capfd):
     fault = "line = 'x' * 1023; [print(line) for _ in range(1 << 20)]"
-    scores = score(toy, [BAD], *faulty(tmp_path, fault), limits=ScoringSpec(timeout_s=60.0))
+    scores = score(toy, [BAD], *faulty(tmp_path, fault), limits=ScoringSpec(timeout_s=300.0))
     assert [each.reward for each in scores] == [0.5]
     out = capfd.readouterr().out
     assert len(out) < 2 << 20
@@ -173,12 +173,12 @@ def test_what_a_function_starts_ends_with_its_process(toy, tmp_path, name):
 
 
 def test_a_function_that_is_waited_for_no_longer_blocks_nobody_else_s_clock(toy, tmp_path):
-    words = faulty(tmp_path, "time.sleep(4)")
+    words = faulty(tmp_path, "time.sleep(6)")
     config = OmegaConf.create(verl_config(toy, "reward.num_workers=1", *words))
     config.reward.reward_manager.name = "prime"
 
     async def go():
-        with closing(make_scorer(config, ScoringSpec(timeout_s=6.0))) as scorer:
+        with closing(make_scorer(config, ScoringSpec(timeout_s=10.0))) as scorer:
             await scorer.group(TASK, [trajectory(GOOD)])
             dropped = asyncio.ensure_future(scorer.group(TASK, [trajectory(BAD)]))
             await asyncio.sleep(0.2)
@@ -237,7 +237,7 @@ def test_async_functions_wait_side_by_side(toy, tmp_path):
         )
     )
     words = (f"reward.custom_reward_function.path={path}", "reward.num_workers=1")
-    scores = score(toy, [GOOD] * 39 + [BAD], *words, limits=ScoringSpec(timeout_s=10.0))
+    scores = score(toy, [GOOD] * 39 + [BAD], *words, limits=ScoringSpec(timeout_s=20.0))
     assert [each.failure for each in scores] == [""] * 39 + ["timeout"]
 
 
@@ -322,6 +322,6 @@ def test_a_process_that_is_gone_once_it_is_ready_takes_no_answer(toy, tmp_path, 
                 self.kill()
 
     monkeypatch.setattr(pools, "Worker", Flawed)
-    scores = score(toy, [GOOD, GOOD], *faulty(tmp_path, "pass"), limits=replace(LIMITS, timeout_s=120.0))
+    scores = score(toy, [GOOD, GOOD], *faulty(tmp_path, "pass"), limits=replace(LIMITS, timeout_s=300.0))
     assert [(each.reward, each.failure) for each in scores] == [(0.5, ""), (0.5, "")]
     assert len(starts) > 1

@@ -22,7 +22,7 @@ from trinity_compat.translate import Options, Status
 from trinity_compat.verl_config import config_from_yaml, effective_config
 
 SEEDS = Path(__file__).parent / "seeds"
-SECONDS = 10  # the promise is 2 of a core of one's own; a shared machine may be slower, a hang is not
+SECONDS = 60  # the promise is 2 of a core of one's own; a shared machine may be slower, a hang is not
 ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"}
 STATUSES = {status.value for status in Status}
 

@@ -61,7 +61,7 @@ def written_to_pipe(path, write):
     reader = threading.Thread(target=lambda: found.append(drained(path)), daemon=True)
     reader.start()
     write()
-    reader.join(20)
+    reader.join(120)
     return found[0].decode()
 
 

@@ -84,7 +84,7 @@ def run_bash(script: str, stage: Stage, folder: Path, stubs: Path) -> list[dict[
     record.write_bytes(b"")
     env = {"PATH": f"{stubs}:/usr/bin:/bin", "TC_RECORD": str(record), "LC_ALL": "C.UTF-8", **stage.env}
     command = ["bash", script, *stage.args]
-    subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
     return launches_of(record.read_bytes())
 
 

@@ -78,7 +78,7 @@ def bash_words(script: str, tmp_path) -> list[list[str]]:
         capture_output=True,
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-        timeout=10,
+        timeout=120,
     )
     fields = run.stdout.decode(errors="surrogateescape").split("\0")[:-1]
     out = []

@@ -206,7 +206,7 @@ def test_the_script_ends_with_a_command_that_is_killed(tmp_path):
     run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     script = psutil.Process(int(run.stdout.readline()))
     run.kill()
-    _, left = psutil.wait_procs([script], timeout=20)
+    _, left = psutil.wait_procs([script], timeout=60)
     for process in left:
         process.kill()
     run.communicate()

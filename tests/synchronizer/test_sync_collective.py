@@ -186,7 +186,7 @@ def test_a_rank_that_dies_is_noticed_at_once_and_another_group_forms(company):
 def test_a_rank_that_cannot_load_is_named_at_once_with_what_to_lower(company):
     company.start(1)
     company.start(2, "has no room")
-    meeting = company.meeting(1, timeout_s=20.0)  # in the end Gloo waits it out for what is on its way
+    meeting = company.meeting(1, timeout_s=60.0)  # in the end Gloo waits it out for what is on its way
     company.call(meeting)
     group = WeightGroup(meeting, 0, CPU)
     began = time.monotonic()

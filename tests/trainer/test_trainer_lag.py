@@ -56,5 +56,5 @@ def lags(tmp_path, sync, *, ahead):
 @pytest.mark.parametrize("ahead", [0, 1, 100])
 @pytest.mark.parametrize(("interval", "offset"), [(1, 0), (1, 1), (1, 3), (2, 0), (2, 1), (4, 2)])
 def test_fixed_has_the_lag_of_the_table_however_fast_the_explorer_is(tmp_path, interval, offset, ahead):
-    sync = SyncSpec("fixed", interval, offset, timeout_s=1, directory=str(tmp_path / "sync"))
+    sync = SyncSpec("fixed", interval, offset, timeout_s=60, directory=str(tmp_path / "sync"))
     assert lags(tmp_path, sync, ahead=ahead) == [expected_lag(sync, step) for step in range(1, STEPS + 1)]

@@ -23,7 +23,7 @@ ROW = {"prompt": "sort 21", "response": "12"}
 SAMPLINGS = [{"temperature": 1.0, "seed": 7 + i} for i in range(3)]
 
 
-def run(arguments, *, reward=None, limit_s=60.0, writer=None, groups=1):
+def run(arguments, *, reward=None, limit_s=600.0, writer=None, groups=1, own=None):
     """The runs of a group, or of several one after the other, and the model."""
     writer = writer or Recorded()
 
@@ -34,7 +34,7 @@ def run(arguments, *, reward=None, limit_s=60.0, writer=None, groups=1):
         try:
             made = []
             for _ in range(groups):
-                made += await own_time.limited(running.run(taskset, ROW, SAMPLINGS), limit_s)
+                made += await own_time.limited(running.run(taskset, ROW, SAMPLINGS), limit_s, own)
             return made
         finally:
             await running.close()
@@ -118,14 +118,18 @@ def test_an_agent_that_hangs_is_killed_at_its_limit():
 
 
 def test_the_engine_s_time_is_not_the_agent_s():
+    now = [0.0]
+
     class Slow(Recorded):
         async def write(self, prompt_ids, sampling):
             with own_time.waiting_for_engine():
-                await asyncio.sleep(6.0)
+                now[0] += 6.0
             return await super().write(prompt_ids, sampling)
 
-    made, _ = run(function("once"), reward="sorted_reward", limit_s=5.5, writer=Slow())
+    spent = own_time.OwnTime(lambda: now[0])
+    made, _ = run(function("once"), reward="sorted_reward", writer=Slow(), own=spent)
     assert len(made) == 3
+    assert (now[0], spent.spent) == (18.0, 0.0)
 
 
 def test_an_answer_keeps_the_tokens_that_the_model_wrote():
