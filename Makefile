@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install demo screenshots check test test-light test-heavy test-whole nightly bench parity chaos starts mutate clean
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole nightly bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -10,6 +10,18 @@ install: .venv/.installed
 .venv/.installed: requirements/cpu.txt requirements/dev.txt pyproject.toml scripts/make_venv.sh
 	scripts/make_venv.sh .venv
 	@touch $@
+
+# The Debian packages that tests need (requirements/debian.txt): as root, else a line that says what to run.
+install-system:
+	scripts/install_system.sh
+
+# What only tests need: the real trinity-rft, the GPU release of vLLM, torchvision, wheels. Made anew when a list
+# changes.
+install-tests: install
+	scripts/make_upstream_venv.sh 0.4.1 >/dev/null
+	scripts/unpack_vllm.sh >/dev/null
+	scripts/unpack_vision.sh >/dev/null
+	scripts/make_wheels.sh
 
 # The main job on a CPU: a tiny model, a small dataset, a veRL script run unchanged and decoupled.
 demo: install
@@ -30,28 +42,32 @@ check: install
 	mypy
 	lint-imports
 
-# First what is light, verl's imports included; then what starts Ray, vLLM, PostgreSQL or the real trinity-rft, file by
-# file and the longest first (tests/conftest.py). On both cores. What fails runs once more, alone; each part leaves
-# its times in .scratch/tests (scripts/run_tests.py, scripts/test_times.py).
-HEAVY := runtime or upstream or postgres
+# First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
+# trinity-rft, file by file and the longest first (tests/conftest.py). On both cores. What fails runs once more, alone;
+# each part leaves its times in .scratch/tests (scripts/run_tests.py, scripts/test_times.py).
+HEAVY := runtime or whole or upstream or postgres or browser
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/run_tests.py
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: check test-light test-heavy
 
-test-light: install
+# Without its Debian packages a test is skipped with a reason; where CI is set it fails.
+test-setup: install-tests
+	@scripts/install_system.sh || [ -z "$$CI" ]
+
+test-light: test-setup
 	$(PART) light -n 2 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
-test-heavy: install
+test-heavy: test-setup
 	$(PART) heavy $(BY_FILE) -m "($(HEAVY)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Jobs with every process real, to their end or until they are killed (docs/testing.md).
-test-whole: install
+test-whole: test-setup
 	$(PART) whole $(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Whole runs that CI has no time for.
-nightly: install
+nightly: test-setup
 	$(PART) nightly -m nightly $(PYTEST_ARGS)
 
 bench: install
@@ -81,4 +97,4 @@ mutate: install
 	$(PY) scripts/mutate.py --out .scratch/mutate $(MUTATE_ARGS)
 
 clean:
-	rm -rf .venv .venv-upstream-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-upstream-* .vision* .vllm-* .wheels* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

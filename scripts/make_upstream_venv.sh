@@ -9,8 +9,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3.12)}
 build() { # name
   list="requirements/upstream-$1.txt"
   venv=".venv-upstream-$1"
-  stamp="$venv/.installed-$(cksum <"$list" | cut -d' ' -f1)"
-  [ -e "$stamp" ] && return
+  cmp -s "$list" "$venv/requirements.txt" && return
   rm -rf "$venv"
   "$python" -m venv "$venv"
   "$venv/bin/pip" install -q --disable-pip-version-check --no-deps -r "$list" >&2
@@ -18,7 +17,7 @@ build() { # name
     base=$(.venv-upstream-0.6.0/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     echo "$base" >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
   fi
-  touch "$stamp"
+  cp "$list" "$venv/requirements.txt"
 }
 
 mkdir -p .venv-upstream-lock; exec 9>.venv-upstream-lock/lock

@@ -20,9 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's & makes its commands ignore Ctrl-C; what the tests start would ignore it as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What starts Ray, vLLM or a server takes a minute on two idle cores and several on busy ones. No test is
-# there to find out how long: only what hangs runs into this.
-HEAVY, HEAVY_S = ("runtime", "upstream", "postgres", "chaos", "nightly"), 1800
+# What starts Ray, vLLM, a server or a browser, or imports verl in a process of its own, takes a minute on two
+# idle cores and several on busy ones. No test is there to find out how long: only what hangs runs into this.
+HEAVY = ("runtime", "whole", "verl", "upstream", "postgres", "browser", "chaos", "nightly")
+HEAVY_S = 1800
 # Of these the longest files first: two workers that take file by file then end at about the same time.
 LONGEST = ("workflows", "runtime", "faults", "trainer", "parity", "explorer", "upstream")
 

@@ -5,15 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
+
 ROOT = Path(__file__).parents[1]
 
 
 def python_path() -> str:
-    """PYTHONPATH with them, installed where they are not yet."""
-    script = [str(ROOT / "scripts" / "unpack_vision.sh")]
-    told = subprocess.run(script, check=True, capture_output=True, text=True, timeout=600)
-    given = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join(filter(None, [str(ROOT / "tests" / "vision_site"), told.stdout.strip(), given]))
+    """PYTHONPATH with them."""
+    folders = [str(ROOT / "tests" / "vision_site"), str(needs.made(".vision", "vision.txt"))]
+    return os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH", "")]))
 
 
 def check_suite(suite: Path) -> None:

@@ -1,12 +1,10 @@
 """A real PostgreSQL server of one's own: private data folder, unix socket, no TCP port.
 
-Debian's package is installed when it is missing and we are root. The server runs as an ordinary user,
-because it refuses to run as root.
+Debian's package (`make install-system`). The server runs as an ordinary user: it refuses to run as root.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -29,30 +27,16 @@ SETTINGS = {
 
 
 class Unavailable(Exception):
-    """No PostgreSQL here, and none to be had; the text says why."""
+    """No PostgreSQL server; the text says why."""
 
 
 def find_binaries() -> Path:
-    """The folder of initdb and postgres; installs Debian's package as root, one test process at a time."""
-    with (Path(tempfile.gettempdir()) / "trinity-compat-tests-apt.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _installed()
-        if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-            for command in (
-                ["apt-get", "update"],
-                ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
-            ):
-                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
-            found = _installed()
-    if found is None:
-        raise Unavailable("no PostgreSQL server: apt-get install postgresql")
-    return found
-
-
-def _installed() -> Path | None:
+    """The folder of initdb and postgres. Raises Unavailable."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     on_path = shutil.which("initdb")
-    return folders[-1] if folders else Path(on_path).resolve().parent if on_path else None
+    if not folders and not on_path:
+        raise Unavailable("no PostgreSQL server: make install-system")
+    return folders[-1] if folders else Path(str(on_path)).resolve().parent
 
 
 def take_away_what_killed_tests_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import needs
 import pytest
 import sqlalchemy as sa
 from buffer_postgres import PostgresServer, Unavailable
@@ -15,7 +16,7 @@ def server():
     try:
         running = PostgresServer(fsync=False)  # nothing here pulls the plug of the machine
     except Unavailable as reason:
-        pytest.skip(str(reason))
+        needs.lacking(str(reason))
     yield running
     running.close()
 

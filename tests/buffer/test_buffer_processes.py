@@ -13,6 +13,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
+import needs
 import pytest
 import sqlalchemy as sa
 from buffer_postgres import PostgresServer, Unavailable
@@ -117,7 +118,7 @@ def frail_server():
     try:
         running = PostgresServer(fsync=False)
     except Unavailable as reason:
-        pytest.skip(str(reason))
+        needs.lacking(str(reason))
     yield running
     running.close()
 

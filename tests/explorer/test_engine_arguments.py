@@ -192,7 +192,7 @@ def of_stock(verl):
     return caught[0], server.model_config
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_vllm_gets_what_stock_verl_gives_it(toy):
     from explorer_job import verl_config
 
@@ -229,7 +229,7 @@ def differing(stock, ours):
     }
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_a_quantized_engine_with_spread_experts_that_drafts_is_stock_s_too(toy, monkeypatch):
     """And it begins as stock's does, with no weights of its own."""
     from explorer_job import verl_config
@@ -266,7 +266,7 @@ def test_a_quantized_engine_with_spread_experts_that_drafts_is_stock_s_too(toy, 
     assert (stock.quantization, stock.enable_expert_parallel) == ("fp8", True)
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -21,7 +21,7 @@ from trinity_compat.spec import SyncSpec
 from trinity_compat.synchronizer.files import write_file
 from trinity_compat.synchronizer.turns import Turn, reset
 
-pytestmark = pytest.mark.runtime  # the exchange imports verl's DataProto
+pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
 STEPS = 4
 

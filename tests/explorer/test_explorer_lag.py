@@ -30,7 +30,7 @@ from trinity_compat.synchronizer.collective import WeightGroup
 from trinity_compat.synchronizer.files import write_file
 from trinity_compat.synchronizer.offers import Offered
 
-pytestmark = pytest.mark.runtime  # the exchange imports verl's DataProto
+pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
 STEPS = 8
 

@@ -18,7 +18,7 @@ from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, Weig
 from trinity_compat.synchronizer.offers import Offered, Offering
 from trinity_compat.synchronizer.waiting import SyncTimeout
 
-pytestmark = pytest.mark.runtime  # the trainer's side imports ray
+pytestmark = pytest.mark.verl  # the trainer's side imports ray
 
 
 class Explorer(threading.Thread):

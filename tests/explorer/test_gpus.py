@@ -122,7 +122,7 @@ def test_the_explorer_looks_when_it_has_joined_ray(monkeypatch):
     main._join_ray(spec("explore"))
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_the_trainer_looks_when_it_has_joined_ray(monkeypatch):
     from trinity_compat.trainer import main as trainer
 

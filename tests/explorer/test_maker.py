@@ -15,7 +15,7 @@ from trinity_compat.explorer.rollout import RolloutWorker
 from trinity_compat.explorer.scoring import Score
 from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
 
-pytestmark = pytest.mark.runtime  # verl's reward managers are imported along the way
+pytestmark = pytest.mark.verl  # verl's reward managers are imported along the way
 
 TOKENIZER = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
 

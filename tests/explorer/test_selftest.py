@@ -116,7 +116,7 @@ def _of_length(run, length):
     return replace(experience(run, 0), **arrays)
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_the_trainer_leaves_its_numbers_before_the_first_update_can_be_loaded(tmp_path, toy):
     trainer = Trainer(tmp_path, toy, 3, 6)
     trainer.exchange.publish(0, trainer.send, trainer.scores)
@@ -127,7 +127,7 @@ def test_the_trainer_leaves_its_numbers_before_the_first_update_can_be_loaded(tm
     assert trainer.seen[1].logprobs == [-1.0] * 5
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_a_resume_takes_an_earlier_start_s_numbers_away(tmp_path, toy):
     trainer = Trainer(tmp_path, toy, 3, 6)
     probe.leave(trainer.buffer, LEFT)
@@ -135,7 +135,7 @@ def test_a_resume_takes_an_earlier_start_s_numbers_away(tmp_path, toy):
     assert probe.find(trainer.buffer, 1) is None
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_answers_of_one_token_are_not_asked_for(tmp_path, toy):
     trainer = Trainer(tmp_path, toy, 1, 1)
     trainer.exchange.publish(0, trainer.send, trainer.scores)

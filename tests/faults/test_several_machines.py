@@ -8,6 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import needs
 import pytest
 
 from trinity_compat.buffer import open_buffer
@@ -57,6 +58,7 @@ def take_away_what_killed_tests_left():
 
 @pytest.fixture
 def machines():
+    needs.program("ip", "iproute2")
     take_away_what_killed_tests_left()
     made = [Machine(number) for number in (1, 2)]
     yield made
@@ -71,7 +73,7 @@ def server(machines):
     try:
         found = PostgresServer(fsync=False)
     except Unavailable as reason:
-        pytest.skip(str(reason))
+        needs.lacking(str(reason))
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]

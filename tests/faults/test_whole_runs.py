@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 
 from trinity_compat.buffer import open_buffer
@@ -80,7 +81,7 @@ def test_a_filtered_run_over_postgresql(run, tmp_path):
     try:
         server = PostgresServer(fsync=False)
     except Unavailable as reason:
-        pytest.skip(str(reason))
+        needs.lacking(str(reason))
     try:
         url = server.new_database("whole")
         (tmp_path / "parity.py").write_text(PARITY)

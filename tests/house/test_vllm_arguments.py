@@ -19,7 +19,7 @@ ROWS = [json.loads(line) for line in data_path("translators/vllm/upgrade.jsonl")
 RELEASES = (GPU, CPU)
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_the_installed_vllm_takes_exactly_these():
     import dataclasses
 

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import click
+import needs
 import pytest
 
 from trinity_compat import extras
@@ -73,8 +74,8 @@ def light(built):
     """The command in a venv that holds the wheel and what it depends on."""
     venv = built.parent / "light"
     call(sys.executable, "-m", "venv", venv)
-    pip = (venv / "bin" / "pip", "install", "-q", "--disable-pip-version-check")
-    call(*pip, *built.glob("*.whl"))
+    pip = (venv / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "--no-index")
+    call(*pip, "--find-links", needs.made(".wheels", "light.txt"), *built.glob("*.whl"))
     return venv / "bin" / "trinity-compat"
 
 

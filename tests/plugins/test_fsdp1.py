@@ -6,7 +6,7 @@ import pytest
 import torch
 from fsdp1_rank import go
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lora_rank import SCALE, go
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 
 @pytest.fixture(scope="module")

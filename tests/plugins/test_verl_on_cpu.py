@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 BARE = {"VERL_USE_EXTERNAL_PLUGINS": "none"}
 

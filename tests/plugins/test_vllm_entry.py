@@ -6,7 +6,7 @@ from trinity_compat.explorer.engine_arguments import engine_environment
 from trinity_compat.plugins import vllm_entry
 from trinity_compat.verl_config.pinned import compose_pinned
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 
 @pytest.mark.parametrize("asked", [True, False])

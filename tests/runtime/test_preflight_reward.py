@@ -43,7 +43,7 @@ def test_a_manager_by_path_is_not_looked_for_in_a_registry(tmp_path):
     check(tmp_path, "Yours", source="importlib", module={"path": "x.py"})
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_the_names_are_those_of_the_registry():
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 

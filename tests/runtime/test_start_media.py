@@ -33,7 +33,7 @@ DEAF = SimpleNamespace(audio_token_id=1, config=SimpleNamespace(audio_config=Non
 HEARS = SimpleNamespace(audio_token_id=1, config=SimpleNamespace(audio_config={}))
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("columns", "processor", "said"),
     [
@@ -64,7 +64,7 @@ def test_a_model_that_does_not_take_them_is_named(tmp_path, columns, processor, 
     assert bool(found) == bool(columns)
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_the_start_check_asks_it_of_a_model_whose_files_are_here(tmp_path, monkeypatch):
     from trinity_compat.runtime.checks import objects
 

@@ -18,7 +18,7 @@ from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import translate_launch
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 ARR = "actor_rollout_ref"
 PLAIN = [

@@ -13,7 +13,7 @@ from trinity_compat.trainer.config import trainer_config
 from trinity_compat.translate import Options as TranslateOptions
 from trinity_compat.translate import translate_launch
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 GIVEN = (
     "data.train_files=/d/t.parquet",

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from importlib import resources
 from pathlib import Path
 
+import needs
 import uvicorn
 from playwright.sync_api import expect
 
@@ -25,17 +21,8 @@ expect.set_options(timeout=WAIT_MS)
 
 
 def chromium() -> str:
-    """The browser's path; installs Debian's package as root, one test process at a time."""
-    with (Path(tempfile.gettempdir()) / "trinity-compat-tests-apt.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 600}
-            subprocess.run(["apt-get", "update"], **quiet)
-            subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", "chromium"], **quiet)
-    found = shutil.which("chromium")
-    if found is None:
-        raise RuntimeError("no browser: apt-get install chromium")
-    return found
+    """The browser's path."""
+    return needs.program("chromium", "chromium")
 
 
 @contextlib.contextmanager

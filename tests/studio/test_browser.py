@@ -17,7 +17,7 @@ from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.verdict import compare
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.browser
 PAGES = {
     "runs": "/",
     "run": "/run/toy/grpo",

@@ -10,7 +10,7 @@ from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.errors import UserError
 from trinity_compat.spec import SyncSpec
 
-pytestmark = pytest.mark.runtime  # verl is imported along the way
+pytestmark = pytest.mark.verl  # verl is imported along the way
 
 
 class Growing(list):

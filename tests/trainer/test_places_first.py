@@ -9,7 +9,7 @@ from toy_job import HERE
 from trinity_compat import placement
 from trinity_compat.spec import RunSpec, SyncSpec
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 
 def spec(nodes, *, mode="colocate", device="cuda"):

@@ -10,7 +10,7 @@ import torch
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.errors import RunError
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 PROMPT, RESPONSE, PAD = 6, 5, 0
 ROWS = [  # prompt, response, mask, logprobs, reward

@@ -4,7 +4,7 @@ from toy_job import HERE
 from trinity_compat.errors import UserError
 from trinity_compat.spec import RunSpec, SyncSpec
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from trinity_compat.settings_fingerprint import FilesEdited, made, sign
 from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.synchronizer.files import versions_in
 
-pytestmark = pytest.mark.runtime  # verl's DataProto is imported along the way
+pytestmark = pytest.mark.verl  # verl's DataProto is imported along the way
 
 BATCH, RUNS = 2, 3
 

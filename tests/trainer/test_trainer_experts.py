@@ -14,7 +14,7 @@ from trinity_compat.errors import RunError, UserError
 from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.spec import RowFormat, RowsSpec, RunSpec, SyncSpec
 
-pytestmark = pytest.mark.runtime  # verl is imported along the way
+pytestmark = pytest.mark.verl  # verl is imported along the way
 
 ROWS = [{"prompt": f"sort {number}", "response": str(number)} for number in (21, 43, 65)]
 EACH = 2

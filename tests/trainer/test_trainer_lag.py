@@ -13,7 +13,7 @@ from trinity_compat.synchronizer.files import write_file
 from trinity_compat.synchronizer.policy import expected_lag
 from trinity_compat.synchronizer.waiting import find_version
 
-pytestmark = pytest.mark.runtime  # the exchange imports verl's DataProto
+pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
 STEPS = 8
 

@@ -18,7 +18,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.runtime.toy import make_tokenizer
 from trinity_compat.spec import RowFormat, RowsSpec
 
-pytestmark = pytest.mark.runtime  # verl is imported along the way
+pytestmark = pytest.mark.verl  # verl is imported along the way
 
 ROWS = [{"prompt": f"sort {number}", "response": str(number)} for number in (21, 43, 65, 87)]
 PLAIN = RowFormat(prompt_type="plaintext")

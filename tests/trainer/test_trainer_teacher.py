@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-pytestmark = pytest.mark.runtime  # verl is imported along the way
+pytestmark = pytest.mark.verl  # verl is imported along the way
 
 
 def test_the_reference_is_built_with_the_teachers_weights(monkeypatch):

@@ -15,7 +15,7 @@ from trinity_compat.trainer.batch import Shape
 from trinity_compat.trainer.uneven import FILLER, of_rows_made, with_dropped_apart
 from trinity_compat.trainer.verl_v0 import StoredRollouts
 
-pytestmark = pytest.mark.runtime
+pytestmark = pytest.mark.verl
 
 N = 2  # runs of a task
 # Of each task the rows: run, row, reward. The second task's runs are one row each.

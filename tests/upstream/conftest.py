@@ -1,25 +1,17 @@
-"""The real trinity-rft, each release in a venv of its own: made once, reused."""
+"""The real trinity-rft, each release in a venv of its own (`make install-tests`)."""
 
 import json
 import subprocess
 from pathlib import Path
 
+import needs
 import pytest
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def upstream():
-    """Return a function: release → the interpreter that has it (built on first use, a minute)."""
-
-    def interpreter(version):
-        script = ROOT / "scripts" / "make_upstream_venv.sh"
-        done = subprocess.run([script, version], capture_output=True, text=True, timeout=1500)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return ROOT / done.stdout.strip()
-
-    return interpreter
+    """Return a function: release → the interpreter that has it."""
+    return needs.upstream
 
 
 @pytest.fixture(scope="session")

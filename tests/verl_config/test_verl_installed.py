@@ -35,7 +35,7 @@ def test_launches_of_verl_s_main_branch_compose_as_under_the_installed_release(i
     assert compared >= 10
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 def test_verl_s_own_command_prints_the_configuration_that_we_compose(installed: Path) -> None:
     arguments = [
         "algorithm.adv_estimator=grpo",

@@ -52,7 +52,7 @@ def test_what_cannot_be_composed_is_refused(overrides: dict, flavour: str) -> No
         compose_pinned(overrides, flavour)
 
 
-@pytest.mark.runtime
+@pytest.mark.verl
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_release_s_defaults_carried_forward_pass_verl_s_own_validation(version: str) -> None:
     from omegaconf import OmegaConf

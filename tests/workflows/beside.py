@@ -1,17 +1,15 @@
 """trinity-rft's package beside us, as requirements/workflows.txt installs it: without what it depends on."""
 
-import subprocess
 from pathlib import Path
+
+import needs
 
 ROOT = Path(__file__).parents[2]
 
 
 def modules(folder):
     """A folder for PYTHONPATH that has the package and its metadata, and nothing else."""
-    made = subprocess.run(
-        [ROOT / "scripts" / "make_upstream_venv.sh", "0.6.0"], capture_output=True, text=True, check=True
-    )
-    (found,) = ((ROOT / made.stdout.strip()).parents[1] / "lib").glob("python*/site-packages")
+    (found,) = (needs.upstream("0.6.0").parents[1] / "lib").glob("python*/site-packages")
     folder.mkdir()
     for module in (found / "trinity", *found.glob("trinity_rft-*.dist-info")):
         (folder / module.name).symlink_to(module)

@@ -1,7 +1,7 @@
 """An agent is the workflow: programs against the real OpenAI SDK, on a recorded model, over HTTP."""
 
 import asyncio
-import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -114,7 +114,8 @@ def test_an_agent_at_fault_fails_its_task_with_the_reason(arguments, message):
 def test_an_agent_that_hangs_is_killed_at_its_limit():
     with pytest.raises(own_time.OwnTimeUp):
         run(function("hanging"), limit_s=2.0)
-    assert not [line for line in os.popen("ps -eo args") if f"{FILE}:hanging" in line]
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"{FILE}:hanging" not in running and "ps -eo args" in running
 
 
 def test_the_engine_s_time_is_not_the_agent_s():
