@@ -6,6 +6,7 @@ from pathlib import Path
 
 import needs
 import pytest
+from needs import ROOT  # noqa: F401
 
 
 @pytest.fixture(scope="session")
