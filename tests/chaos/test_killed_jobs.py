@@ -9,8 +9,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "chaos"))
 from job import Job, Strike
+from toys import made_toy
 
-from trinity_compat.runtime.toy import ToySpec, make_toy
+from trinity_compat.runtime.toy import ToySpec
 
 pytestmark = pytest.mark.chaos
 
@@ -26,7 +27,7 @@ WORDS = (
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=8, warm_steps=1))
+    return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=8, warm_steps=1))
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its simulated 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
     """A toy with next to no warm start: what it answers doesn't matter here."""
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    from toys import made_toy
 
-    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=20))
+    from trinity_compat.runtime.toy import ToySpec
+
+    return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=20))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from explorer_job import tool_config
 from omegaconf import OmegaConf
+from toys import made_toy
 
 from trinity_compat.explorer.agents import AgentLoops
 from trinity_compat.explorer.engine import Completion, EngineDied
@@ -17,7 +18,7 @@ from trinity_compat.explorer.loops import process
 from trinity_compat.explorer.loops.pool import LoopPool
 from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.trajectory import Job
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+from trinity_compat.runtime.toy import ToySpec, make_tokenizer
 from trinity_compat.settings_fingerprint import ANSWERING, FilesEdited, check, made
 from trinity_compat.spec import RunSpec, SyncSpec
 
@@ -80,7 +81,7 @@ def job(number, digits=GOOD, n=2):
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """One that has learned nothing: its engine is a script."""
-    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
+    return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 from explorer_job import verl_config
 from omegaconf import OmegaConf
+from toys import made_toy
 
 from trinity_compat.explorer.engine import Completion
 from trinity_compat.explorer.interruption import Asked
@@ -14,7 +15,7 @@ from trinity_compat.explorer.loops.pool import LoopPool
 from trinity_compat.explorer.loops.wire import LoopFailed
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.explorer.user_workflows import UserWorkflows
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+from trinity_compat.runtime.toy import ToySpec, make_tokenizer
 from trinity_compat.workflows.tasksets import PLUGIN, Taskset
 
 FILE = """
@@ -87,7 +88,7 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
+    return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=16, val_rows=8, warm_steps=1))
 
 
 @pytest.fixture

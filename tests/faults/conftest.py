@@ -26,9 +26,11 @@ RUNS_S, ENDS_S = 900, 120
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
     """A toy without its warm start: nothing here looks at the reward."""
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    from toys import made_toy
 
-    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=1))
+    from trinity_compat.runtime.toy import ToySpec
+
+    return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=1))
 
 
 class Run:

@@ -2,15 +2,16 @@
 else."""
 
 import torch
+from toys import made_toy
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer, make_toy
+from trinity_compat.runtime.toy import ToySpec, make_tokenizer
 
 
 def make_judge_toy(directory):
     """Write the toy, warm enough for answers that differ, and ``rm/``; returns ``directory``."""
-    folder = make_toy(directory, ToySpec(train_rows=256, val_rows=8, warm_steps=20))
+    folder = made_toy(directory, ToySpec(train_rows=256, val_rows=8, warm_steps=20))
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
     config = Qwen2Config(

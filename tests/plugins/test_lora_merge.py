@@ -11,9 +11,11 @@ pytestmark = pytest.mark.verl
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    from toys import made_toy
 
-    return make_toy(tmp_path_factory.mktemp("lora") / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
+    from trinity_compat.runtime.toy import ToySpec
+
+    return made_toy(tmp_path_factory.mktemp("lora") / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
 
 
 def merged(toy, folder, world, *, patched):

@@ -16,10 +16,12 @@ pytestmark = pytest.mark.upstream
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    from toys import made_toy
+
+    from trinity_compat.runtime.toy import ToySpec
 
     folder = tmp_path_factory.mktemp("vllm_024")
-    toy = make_toy(folder / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
+    toy = made_toy(folder / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
     source = needs.made(".vllm-0.24.0", "vllm-0.24.0.txt")
     asked = [json.dumps(arguments_of(model, folder / model)) for model in ("Qwen2", "Qwen3")]
     done = subprocess.run(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from toys import made_toy
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.toy import make_toy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trinity"
 # What shows that a run has learned, and whether it rises.
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.nightly]
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """With a policy of the demo's, which is right every third time."""
-    return make_toy(tmp_path_factory.mktemp("examples") / "toy")
+    return made_toy(tmp_path_factory.mktemp("examples") / "toy")
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(EXAMPLES.glob("*.yaml"))])

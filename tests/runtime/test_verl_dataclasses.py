@@ -38,9 +38,11 @@ LONG = ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "critic.ulys
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A critic's section loads its model's configuration and tokenizer."""
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    from toys import made_toy
 
-    return make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=8, val_rows=2, warm_steps=1)) / "model"
+    from trinity_compat.runtime.toy import ToySpec
+
+    return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=8, val_rows=2, warm_steps=1)) / "model"
 
 
 def built(words, device, model):

@@ -110,3 +110,17 @@ def test_the_script_is_a_plain_verl_launch(script, tmp_path):
     assert batch // mini > 1
     assert values["actor_rollout_ref.rollout.n"] == "8"
     assert not any("cpu" in word for word in words)
+
+
+def test_a_kept_toy_is_the_one_that_its_recipe_makes_and_no_other_recipe_s(toy, tmp_path, monkeypatch):
+    import toys
+
+    monkeypatch.setattr(toys, "KEPT", tmp_path / "kept")
+    for name in ("first", "second"):
+        copy = toys.made_toy(tmp_path / name, SMALL)
+        assert (copy / "model" / "model.safetensors").read_bytes() == (
+            toy / "model" / "model.safetensors"
+        ).read_bytes()
+    monkeypatch.setattr(toys, "make_toy", None)
+    assert toys.made_toy(tmp_path / "third", SMALL) == tmp_path / "third"
+    assert toys.key(SMALL) != toys.key(ToySpec(seed=9))

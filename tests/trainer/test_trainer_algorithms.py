@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from test_trainer_runs import train
 from toy_job import PlainExplorer, job, toy
+from toys import made_toy
 
 from trinity_compat.algorithms import ALGORITHMS
 from trinity_compat.algorithms.chosen import verl_keys
 from trinity_compat.dotted import copied, put
-from trinity_compat.runtime.toy import ToySpec, make_toy
+from trinity_compat.runtime.toy import ToySpec
 from trinity_compat.spec import ExpertSpec, RowFormat, RowsSpec
 
 pytestmark = [pytest.mark.runtime, pytest.mark.whole]
@@ -121,7 +122,7 @@ def test_an_experts_rows_are_learnt_beside_answers_and_entered_once(section, toy
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["on_policy_distill", "jsd"])
 def test_a_teacher_of_other_weights_is_the_reference(name, toy_dir, tmp_path):
-    teacher = make_toy(
+    teacher = made_toy(
         tmp_path / "teacher", ToySpec(train_rows=256, val_rows=16, warm_steps=120, warm_batch=64)
     )
     told = {

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from toys import made_toy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.runtime.toy import ToySpec, make_toy
+from trinity_compat.runtime.toy import ToySpec
 from trinity_compat.spec import RunSpec, SyncSpec
 from trinity_compat.synchronizer import adapters
 from trinity_compat.synchronizer.store import read_version
@@ -34,7 +35,7 @@ TASK = (HERE / "task.overrides").read_text().split()
 
 
 def toy(directory: Path) -> Path:
-    return make_toy(directory, ToySpec(train_rows=256, val_rows=16, warm_steps=60, warm_batch=64))
+    return made_toy(directory, ToySpec(train_rows=256, val_rows=16, warm_steps=60, warm_batch=64))
 
 
 def verl_config(toy_dir: Path, job_dir: Path, *overrides: str) -> dict:

@@ -16,9 +16,11 @@ EXAMPLES = ROOT / "examples" / "workflows"
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    from toys import made_toy
 
-    made = make_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=1))
+    from trinity_compat.runtime.toy import ToySpec
+
+    made = made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=1))
     subprocess.run([sys.executable, EXAMPLES / "questions.py", made], check=True)
     return made
 

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.runtime
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    from trinity_compat.runtime.toy import make_toy
+    from toys import made_toy
 
-    made = make_toy(tmp_path_factory.mktemp("toy"))
+    made = made_toy(tmp_path_factory.mktemp("toy"))
     subprocess.run([sys.executable, EXAMPLES / "questions.py", made], check=True)
     return made
 
