@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole nightly bench parity chaos starts mutate clean
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample nightly bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -46,6 +46,7 @@ check: install
 # trinity-rft, file by file and the longest first (tests/conftest.py). On both cores. What fails runs once more, alone;
 # each part leaves its times in .scratch/tests (scripts/run_tests.py, scripts/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
+HEAVY_PARTS := $(HEAVY)
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/run_tests.py
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
@@ -60,15 +61,38 @@ test-light: test-setup
 	$(PART) light -n 2 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 test-heavy: test-setup
-	$(PART) heavy $(BY_FILE) -m "($(HEAVY)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Jobs with every process real, to their end or until they are killed (docs/testing.md).
 test-whole: test-setup
 	$(PART) whole $(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
+# Rows of the GPU proof that show its script to work; those that train are nightly: other tests train the same.
+PROOF := $(PY) scripts/gpu/proof.py --device cpu --out $(or $(CI_OUT),.scratch/tests)/proof --rows
+
+proof: install
+	$(PROOF) imports doctor
+
+starts-sample: test-setup
+	scripts/starts_sample.sh
+
+# The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
+# left out.
+test-changed: check
+	@set -e; parts=$$($(PY) scripts/changed.py); \
+	has() { echo "$$parts" | grep -qx "$$1"; }; \
+	heavy=; for part in runtime postgres browser upstream; do \
+	  if has $$part; then heavy="$${heavy:+$$heavy or }$$part"; fi; done; \
+	$(MAKE) test-light; \
+	if [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="$$heavy"; fi; \
+	if has whole; then $(MAKE) test-whole; fi; \
+	if has proof; then $(MAKE) proof; fi; \
+	if has starts; then $(MAKE) starts-sample; fi
+
 # Whole runs that CI has no time for.
 nightly: test-setup
 	$(PART) nightly -m nightly $(PYTEST_ARGS)
+	$(PROOF) toy broadcast
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done

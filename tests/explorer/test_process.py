@@ -107,6 +107,7 @@ def test_bad_input_ends_with_2_before_anything_starts(tmp_path, toy):
     assert "error: actor_rollout_ref.model.path=/nowhere/model: no model there" in log
 
 
+@pytest.mark.nightly  # the run of tests/faults/test_explorer_or_trainer_killed.py loses one too
 def test_a_killed_engine_is_noticed(tmp_path, toy):
     spec, buffer = job(tmp_path / "job", toy, steps=2)
     publish(spec, buffer, toy, 0)

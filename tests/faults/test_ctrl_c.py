@@ -21,7 +21,7 @@ def test_while_ray_starts(run):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_while_both_sides_start(run):
     one = run().start()
     one.wait_for(lambda: one.side("trainer") is not None and one.side("explorer") is not None)
@@ -30,7 +30,7 @@ def test_while_both_sides_start(run):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_a_sigterm_to_the_command_ends_everything_too(run):
     one = run().start()
     one.wait_for(lambda: one.side("trainer") is not None)
@@ -49,3 +49,5 @@ def test_while_it_trains(run):
     assert "continues from step" in one.out
     assert one.sql("select role, state from participants where state = 'failed'") == []
     one.nothing_is_left_and_nothing_lost()
+    # Weights went by files; the engine was checked after the first handover.
+    assert "self-test of the handover: version 1: mean log-" in (one.job / "log" / "explorer.log").read_text()

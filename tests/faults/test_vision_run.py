@@ -46,7 +46,7 @@ def words_of(folder):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
     words, env = words_of(tmp_path), {"PYTHONPATH": python_path()}
     first = run(*words, env=env, name="first").start()

@@ -160,7 +160,7 @@ def differ(one, other):
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_path):
     job, _ = run(home, tmp_path, published("ppo.yaml"))
     assert rows(job, "select trainer_step, count(*) from ledger group by 1") == [(1, 256)]
@@ -172,7 +172,7 @@ def test_the_guide_s_ppo_file_trains_on_what_its_reward_model_likes(home, tmp_pa
 
 
 @pytest.mark.runtime
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_the_guide_s_grpo_file_trains(home, tmp_path):
     job, _ = run(home, tmp_path, published("grpo.yaml"))
     assert rows(job, "select trainer_step, count(*) from ledger group by 1") == [(1, 2048)]

@@ -71,7 +71,7 @@ def gain(buffer):
     return sum(scores[-part:]) / part - sum(scores[:part]) / part
 
 
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_a_class_of_one_s_own(tmp_path, toy):
     assert gain(trained(tmp_path, toy, "plugin", plugins=EXAMPLES / "plugins", updates=12)) > 0.2
 
