@@ -2,8 +2,8 @@
 
 The light tests always run. Another part runs where a changed module belongs to the part's packages or is
 imported by them, directly or not (import graph, grimp); other files run the parts of the table below; a file
-that nothing here names runs all. The default for ``--since`` is the commit in ``.ci/landed``, the last one that
-landed. Where there is none, or it is not an ancestor of HEAD, all parts run. On stderr: what is left out.
+that nothing here names runs all. The default for ``--since`` is the commit in ``.ci/landed``, the last one
+that landed. Where there is none, or it is not an ancestor of HEAD, all run. On stderr: what is left out.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ fi
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"
   else
     echo "make_venv: $python has no venv module; run: sudo apt-get install $package" >&2
     exit 2
