@@ -142,7 +142,7 @@ def test_arguments_of_the_script_stand_behind_two_dashes(folder):
     "script, status, code",
     [(GRPO, "unknown", 0), (GRPO, "mapped", 1), (GRPO.replace("rollout.n=", "rollout.nn="), "unknown", 1)],
 )
-def test_fail_on(tmp_path, script, status, code):
+def test_fail_on_sets_the_exit_code_of_audit(tmp_path, script, status, code):
     (tmp_path / "run.sh").write_text(script)
     assert audit(tmp_path / "run.sh", "--fail-on", status)[0] == code
 
@@ -164,7 +164,7 @@ def test_a_silenced_finding_no_longer_fails_the_audit(tmp_path):
     assert audit(tmp_path / "run.sh", "--fail-on", "unknown")[0] == 0
 
 
-def test_stdin(folder):
+def test_a_script_from_stdin_is_audited(folder):
     (launch,) = launches("-", stdin=GRPO)["launches"]
     assert launch["source"] == "-"
 

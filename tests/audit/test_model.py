@@ -49,7 +49,7 @@ def test_fail_on_is_reached_by_that_status_or_a_graver_one(status, reached):
     assert Audit((TWO, SAME)).reaches(status) is reached
 
 
-def test_outcomes():
+def test_a_launch_has_the_outcome_of_its_findings():
     assert [outcome(x) for x in (ONE, TWO, SAME, REFUSED)] == ["open", "approximated", "same", "refused"]
 
 

@@ -172,7 +172,7 @@ def test_wandb_csv_export(tmp_path):
 @pytest.mark.parametrize(
     "data", [[{"_step": 1, "a": 2.0}, {"_step": 2, "a": 3.0}], {"step": [1, 2], "a": [2.0, 3.0]}]
 )
-def test_json_export(tmp_path, data):
+def test_a_json_export_is_read_by_rows_or_columns(tmp_path, data):
     path = tmp_path / "x.json"
     path.write_text(json.dumps(data))
     (run,) = read_runs(path)

@@ -170,7 +170,7 @@ B = with_metrics("b", {"m": [1.0, 2.5, 2.0], "n": [1.0, 1.0, 1.0]})
         ('-last(a("m")) < 0', True),
     ],
 )
-def test_assertions(expression, expected):
+def test_an_assertion_holds_as_its_expression_says(expression, expected):
     assert holds(expression, compare(A, B, CompareOptions())) is expected
 
 

@@ -62,7 +62,7 @@ def test_other_versions_and_a_bound_of_zero_are_not_tested(buffer, version, boun
     assert engines.asked == []
 
 
-def test_it_is_done_once(buffer):
+def test_a_version_is_checked_once(buffer):
     engines = Engines(LEFT.logprobs)
     test = HandoverTest(buffer, engines, 0.5)
     asyncio.run(test.check(1))

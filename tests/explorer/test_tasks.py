@@ -145,7 +145,7 @@ def test_what_cannot_be_carried_in_the_middle_ends_no_run_and_is_named_once(capl
 @pytest.mark.parametrize(
     ("how", "kept"), [("left", [3, 4, 5, 6]), ("right", [0, 1, 2, 3]), ("middle", [0, 1, 5, 6])]
 )
-def test_truncation(how, kept):
+def test_a_prompt_is_cut_at_the_side_that_is_asked_for(how, kept):
     assert truncate(list(range(7)), 4, how) == kept
     assert truncate([1, 2], 4, how) == [1, 2]
 

@@ -23,7 +23,7 @@ calm = settings(
 
 
 @pytest.mark.parametrize("kind, share", [("tree", 5), ("parse", 5), ("argv", 1), ("text", 1), ("yaml", 1)])
-def test_mutated_seeds(kind, share):
+def test_mutated_scripts_end_in_a_reading_or_a_user_error(kind, share):
     failures = []
     run(kind, INPUTS * share, 1, seed_texts(), lambda made, error: failures.append((made, repr(error))))
     assert failures == []

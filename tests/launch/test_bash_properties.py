@@ -185,7 +185,7 @@ def combine(children):
 @example("1 && (q = 5)")
 @example("0 || (q = 5)")
 @example("1 || (q = 5)")
-def test_arithmetic(folder, expression):
+def test_arithmetic_computes_as_in_bash(folder, expression):
     agree(f"python3 -m verl.trainer.main_ppo r=$(({expression})) n=$n m=$m q=$q", folder)
 
 
@@ -219,7 +219,7 @@ clauses = st.recursive(
 
 @LIMITS
 @given(clauses)
-def test_conditions(folder, clause):
+def test_conditions_hold_as_in_bash(folder, clause):
     agree(
         f"if [[ {clause} ]]; then r=yes; else r=no; fi\npython3 -m verl.trainer.main_ppo r=$r ${{BASH_REMATCH[0]}} ${{#BASH_REMATCH[@]}}",
         folder,
@@ -262,7 +262,7 @@ pieces = st.sampled_from(
 
 @LIMITS
 @given(st.lists(st.lists(pieces, min_size=1, max_size=4).map("".join), min_size=1, max_size=4))
-def test_words(folder, words):
+def test_words_expand_as_in_bash(folder, words):
     words = [word if not word.startswith("#") and "~" not in word else "w" for word in words]
     agree("python3 -m verl.trainer.main_ppo " + " ".join(words), folder)
 
@@ -302,7 +302,7 @@ def test_splitting_and_read(folder, separators, text, line):
     ),
     st.lists(st.sampled_from(["1", "42", "-7", "abc", "a b", "", "0x10", "3.14159", "x\\ty"]), max_size=3),
 )
-def test_printf(folder, form, args):
+def test_printf_prints_as_in_bash(folder, form, args):
     quoted = " ".join(f"'{arg}'" for arg in args)
     agree(f"python3 -m verl.trainer.main_ppo \"r=$(printf '{form}' {quoted} 2>/dev/null)\"", folder)
 

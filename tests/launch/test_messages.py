@@ -100,7 +100,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("text", "launches", "said"), SAID, ids=[text for text, *_ in SAID])
-def test_what_is_said(text, launches, said, tmp_path, monkeypatch):
+def test_a_construct_gets_its_message_word_for_word(text, launches, said, tmp_path, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     monkeypatch.setattr(Budget, "check_clock", lambda _: None)  # under a tracer it would be first to say stop
     reading = read_text(text.replace("MAIN", MAIN) + "\n", name="run.sh", cwd=tmp_path)

@@ -27,7 +27,7 @@ def script(tmp_path):
     return path
 
 
-def test_json(capsys, script, tmp_path):
+def test_json_has_every_launch_with_its_words_and_line(capsys, script, tmp_path):
     code, out, _ = run(capsys, str(script), "--format", "json", "--cwd", str(tmp_path), "--", "k=v", "-x")
     assert code == 0
     assert json.loads(out) == {
@@ -47,14 +47,14 @@ def test_json(capsys, script, tmp_path):
     }
 
 
-def test_given_variables(capsys, script, tmp_path):
+def test_a_variable_given_by_env_is_expanded(capsys, script, tmp_path):
     options = ["--cwd", str(tmp_path), "--env", "HOME=/h", "--env", "V=a=b", "--format", "json"]
     _, out, _ = run(capsys, *options, str(script))
     (launch,) = json.loads(out)["launches"]
     assert launch["args"][:3] == ["a=/h/x", "b=", "c=a=b"]
 
 
-def test_text(capsys, script):
+def test_text_shows_each_word_with_its_line_and_what_is_open(capsys, script):
     code, out, _ = run(capsys, str(script), "--env", "HOME=/h")
     assert code == 0
     assert f"{script}:2: verl.trainer.main_ppo" in out
@@ -71,7 +71,7 @@ def test_bytes_that_are_no_text(capsys, tmp_path, form):
     assert "b=1" in out and "udcff" in out
 
 
-def test_stdin(capsys, monkeypatch):
+def test_a_script_is_read_from_stdin(capsys, monkeypatch):
     class Stdin:
         class buffer:
             @staticmethod
@@ -83,7 +83,7 @@ def test_stdin(capsys, monkeypatch):
     assert (code, json.loads(out)["launches"][0]["args"]) == (0, ["a=1", "b=2"])
 
 
-def test_argv(capsys):
+def test_a_command_line_is_read_without_expansion(capsys):
     code, out, _ = run(capsys, "--argv", "--format", "json", "--", *MAIN.split(), "a=$x", "+b=1")
     assert (code, json.loads(out)["launches"][0]["args"]) == (0, ["a=$x", "+b=1"])
 
@@ -97,7 +97,7 @@ def test_argv(capsys):
         (("--argv",), "no command line is given"),
     ],
 )
-def test_bad_input(capsys, argv, message):
+def test_bad_input_ends_with_2_and_its_reason(capsys, argv, message):
     code, out, err = run(capsys, *argv)
     assert (code, out) == (2, "")
     assert message in err

@@ -274,7 +274,7 @@ def test_exported_variables_are_the_launch_s_environment(tmp_path):
         ),
     ],
 )
-def test_wrappers(line, wrapper, tmp_path):
+def test_a_wrapper_hands_its_command_on(line, wrapper, tmp_path):
     launch = launch_of(line + "\n", tmp_path)
     assert launch.module == "verl.trainer.main_ppo"
     assert [word.text for word in launch.arguments] == ["a=1", "b=2"]
@@ -382,7 +382,7 @@ def test_other_programs_are_no_launches(tmp_path):
         (f"f() {{ {MAIN} a=1; }}\ntrap f USR1\n", "TP109", 2),
     ],
 )
-def test_diagnostics(text, code, line, tmp_path, monkeypatch):
+def test_a_construct_gets_its_diagnostic_at_its_line(text, code, line, tmp_path, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     found = [(d.code, d.where.line) for d in reading_of(text, tmp_path).diagnostics]
     assert (code, line) in found

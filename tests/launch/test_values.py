@@ -108,7 +108,7 @@ def test_neighbours_without_a_source_are_one_part():
     )
 
 
-def test_what_is_settled():
+def test_doubt_is_the_first_part_that_is_not_settled():
     nested = Bit("d", HERE, EnvRef("N", "d", to_word((OPEN,), HERE).parts))
     unset = Bit("d", HERE, EnvRef("N", "d", to_word((PLAIN, UNSET), HERE).parts))
     given = Bit("d", HERE, EnvRef("N", "d", to_word((PLAIN, GIVEN), HERE).parts))

@@ -115,5 +115,5 @@ def test_what_cannot_be_used_is_refused_with_words(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_can_is(device):
+def test_a_device_that_can_train_is_usable(device):
     assert devices.usable(device) == device

@@ -79,7 +79,7 @@ def test_an_unreadable_database_does_not_end_the_run(spec):
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(7, "7 s"), (200, "3 min"), (9000, "2 h")])
-def test_ages(seconds, text):
+def test_an_age_is_told_in_its_largest_unit(seconds, text):
     assert age(seconds) == text
 
 

@@ -38,7 +38,7 @@ def found_at(config, path):
 
 
 @pytest.mark.parametrize(("given", "expected"), list(read_cases()))
-def test_case(given, expected):
+def test_a_translation_matches_its_case_file(given, expected):
     options = dict(word[1:].split("=") for word in given if word.startswith("@"))
     arguments = [word for word in given if not word.startswith("@")]
     if expected[0].startswith("refused: "):

@@ -72,7 +72,7 @@ def test_a_launch_that_trains_nothing_is_refused(run, flags, told):
     assert told in err
 
 
-def test_fail_on(run):
+def test_fail_on_sets_the_exit_code_of_translate(run):
     assert run("--fail-on", "unknown")[0] == 0
     assert run("--fail-on", "unsupported_upstream", more="algorithm.adv_estimator=remax")[0] == 1
 

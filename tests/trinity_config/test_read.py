@@ -110,6 +110,6 @@ def test_another_encoding_is_told_by_its_name_and_line(encoding, said, tmp_path)
     assert said in str(caught.value)
 
 
-def test_missing_file(tmp_path):
+def test_a_missing_file_is_bad_input(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         load(tmp_path / "none.yaml")

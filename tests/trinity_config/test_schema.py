@@ -18,7 +18,7 @@ from trinity_compat.trinity_config import TARGETS, schema, validate
         ("0.4.1", "buffer.explorer_input.taskset.task_selector.seed", 42),
     ],
 )
-def test_defaults(target, path, default):
+def test_a_release_s_schema_has_its_defaults(target, path, default):
     assert schema(target).default(path) == default
 
 

@@ -120,5 +120,5 @@ def test_any_text_as_a_value_reads_as_hydra_reads_it(text: str) -> None:
         ("True", True),
     ],
 )
-def test_values(text: str, value: Any) -> None:
+def test_a_value_parses_as_hydra_parses_it(text: str, value: Any) -> None:
     assert same(parse_value(text), value)

@@ -130,7 +130,9 @@ CASES = {
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.6.1", "0.9.1"])
 @pytest.mark.parametrize("case", CASES)
-def test_one_construct(case: str, version: str, repositories: dict[str, Path]) -> None:
+def test_a_construct_composes_as_hydra_composes_it(
+    case: str, version: str, repositories: dict[str, Path]
+) -> None:
     launch = make_launch(*CASES[case])
     assert ours(launch, version, repositories[version]) == theirs(launch, repositories[version])
 

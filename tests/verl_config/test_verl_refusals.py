@@ -31,7 +31,7 @@ def test_a_key_that_was_refused_is_not_proposed_for_the_next() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "expected"), blocks(), ids=lambda value: value[0][:40])
-def test_notes(arguments: list[str], expected: list[str]) -> None:
+def test_a_launch_gets_the_notes_of_its_block(arguments: list[str], expected: list[str]) -> None:
     notes = effective_config(make_launch(*arguments), version="0.6.1").diagnostics
     got = [f"{note.code} {note.severity} {note.where.line}: {note.message}" for note in notes]
     assert len(got) == len(expected), got
