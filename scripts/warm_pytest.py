@@ -29,31 +29,6 @@ import pytest
 
 KEPT = "trinity_compat.plugins"
 STARTS = ("runtime", "browser", "upstream", "postgres", "chaos", "nightly", "whole")
-# What is marked ``runtime`` only for what it imports.
-ONLY_IMPORTS = {
-    "explorer/test_explorer_colocate.py",
-    "explorer/test_explorer_lag.py",
-    "explorer/test_explorer_offers.py",
-    "explorer/test_maker.py",
-    "explorer/test_selftest.py",
-    "plugins/test_verl_on_cpu.py",
-    "plugins/test_vllm_entry.py",
-    "runtime/test_start_media.py",
-    "runtime/test_verl_dataclasses.py",
-    "trainer/test_changing_data.py",
-    "trainer/test_places_first.py",
-    "trainer/test_trainer_batch.py",
-    "trainer/test_trainer_config.py",
-    "trainer/test_trainer_exchange.py",
-    "trainer/test_trainer_experts.py",
-    "trainer/test_trainer_in_verl.py",
-    "trainer/test_trainer_lag.py",
-    "trainer/test_trainer_media.py",
-    "trainer/test_trainer_rows.py",
-    "trainer/test_trainer_steps.py",
-    "trainer/test_trainer_teacher.py",
-    "trainer/test_trainer_uneven.py",
-}
 
 
 class Light:
@@ -63,13 +38,7 @@ class Light:
         self.seconds: Counter[str] = Counter()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [
-            item for item in items if not any(item.get_closest_marker(name) for name in self._heavy(item))
-        ]
-
-    def _heavy(self, item: pytest.Item) -> tuple[str, ...]:
-        file = f"{item.path.parent.name}/{item.path.name}"
-        return STARTS[1:] if file in ONLY_IMPORTS else STARTS
+        items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in STARTS)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration

@@ -13,7 +13,7 @@ from trinity_compat.trainer import verl_v0
 from trinity_compat.trainer.algorithms import ENTROPY
 from trinity_compat.trainer.batch import Shape
 
-pytestmark = pytest.mark.runtime  # verl is imported along the way
+pytestmark = pytest.mark.verl  # verl is imported along the way
 
 
 def answers(task, rewards):

@@ -5,7 +5,7 @@ import torch
 
 from trinity_compat.trainer.multi_modal import level
 
-pytestmark = pytest.mark.runtime  # verl is imported along the way
+pytestmark = pytest.mark.verl  # verl is imported along the way
 
 
 def sound(frames, sounds=1):
