@@ -44,10 +44,11 @@ def test_a_sigterm_to_the_command_ends_everything_too(run):
 def test_while_it_trains(run):
     one = run("trainer.total_training_steps=1000").start()
     one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())
+    # Weights go by files; the engine is checked after the first handover.
+    log = one.job / "log" / "explorer.log"
+    one.wait_for(lambda: "self-test of the handover: version 1: mean log-" in log.read_text())
     one.ctrl_c()
     check(one)
     assert "continues from step" in one.out
     assert one.sql("select role, state from participants where state = 'failed'") == []
     one.nothing_is_left_and_nothing_lost()
-    # Weights went by files; the engine was checked after the first handover.
-    assert "self-test of the handover: version 1: mean log-" in (one.job / "log" / "explorer.log").read_text()
