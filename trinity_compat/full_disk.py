@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity_compat import database_url
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.spec import RunSpec
 
@@ -49,8 +50,8 @@ def full_folder(spec: RunSpec) -> Path | None:
 
 def _folders(spec: RunSpec) -> Iterator[Path]:
     """Where the processes of a run write: checkpoints, logs and metrics; weights; the database; Ray."""
-    kind, _, path = spec.database_url.partition(":///")
-    places = [spec.job_dir, spec.sync.directory, str(Path(path).parent) if kind == "sqlite" else ""]
+    file = database_url.file_of(spec.database_url)
+    places = [spec.job_dir, spec.sync.directory, str(file.parent) if file else ""]
     yield from (Path(place) for place in (*places, tempfile.gettempdir()) if place and Path(place).is_dir())
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trinity_compat import database_url
 from trinity_compat.errors import UserError
 from trinity_compat.secret import referred, resolved, without_passwords
 from trinity_compat.writing import write_text
@@ -184,8 +185,10 @@ class RunSpec:
         return {**plain, **saved}, variables
 
     def save(self, path: Path) -> None:
-        """For this user's eyes alone where the database's URL holds a password."""
-        text = json.dumps(self.as_saved()[0], indent=1, sort_keys=True) + "\n"
+        """For this user's eyes alone where the database's URL holds a password. A database inside the job is named
+        relative to it."""
+        url = database_url.relative(self.database_url, Path(self.job_dir))
+        text = json.dumps({**self.as_saved()[0], "database_url": url}, indent=1, sort_keys=True) + "\n"
         write_text(path, text, mode=None if without_passwords(text) == text else 0o600)
 
     @classmethod
@@ -202,7 +205,9 @@ class RunSpec:
     @classmethod
     def of_text(cls, text: str, job: Path) -> RunSpec:
         """The same of text that was read from the folder ``job``. Raises ValueError, KeyError, TypeError."""
-        return cls.of_json(_moved(json.loads(text), str(job)))
+        data, here = json.loads(text), job.resolve()
+        url = database_url.absolute(data["database_url"], here, data["job_dir"])
+        return cls.of_json({**_moved(data, str(here)), "database_url": url})
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
@@ -258,9 +263,7 @@ def _moved(data: Mapping[str, Any], here: str) -> Mapping[str, Any]:
             return [follow(part) for part in value]
         if not isinstance(value, str):
             return value
-        scheme = "sqlite:///" if value.startswith("sqlite:///") else ""
-        place = value.removeprefix(scheme)
-        inside = place == before or place.startswith(f"{before}/")
-        return f"{scheme}{here}{place.removeprefix(before)}" if inside else value
+        inside = value == before or value.startswith(f"{before}/")
+        return f"{here}{value.removeprefix(before)}" if inside else value
 
     return data if before == here else {name: follow(value) for name, value in data.items()}

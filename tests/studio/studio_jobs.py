@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.spec import RunSpec, SyncSpec
 from trinity_compat.studio.app import create_app
 from trinity_compat.studio.guard import Door
@@ -98,7 +99,7 @@ def _event(step: int, row: dict[str, float]) -> Event:
 def _files(root: Path, *, evil: bool, model: Path | None) -> RunSpec:
     for name in ("config", "buffer", "log"):
         (root / name).mkdir(parents=True)
-    url = f"sqlite:///{root / 'buffer' / 'experiences.db'}"
+    url = JobDir(root).default_database_url
     verl = {"trainer": {"total_training_steps": STEPS}, "actor": {"optim": {"lr": 1e-6}}}
     if model is not None:
         verl["actor_rollout_ref"] = {"model": {"path": str(model)}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 import shutil
 import sqlite3
@@ -10,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from trinity_compat.buffer.errors import BufferError, BufferFull
+from trinity_compat import database_url
+from trinity_compat.buffer.errors import BufferError, BufferFull, BufferGone
 from trinity_compat.buffer.filesystem import refuse_network
 from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
 from trinity_compat.errors import UserError
@@ -48,7 +52,13 @@ _LOCK = 0x7472_6D63  # advisory lock under which migrations run
 
 
 class Database:
-    """Transactions over one URL. ``retry_s`` bounds how long a lost connection is tried again."""
+    """Transactions over one URL. ``retry_s`` bounds how long a lost connection is tried again.
+
+    An SQLite file stays the same one: after it was deleted, moved or replaced, every transaction raises
+    BufferGone. SQLite itself would go on in a file that nobody finds again.
+    """
+
+    _inode: tuple[int, int] | None = None  # device and inode of the SQLite file that was opened
 
     def __init__(self, url: str, *, create: bool = True, retry_s: float = 60.0) -> None:
         self.url = _parse(url)
@@ -58,6 +68,7 @@ class Database:
         self.engine = self._make_engine()
         try:
             self.run(lambda conn: None, write=False)
+            self._inode = self._found_inode()
             self._migrate(create)
         except BaseException:
             self.engine.dispose()
@@ -68,10 +79,12 @@ class Database:
         deadline = time.monotonic() + self.retry_s
         pause = 0.02
         while True:
+            self._check_inode()
             try:
                 with self.transaction(write=write) as conn:
                     return work(conn)
             except DBAPIError as error:
+                self._check_inode()
                 if not self._passing(error) or time.monotonic() > deadline:
                     raise self._explain(error) from error
             time.sleep(pause * random.uniform(0.5, 1.5))
@@ -96,28 +109,70 @@ class Database:
 
     # -- opening ----------------------------------------------------------------------------
 
-    def _check_file(self, create: bool) -> None:
-        if self.dialect != "sqlite" or not self.url.database:
+    @functools.cached_property
+    def file(self) -> Path | None:
+        """The SQLite file; None for a server."""
+        return Path(str(self.url.database)).absolute() if self.dialect == "sqlite" else None
+
+    def _found_inode(self) -> tuple[int, int] | None:
+        if self.file is None:
+            return None
+        found = os.stat(self.file)  # noqa: PTH116 at every transaction
+        return found.st_dev, found.st_ino
+
+    def _check_inode(self) -> None:
+        """Raise BufferGone where the file is not the one that was opened."""
+        if self._inode is None:
             return
-        path = Path(self.url.database)
+        try:
+            if self._found_inode() == self._inode:
+                return
+            what = "was replaced by another file"
+        except (FileNotFoundError, NotADirectoryError):
+            what = "was deleted or moved"
+        except OSError:
+            return  # SQLite says what is wrong with the disk
+        raise BufferGone(
+            f"the database {self.file} {what} while it was used",
+            hint="put it back if it was moved, and run the same command again: it goes on from the newest"
+            " checkpoint; without the database the answers that waited for training are made again",
+        )
+
+    def _check_file(self, create: bool) -> None:
+        path = self.file
+        if path is None:
+            return
         refuse_network(path)
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"{path} cannot be made: {error.strerror} ({error.filename})") from error
         elif not path.exists():
             raise UserError(f"no buffer at {path}", hint="give the run's buffer/experiences.db")
-        if path.exists() and not _looks_like_sqlite(path):
+        if path.exists() and not (path.is_file() and _looks_like_sqlite(path)):
             raise UserError(f"{path} is not an SQLite database")
 
     def _make_engine(self) -> sa.Engine:
         if self.dialect == "sqlite":
-            engine = sa.create_engine(
-                self.url, connect_args={"timeout": self.retry_s, "isolation_level": None}
-            )
+            engine = sa.create_engine(self.url, creator=self._connect)
             sa.event.listen(engine, "connect", _prepare_sqlite)
             sa.event.listen(engine, "begin", _begin_sqlite)
             return engine
         connect = {**_STAYS, **self.url.query, "cursor_factory": _binary_cursor()}
         return sa.create_engine(self.url, connect_args=connect, pool_size=_POOL)
+
+    def _connect(self) -> sqlite3.Connection:
+        # Once opened, the file is never made again: an empty one in its place would look like a
+        # fresh database.
+        place, mode = quote(os.fsencode(str(self.file))), "rwc" if self._inode is None else "rw"
+        return sqlite3.connect(
+            f"file:{place}?mode={mode}",
+            uri=True,
+            timeout=self.retry_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
 
     def _migrate(self, create: bool) -> None:
         if self.run(self._version, write=False) != LATEST:
@@ -183,6 +238,10 @@ class Database:
         text = str(error.orig).strip()
         if code.startswith(_REFUSED) or (not code and _refused(text)):
             return UserError(f"{self.name}: {text}", hint="check the database's name, user and password")
+        if not code and isinstance(
+            error, sa.exc.ProgrammingError
+        ):  # libpq's, of an option that it does not know
+            return UserError(f"{self.name}: {text}", hint="check the URL's parameters, after the ?")
         if isinstance(error, sa.exc.OperationalError) or self._passing(error):
             hint = _MORE if any(part in text for part in _TAKEN) else None
             return BufferError(f"the buffer at {self.name} is out of reach: {text}", hint=hint)
@@ -207,16 +266,23 @@ def _refused(text: str) -> bool:
     return any(part in text for part in _REFUSED_TEXT)
 
 
+def check_url(url: str) -> None:
+    """Raises UserError for a URL of which a buffer can be made nowhere."""
+    _parse(url)
+
+
 def _parse(url: str) -> sa.URL:
+    if (file := database_url.file_of(url)) is not None:
+        return sa.URL.create("sqlite", database=str(file))
     try:
         parsed = sa.make_url(url)
-    except ArgumentError as error:
+        if parsed.get_backend_name() == "sqlite":
+            raise ArgumentError("no file, or a driver")
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is not a number
         raise UserError(
             f"{without_passwords(url)!r} is not a database URL",
             hint="sqlite:////abs/path.db or postgresql+psycopg://user@host/db",
         ) from error
-    if parsed.get_backend_name() == "sqlite":
-        return parsed
     if parsed.get_backend_name() != "postgresql":
         raise UserError(
             f"{parsed.get_backend_name()} is not supported", hint="use sqlite:/// or postgresql+psycopg://"

@@ -17,5 +17,10 @@ class InvalidGroup(BufferError, ValueError):
     """A group that cannot be stored, with the reason and the task. Nothing of it was written."""
 
 
+class BufferGone(BufferError):
+    """The database's file was deleted, moved or replaced while it was used: nothing can be stored for the
+    run."""
+
+
 class HistoryChanged(BufferError):
     """A resume started a new history: what was made in the old one must not be stored."""

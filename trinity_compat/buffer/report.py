@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from trinity_compat.buffer import groups, queries
-from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.reading import opened_to_look
 from trinity_compat.buffer.retention import Retention, Unneeded, last_trained
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.errors import UserError
@@ -62,7 +62,7 @@ class BufferReport:
     """Views of an existing buffer, and ``prune``. Raises UserError where there is no buffer."""
 
     def __init__(self, url: str) -> None:
-        self._db = Database(url, create=False, retry_s=10.0)
+        self._db = opened_to_look(url)
 
     def stats(self) -> Stats:
         """Counts over the whole buffer: seconds at millions of rows."""
@@ -123,7 +123,8 @@ class BufferReport:
         """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
         evaluations as old, and of void and stale groups, in small transactions: a run may go on meanwhile.
         Images that no other task names go too. Rewards, versions and the ledger stay. A later resume from
-        before the pruned steps has their tasks made again."""
+        before the pruned steps has their tasks made again. Raises UserError where the database cannot be
+        written."""
         last = self._db.run(last_trained, write=False)
         retention = Retention(self._db)
         dropped = retention.drop(Unneeded(last - keep_steps))

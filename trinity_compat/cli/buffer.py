@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trinity_compat import database_url
 from trinity_compat.cli._shared import refuse_overwriting, writing
 from trinity_compat.errors import UserError, Where
 from trinity_compat.spec import RunSpec
@@ -45,11 +46,11 @@ def _url(source: str) -> str:
     """A job directory's database, unless the job says that it uses another."""
     if "://" in source:
         return source
-    path = Path(source).absolute()
+    path = Path(source).resolve()
     spec = path / "config" / "run.json"
     if spec.is_file():
         return RunSpec.load(spec).database_url
-    return f"sqlite:///{path / 'buffer' / 'experiences.db' if path.is_dir() else path}"
+    return database_url.of_file(path / "buffer" / "experiences.db" if path.is_dir() else path)
 
 
 @command.command()
@@ -128,7 +129,7 @@ def export(source: str, output: Path | None) -> None:
 def _refuse_file_of_the_job(source: str, output: Path) -> None:
     """Raise UserError where ``output`` is a file that is there in the job directory, or the store's own."""
     place, job = output.resolve(), Path(source).resolve()
-    _, _, store = _url(source).partition("sqlite:///")
+    store = database_url.file_of(_url(source))
     refuse_overwriting(output, [store, f"{store}-wal", f"{store}-shm"] if store else [])
     if "://" not in source and job.is_dir() and place.is_relative_to(job) and place.is_file():
         raise UserError(

@@ -6,9 +6,12 @@ an ``id`` and the row itself as JSON in ``raw_task``; rows come in the order of 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import datasets
 import sqlalchemy as sa
 
+from trinity_compat import database_url
 from trinity_compat.errors import UserError
 from trinity_compat.secret import without_passwords
 
@@ -16,7 +19,7 @@ from trinity_compat.secret import without_passwords
 def table_rows(path: str, table: str, place: str) -> datasets.Dataset:
     """The rows of ``table``. ``path``: a database's URL, or an SQLite file; ``place``: of the taskset, for
     messages. Raises UserError where there is no such table, or one without rows."""
-    url = path if "://" in path else f"sqlite:///{path}"
+    url = path if "://" in path else database_url.of_file(Path(path))
     tasks = sa.table(table, sa.column("id"), sa.column("raw_task", sa.JSON))
     where = f"{place}.path={without_passwords(path)}"
     try:

@@ -31,7 +31,7 @@ def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSp
     profiles. Raises UserError for what cannot be run."""
     # A job keeps the spec of its run, whatever became of the script since.
     if Path(source).is_dir():
-        return JobDir(Path(source).absolute()).load_spec()
+        return JobDir.at(source).load_spec()
     found, rest = next(dry_run.sources(source, arguments, options))
     made = make_plan(found.config, rest, cwd=Path.cwd())
     refusals.check(made.spec.verl, found.record, cwd=made.cwd)

@@ -117,7 +117,7 @@ def _run(part: Part, model: str | None, runner: Runner) -> LaunchEnd:
 def _left(part: Part) -> str:
     """The model of a stage's last checkpoint in Hugging Face's form: veRL's own, or merged here. Raises
     RunError."""
-    job = JobDir(Path(str(part.options.job)))
+    job = JobDir.at(str(part.options.job))
     step = job.latest_checkpoint
     if step is None:
         raise RunError(f"stage {part.stage.name} left no checkpoint in {job.root}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trinity_compat import extras, own_dataset
 from trinity_compat.containers import Tree, section_at
+from trinity_compat.database_url import file_of
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.explorer.reward_model.address import is_served
@@ -30,7 +31,6 @@ from trinity_compat.runtime.checks import loggers, rows
 from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.secret import without_passwords
 from trinity_compat.served_models import served_models
 from trinity_compat.translate.run_refusals import REWARD_MANAGERS
 from trinity_compat.translate.sections.teacher import AUXILIARY, TEACHER
@@ -428,12 +428,9 @@ def holder(port: int) -> str:
 
 
 def check_database(url: str) -> None:
-    """The URL's kind of database can be used from here."""
-    if url.startswith("sqlite:///"):
-        return
-    if not url.startswith("postgresql"):
-        raise UserError(
-            f"--database {without_passwords(url)}: no such kind of database",
-            hint="sqlite:///FILE or postgresql://…",
-        )
-    extras.need("psycopg")
+    """A server's driver is installed, and its URL can be read."""
+    if file_of(url) is None:
+        extras.need("psycopg")
+        from trinity_compat.buffer.database import check_url
+
+        check_url(url)

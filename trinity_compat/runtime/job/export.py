@@ -16,7 +16,7 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
 
     Raises UserError for a job or a step without a checkpoint, RunError with the merger's reason.
     """
-    job = JobDir(root.absolute())
+    job = JobDir.at(root)
     spec = job.load_spec()
     step = step if step is not None else job.latest_checkpoint
     if step is None:

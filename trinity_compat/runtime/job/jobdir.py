@@ -2,13 +2,17 @@
 
 config/{launch.json,verl.yaml,trinity.yaml,audit.json,run.json}   buffer/experiences.db
 monitor/tensorboard/{trainer,explorer}   log/{trainer,explorer,…}.log
-global_step_N/   latest_checkpointed_iteration.txt
+global_step_N/   latest_checkpointed_iteration.txt   .locks/
+
+A job is one thing by whatever path it is named: links and ``..`` are followed where a path comes in
+(``resolved``), and the locks inside it are the same files through a bind mount.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import time
@@ -16,9 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity_compat import file_modes
+from trinity_compat import database_url, file_modes
 from trinity_compat.checkpoint_folders import MARKER, last_step
 from trinity_compat.errors import UserError
+from trinity_compat.home import from_home
 from trinity_compat.nearest import nearest, question
 from trinity_compat.runtime.job.process_identity import identity_of
 from trinity_compat.secret import without_passwords
@@ -27,7 +32,23 @@ from trinity_compat.writing import write_text
 
 _FOLDERS = ("config", "buffer", "monitor/tensorboard", "log")
 _JOBS = 5  # that are named beside one that isn't there
+_LOCKS = ".locks"
+_TRIES = 10  # to get a lock: somebody may look just now whether it is held
+_PAUSE_S = 0.02  # between them
 _SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
+
+
+def resolved(path: str | Path, cwd: Path | None = None) -> Path:
+    """A job's folder as a user names it, with ``~``, links and ``..`` followed. Raises UserError for a path
+    that no folder can have."""
+    try:
+        found = ((cwd or Path.cwd()) / from_home(str(path))).resolve()
+        str(found).encode()  # config/run.json and the database's URL are UTF-8
+        if "${" in str(found):
+            raise ValueError("veRL's configuration, which names it, takes ${ for a reference")
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a RuntimeError
+        raise UserError(f"{str(path)!r} cannot be a job's folder: {error}") from error
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +56,11 @@ class JobDir:
     """Paths of one job. Nothing is created by asking for a path."""
 
     root: Path
+
+    @classmethod
+    def at(cls, path: str | Path) -> JobDir:
+        """The job that a user names (``resolved``)."""
+        return cls(resolved(path))
 
     @property
     def spec_path(self) -> Path:
@@ -44,7 +70,7 @@ class JobDir:
     @property
     def default_database_url(self) -> str:
         """SQLite inside the job, unless the run names another database."""
-        return f"sqlite:///{self.root / 'buffer' / 'experiences.db'}"
+        return database_url.of_file(self.root / "buffer" / "experiences.db")
 
     def log(self, name: str) -> Path:
         """The log of one process."""
@@ -111,45 +137,58 @@ class JobDir:
 
 
 def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
-    """Rename an earlier job, its database included; returns the new path."""
+    """Rename an earlier job, its database included; returns the new path. The locks that are held on the job
+    stay with its old path. Raises UserError for a mount point, which no process can rename."""
     stamp = time.strftime("%Y%m%d%H%M%S", now or time.localtime())
     target = job.root.with_name(f"{job.root.name}_{stamp}")
     suffix = 0
     while target.exists():
         suffix += 1
         target = job.root.with_name(f"{job.root.name}_{stamp}_{suffix}")
-    job.root.rename(target)
+    try:
+        job.root.rename(target)
+    except OSError as error:
+        raise UserError(
+            f"the earlier job {job.root} cannot be renamed: {error.strerror}",
+            hint="give this one a directory of its own with --job; a mount point needs one below it",
+        ) from error
+    if (locks := target / _LOCKS).is_dir():
+        job.root.mkdir()
+        locks.rename(job.root / _LOCKS)
     return target
 
 
 def lock_path(job: JobDir, side: str) -> Path:
-    """The lock of ``side`` (train, explore, explore.N, bench, serve, start), which holds its owner's pid. It
-    lies outside the job directory, so that a job can be renamed under its lock."""
-    return job.root.parent / ".locks" / f"{job.root.name}.{side}"
+    """The lock of ``side`` (train, explore, explore.N, bench, serve, start) beside the job, which holds its
+    owner's pid. It stays where it is when the job is renamed or deleted, and earlier versions have no other
+    one."""
+    return job.root.parent / _LOCKS / f"{job.root.name}.{side}"
+
+
+def inner_lock_path(job: JobDir, side: str) -> Path:
+    """The same lock inside the job: the same file through a bind mount, or after the job was moved."""
+    return job.root / _LOCKS / side
 
 
 def side_locks(job: JobDir) -> list[Path]:
     """The locks of the job's sides, held or not. Not a bench's: a run starts anew beside one."""
-    sides = re.compile(re.escape(job.root.name) + r"\.(train|explore(\.\d+)?)")
-    found = lock_path(job, "train").parent.glob("*")
-    return sorted(path for path in found if sides.fullmatch(path.name))
+    sides = r"(train|explore(\.\d+)?)"
+    beside, inside = lock_path(job, "train").parent, inner_lock_path(job, "train").parent
+    name = re.compile(re.escape(job.root.name) + rf"\.{sides}")
+    found = [path for path in beside.glob("*") if name.fullmatch(path.name)]
+    return sorted([*found, *(path for path in inside.glob("*") if re.fullmatch(sides, path.name))])
 
 
-def _open_lock(job: JobDir, side: str) -> int:
-    path = lock_path(job, side)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+def holder(job: JobDir) -> str | None:
+    """The pid of a running job, as its lock says; None where no run holds one of its sides."""
+    return next((_owner(path) for path in side_locks(job) if _is_locked(path)), None)
 
 
 @contextlib.contextmanager
 def starting(job: JobDir) -> Iterator[None]:
     """One start at a time: waits for another one to have taken its sides and written what it leaves."""
-    handle = _open_lock(job, "start")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with _held(job, "start", fcntl.LOCK_EX):
         yield
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -168,34 +207,91 @@ def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool
             # Several explorers share the side, and each of them holds its own number.
             if not alone:
                 held.enter_context(_lock(job, f"{side}.{explorer}", fcntl.LOCK_EX))
-        mine = {lock_path(job, side) for side in (*wanted, f"explore.{explorer}")}
+        sides = (*wanted, f"explore.{explorer}")
+        mine = {path for side in sides for path in (lock_path(job, side), inner_lock_path(job, side))}
         yield any(_is_locked(path) for path in side_locks(job) if path not in mine)
 
 
 @contextlib.contextmanager
 def _lock(job: JobDir, side: str, how: int) -> Iterator[None]:
-    handle = _open_lock(job, side)
-    try:
-        try:
-            fcntl.flock(handle, how | fcntl.LOCK_NB)
-        except OSError:
-            holder = (os.read(handle, 128).decode(errors="replace").split() or ["?"])[0]
-            raise UserError(
-                f"another run (pid {holder}) holds the {side} side of {job.root}",
-                hint="wait for it, end it, or give this one a directory of its own with --job",
-            ) from None
-        # For the message of another start, and for the studio's stop; the lock itself is the kernel's.
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, identity_of(os.getpid()).encode(), 0)
+    with _held(job, side, how | fcntl.LOCK_NB) as handles:
+        for handle in handles:
+            # For the message of another start, and for the studio's stop; the lock itself is the kernel's.
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, identity_of(os.getpid()).encode(), 0)
         yield
+
+
+@contextlib.contextmanager
+def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
+    """Both locks of a side, as handles. Raises UserError where another run has one, or the job cannot be
+    written."""
+    beside, inside = lock_path(job, side), inner_lock_path(job, side)
+    handles: list[int] = []
+    try:
+        for path in (beside, inside):
+            try:
+                handles.append(_taken(path, how))
+            except BlockingIOError:
+                raise UserError(
+                    f"another run (pid {_owner(path)}) holds the {side} side of {job.root}",
+                    hint="wait for it, end it, or give this one a directory of its own with --job",
+                ) from None
+            except OSError as error:
+                # Around a mount point there may be nothing that can be written: the lock inside is enough.
+                if path == inside:
+                    raise UserError(
+                        f"the job {job.root} cannot be written: {error.strerror}",
+                        hint="give this run a directory of its own with --job",
+                    ) from error
+        yield handles
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
+
+
+def _taken(path: Path, how: int) -> int:
+    """A handle that holds the lock. Raises BlockingIOError where another one does, and ``how`` says not to
+    wait."""
+    for tried in itertools.count(1):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, how)
+            # While this waited, the job may have been set aside or deleted, and the lock with it.
+            if _is_at(path, handle):
+                return handle
+            os.close(handle)
+        except BlockingIOError:
+            os.close(handle)
+            if tried == _TRIES:
+                raise
+            time.sleep(_PAUSE_S)
+        except BaseException:
+            os.close(handle)
+            raise
+    raise AssertionError
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(path: Path) -> str:
+    try:
+        return (path.read_text(errors="replace").split() or ["?"])[0]
+    except OSError:
+        return "?"
 
 
 def _is_locked(path: Path) -> bool:
-    if not path.exists():
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
         return False
-    handle = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

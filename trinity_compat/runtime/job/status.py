@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from trinity_compat.buffer import open_buffer
+from trinity_compat import database_url
 from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.reading import opened_to_look
+from trinity_compat.buffer.store import SqlBuffer
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.progress import Progress
 from trinity_compat.runtime.job.snapshot import Snapshot, age, label, now_line, read_snapshot
+from trinity_compat.spec import RunSpec
 
 _LOST_S = 30.0  # a participant that has not beaten for this long is not there any more
 _LOOK_S = 0.5
@@ -22,16 +25,21 @@ _ENDED = ("done", "failed", "stopped")
 
 def read_job(root: Path) -> tuple[JobDir, Snapshot]:
     """Read a job's state. Raises UserError for a folder that is no job, or has no database yet."""
-    job = JobDir(root.absolute())
+    job = JobDir.at(root)
     spec = job.load_spec()
-    file = spec.database_url.removeprefix("sqlite:///")
-    if file != spec.database_url and not Path(file).exists():
+    file = database_url.file_of(spec.database_url)
+    if file is not None and not file.exists():
         raise UserError(f"{job.root} has no database yet ({file}): its run has not started")
-    buffer = open_buffer(spec.database_url)
+    buffer = _opened(spec)
     try:
         return job, read_snapshot(buffer, spec)
     finally:
         buffer.close()
+
+
+def _opened(spec: RunSpec) -> SqlBuffer:
+    """Its reading methods: of a job that cannot be written, the others raise."""
+    return SqlBuffer(opened_to_look(spec.database_url))
 
 
 def is_live(participants: Iterable[Participant]) -> bool:
@@ -44,7 +52,7 @@ def follow(job: JobDir, *, out: TextIO | None = None) -> None:
     spec = job.load_spec()
     with (
         contextlib.suppress(KeyboardInterrupt),
-        Progress(spec, lambda: open_buffer(spec.database_url), out=out) as shown,
+        Progress(spec, lambda: _opened(spec), out=out) as shown,
     ):
         while shown.last is None or is_live(shown.last.participants):
             shown.update()

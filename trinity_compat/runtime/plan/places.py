@@ -6,9 +6,10 @@ import hashlib
 import os
 from pathlib import Path
 
+from trinity_compat import database_url
 from trinity_compat.containers import Tree
 from trinity_compat.errors import UserError
-from trinity_compat.home import from_home
+from trinity_compat.runtime.job import jobdir
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.spec import RunSpec, SyncSpec
@@ -19,12 +20,12 @@ _DATABASE = "buffer.trainer_input.experience_buffer.path"
 
 
 def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
-    """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name.
+    """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name. Links are followed.
 
     Raises UserError where that would be called by the text of a command (``run_$(hostname)``)."""
     if options.job:
-        return (cwd / from_home(options.job)).absolute()
-    root = from_home(str(config.get("checkpoint_root_dir") or "checkpoints"))
+        return jobdir.resolved(options.job, cwd)
+    root = str(config.get("checkpoint_root_dir") or "checkpoints")
     group = str(config.get("group") or "")
     for path in ("checkpoint_root_dir", "project", "group", "name"):
         if "$(" in (text := str(config.get(path) or "")) or "`" in text:
@@ -32,7 +33,7 @@ def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
                 f"{path}: {text} holds a command, whose output only the script knows",
                 hint=f"write its value into the YAML, or give it: --set {path}=VALUE",
             )
-    return (cwd / root / str(config["project"]) / group / str(config["name"])).absolute()
+    return jobdir.resolved(Path(root, str(config["project"]), group, str(config["name"])), cwd)
 
 
 def weights_folder(job: JobDir, sync: SyncSpec) -> Path:
@@ -44,8 +45,11 @@ def weights_folder(job: JobDir, sync: SyncSpec) -> Path:
     return _SHARED_MEMORY / f"trinity-compat-{os.getuid()}-{tag}"
 
 
-def database_url(config: Tree, job: JobDir) -> str:
-    """The YAML's database when it names a server; a file of its own stays in the job directory."""
+def database_of(config: Tree, job: JobDir, options: RunOptions, cwd: Path) -> str:
+    """``--database``, else the YAML's database when it names a server; a file of its own stays in the job
+    directory. Raises UserError."""
+    if options.database:
+        return database_url.asked_for(options.database, cwd)
     path = _named_database(config)
     return path if path.startswith("postgresql") else job.default_database_url
 
@@ -58,10 +62,11 @@ def database_note(config: Tree, spec: RunSpec, options: RunOptions, cwd: Path) -
             f"{_DATABASE}={path}: no copy is written there; the run's database keeps the experiences, and"
             " `trinity-compat buffer export JOB` writes them as JSON lines"
         ]
-    here = f"sqlite:///{(cwd / path.removeprefix('sqlite:///')).absolute()}"
-    if options.job or options.database or here == ours or not path.startswith("sqlite:///"):
+    file = path.removeprefix("sqlite:///")
+    if options.job or options.database or file == path:
         return []
-    return [f"{_DATABASE}={path}: the run's database is {ours}"]
+    here = jobdir.resolved(file, cwd) == database_url.file_of(ours)
+    return [] if here else [f"{_DATABASE}={path}: the run's database is {ours}"]
 
 
 def _named_database(config: Tree) -> str:

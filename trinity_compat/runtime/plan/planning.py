@@ -300,7 +300,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
     config, r = asked.trinity, _updates(verl, asked.r)
     return RunSpec(
         job_dir=str(job.root),
-        database_url=asked.options.database or places.database_url(config, job),
+        database_url=places.database_of(config, job, asked.options, asked.cwd),
         verl=verl.tree,
         updates_per_step=r,
         total_steps=length.of_launch(config, asked.options.sets, verl.trainer.total_steps) or None,

@@ -152,7 +152,17 @@ def survivors(root: Path) -> list[int]:
 def _is_side(words: Sequence[str], root: str) -> bool:
     modules = {"trinity_compat.trainer", "trinity_compat.explorer"}
     # A bench works beside a running trainer, and outlives its end.
-    return not modules.isdisjoint(words) and root in words and "--bench" not in words
+    if modules.isdisjoint(words) or "--bench" in words:
+        return False
+    return root in words or any(_is_same_folder(word, root) for word in words if word.startswith("/"))
+
+
+def _is_same_folder(path: str, root: str) -> bool:
+    """Also through a bind mount."""
+    try:
+        return Path(path).samefile(root)
+    except OSError:
+        return False
 
 
 def _lost_its_supervisor(process: psutil.Process) -> bool:

@@ -1,0 +1,87 @@
+"""A job's database for those who only look at it, where it may be that nothing can be written.
+
+Where the folder cannot be written (a job of a colleague's, a read-only mount, an archive), all that was
+committed is read too. SQLite's own ``mode=ro`` needs the memory file beside a database in WAL mode, ``-shm``,
+and makes it where it is missing. Where it cannot, no run is at work, and the file is read without locks: with
+the WAL where a killed run has left one, else as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+
+from trinity_compat import database_url
+from trinity_compat.buffer.database import LATEST, Database
+from trinity_compat.errors import UserError
+
+T = TypeVar("T")
+_WAIT_S = 10.0  # for a database that is locked just now
+
+
+class UnwritableDatabase(Database):
+    """An SQLite database that is only read. Raises UserError where it has another schema."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, create=False, retry_s=_WAIT_S)
+
+    def run(self, work: Callable[[sa.Connection], T], *, write: bool = True) -> T:
+        """``work`` in one transaction. Raises UserError for anything that would write."""
+        if write:
+            raise UserError(f"{self.file} cannot be written", hint="take a copy that can be")
+        return super().run(work, write=False)
+
+    def _make_engine(self) -> sa.Engine:
+        path = self.file
+        if path is None:
+            raise TypeError("a server's database is opened as others are")
+        return sa.create_engine(self.url, creator=lambda: connect_to_read(path), poolclass=sa.NullPool)
+
+    def _migrate(self, create: bool) -> None:
+        found = self.run(self._version, write=False)
+        if found != LATEST:
+            raise UserError(
+                f"{self.name} has schema {found}, this trinity-compat reads {LATEST}",
+                hint="`trinity-compat buffer stats` brings a copy of it up to date",
+            )
+
+
+def connect_to_read(path: Path, *, timeout_s: float = _WAIT_S) -> sqlite3.Connection:
+    """A connection that reads an SQLite file and changes nothing, in WAL mode or not."""
+    how, pragmas = "mode=ro", ""
+    if not can_be_written(path) and not Path(f"{path}-shm").exists():
+        wal = Path(f"{path}-wal")
+        left = wal.exists() and wal.stat().st_size > 0
+        # With exclusive locking the index of the WAL lies in this process's memory, not in -shm.
+        how, pragmas = (
+            ("mode=ro&vfs=unix-none", "PRAGMA locking_mode=EXCLUSIVE") if left else ("immutable=1", "")
+        )
+    made = sqlite3.connect(
+        f"file:{quote(os.fsencode(path))}?{how}",
+        uri=True,
+        timeout=timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    made.execute(pragmas)
+    return made
+
+
+def can_be_written(file: Path) -> bool:
+    """Whether this process may write an SQLite file, and the files that SQLite makes beside it."""
+    return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+
+
+def opened_to_look(url: str) -> Database:
+    """The database at ``url`` for those who only look: read-only where it cannot be written, else brought up
+    to date. Raises UserError where there is none."""
+    file = database_url.file_of(url)
+    if file is not None and file.exists() and not can_be_written(file):
+        return UnwritableDatabase(url)
+    return Database(url, create=False, retry_s=_WAIT_S)
