@@ -1,9 +1,16 @@
 """The script's trainer.default_local_dir: what it shows of the job's checkpoints, and what it keeps."""
 
+import contextlib
+import os
+import threading
+from types import SimpleNamespace
+
 import pytest
 
+from trinity_compat.errors import UserError
+from trinity_compat.runtime import run
 from trinity_compat.runtime.job.checkpoint_links import CheckpointLinks
-from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.job.jobdir import JobDir, locked
 
 
 @pytest.fixture
@@ -122,3 +129,84 @@ def test_a_file_of_that_name_is_told(job, tmp_path):
     (tmp_path / "out").write_text("mine")
     _, said = links(job, "out", tmp_path)
     assert "is a file" in said[0] and (tmp_path / "out").read_text() == "mine"
+
+
+# -- two jobs that run --------------------------------------------------------------------------
+
+
+def test_a_running_job_s_link_is_not_taken(job, tmp_path):
+    links(job, "out", tmp_path)
+    other = new_job(tmp_path / "other")
+    with locked(job, "both"):
+        for stage in (CheckpointLinks.check, CheckpointLinks.begin):
+            made = CheckpointLinks(other, "out", cwd=tmp_path, say=print)
+            with pytest.raises(
+                UserError, match=rf"default_local_dir=out .* {job.root} \(pid {os.getpid()}\)"
+            ):
+                stage(made)
+        links(job, "out", tmp_path)  # its own is its own
+        assert (tmp_path / "out").resolve() == job.root
+    links(other, "out", tmp_path)
+    assert (tmp_path / "out").resolve() == other.root
+
+
+@pytest.mark.parametrize("side", ["train", "explore"])
+def test_a_running_job_s_folder_is_not_filled(job, tmp_path, side):
+    """Its next checkpoint would be written into the other one's."""
+    other = new_job(tmp_path / "other")
+    with locked(job, side), pytest.raises(UserError, match="is in use"):
+        links(other, str(job.root), tmp_path)
+    assert not list(job.root.glob("global_step_*"))
+
+
+def test_a_folder_that_a_running_job_fills_is_not_filled_by_another(job, tmp_path):
+    """Also before the first checkpoint, when nothing else in it names the job."""
+    other = new_job(tmp_path / "ck" / "toy" / "ppo")
+    with locked(job, "both"):
+        links(job, "ck", tmp_path)
+        with pytest.raises(UserError, match="is in use"):
+            links(other, "ck", tmp_path)
+    made, _ = links(other, "ck", tmp_path)
+    save(other, 2)
+    made.update()
+    assert shown(tmp_path / "ck") == ({"global_step_2": str(other.root)}, "2")
+    with locked(other, "both"), pytest.raises(UserError):
+        links(job, "ck", tmp_path)
+
+
+def test_of_two_that_start_at_once_one_has_the_folder(tmp_path):
+    jobs = [new_job(tmp_path / f"job{number}") for number in range(8)]
+    (tmp_path / "out").symlink_to(new_job(tmp_path / "ended").root)
+    refused = []
+
+    def start(job):
+        try:
+            links(job, "out", tmp_path)
+        except UserError as error:
+            refused.append(error)
+
+    with contextlib.ExitStack() as held:
+        for job in jobs:
+            held.enter_context(locked(job, "both"))
+        threads = [threading.Thread(target=start, args=(job,)) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(refused) == len(jobs) - 1
+        assert (tmp_path / "out").resolve() in [job.root for job in jobs]
+
+
+def test_a_stage_s_job_may_fill_its_run_s_folder(tmp_path):
+    run, stage = new_job(tmp_path / "run"), new_job(tmp_path / "run" / "first")
+    with locked(run, "both"), locked(stage, "both"):
+        links(stage, "run", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "has"), [("both", True), ("train", True), ("colocate", True), ("explore", False)]
+)
+def test_an_explorer_s_command_has_no_checkpoints_to_show(job, tmp_path, mode, has):
+    plan = SimpleNamespace(job=job, spec=SimpleNamespace(mode=mode), local_dir="out", cwd=tmp_path)
+    run._links(plan).begin()
+    assert (tmp_path / "out").is_symlink() == has

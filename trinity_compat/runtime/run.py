@@ -56,15 +56,18 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     for line in space.remarks(made.spec, made.job.root, cwd=made.cwd):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
+    links = _links(made)
     with spelled.told(source, options.sets):
         preflight.check(made)
         space.check_shared_memory(made.spec)
+        links.check()
     for line in task_pipeline.run(made.spec.verl):
         say(line)
     report = _checked(made, source)
     try:
         with catch_signals() as stop, _begun(made, source, options, report):
-            outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, stop, cluster))
+            links.begin()
+            outcome = _with_ray(made, stop, lambda cluster: _supervised(made, options, links, stop, cluster))
     except OSError as error:
         raise full_disk.explained(error, made.spec) or error from None
     return _tell(made, outcome)
@@ -227,9 +230,15 @@ def _with_ray(made: RunPlan, stop: Stop, work: Callable[[Cluster], Outcome]) -> 
     return outcome
 
 
-def _supervised(made: RunPlan, options: RunOptions, stop: Stop, cluster: Cluster) -> Outcome:
-    links = CheckpointLinks(made.job, made.local_dir, cwd=made.cwd, say=say)
-    links.begin()
+def _links(made: RunPlan) -> CheckpointLinks:
+    """Checkpoints are the trainer's: an explorer of another command has a job directory without any."""
+    wanted = None if made.spec.mode == "explore" else made.local_dir
+    return CheckpointLinks(made.job, wanted, cwd=made.cwd, say=say)
+
+
+def _supervised(
+    made: RunPlan, options: RunOptions, links: CheckpointLinks, stop: Stop, cluster: Cluster
+) -> Outcome:
     with Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress:
         return supervise(
             commands_of(made, cluster.address),

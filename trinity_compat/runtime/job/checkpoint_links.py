@@ -2,17 +2,24 @@
 ``model_merger`` calls, look for them there.
 
 Where the folder is free it becomes a link to the job. Where it holds other things, or the job itself,
-each checkpoint is linked into it as it is written. A real file or folder is never replaced.
+each checkpoint is linked into it as it is written, and a link ``.trinity-compat-job`` says whose they are. A
+real file or folder is never replaced. One running job at a time has the folder.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trinity_compat.checkpoint_folders import MARKER
+from trinity_compat.errors import UserError
 from trinity_compat.home import from_home
-from trinity_compat.runtime.job.jobdir import JobDir
+from trinity_compat.runtime.job.jobdir import JobDir, holder
+
+_WHOSE = ".trinity-compat-job"
 
 
 class CheckpointLinks:
@@ -22,16 +29,37 @@ class CheckpointLinks:
     """
 
     def __init__(self, job: JobDir, wanted: str | None, *, cwd: Path, say: Callable[[str], None]) -> None:
-        self._job, self._say = job, say
+        self._job, self._wanted, self._say = job, wanted, say
         self._folder = None if not wanted or "://" in wanted else cwd / from_home(wanted)
         self._each = False
         self._told: set[Path] = set()
 
+    def check(self) -> None:
+        """Raise UserError where the folder is another running job's, or shows its checkpoints."""
+        if self._folder is None:
+            return
+        for named in (self._folder, self._folder / _WHOSE):
+            other = JobDir(named.resolve())
+            # A stage's job lies in that of its run, which the same command holds.
+            if self._job.root.is_relative_to(other.root) or (pid := holder(other)) is None:
+                continue
+            raise UserError(
+                f"trainer.default_local_dir={self._wanted} is in use: the run in {other.root} (pid {pid})"
+                " shows its checkpoints there",
+                hint="`--set trainer.default_local_dir=DIR` gives this one another folder",
+            )
+
     def begin(self) -> None:
-        """Link the folder, or settle that each checkpoint is linked."""
-        folder, root = self._folder, self._job.root.resolve()
+        """Link the folder, or settle that each checkpoint is linked. Raises UserError as ``check``."""
+        folder, root = self._folder, self._job.root
         if folder is None or folder.resolve() == root:
             return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder.parent):
+            self.check()
+            self._link_folder(folder, root)
+
+    def _link_folder(self, folder: Path, root: Path) -> None:
         # An earlier job's link: its script shall find this job's checkpoints now.
         if folder.is_symlink() and _is_of_a_run(folder):
             folder.unlink()
@@ -39,12 +67,14 @@ class CheckpointLinks:
             folder.rmdir()
         if folder.is_dir():
             self._each = True
+            with contextlib.suppress(OSError):  # `update` says what is wrong there
+                (folder / _WHOSE).unlink(missing_ok=True)
+                (folder / _WHOSE).symlink_to(root)
             self._say(f"checkpoints: each one is linked into {folder} as it is written")
             self.update()
         elif folder.exists():
             self._say(f"checkpoints: {folder} is a file, so they go to {self._job.root} only")
         else:
-            folder.parent.mkdir(parents=True, exist_ok=True)
             folder.symlink_to(root, target_is_directory=True)
             self._say(f"checkpoints: {folder} → {self._job.root}")
 
@@ -54,7 +84,7 @@ class CheckpointLinks:
             return
         try:
             self._drop_dead(self._folder)
-            for path in _written(self._job.root.resolve()):
+            for path in _written(self._job.root):
                 self._link(self._folder / path.name, path)
         except OSError as error:
             self._tell_once(self._folder, f"checkpoints: cannot link into {self._folder}: {error}")
@@ -79,6 +109,19 @@ class CheckpointLinks:
         if about not in self._told:
             self._told.add(about)
             self._say(text)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One start at a time looks at the links in ``folder`` and changes them, where it can be locked (not on
+    NFS)."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _written(root: Path) -> Iterator[Path]:
