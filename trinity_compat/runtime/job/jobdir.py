@@ -282,14 +282,18 @@ def _is_at(path: Path, handle: int) -> bool:
 
 def _owner(path: Path) -> str:
     try:
-        return (path.read_text(errors="replace").split() or ["?"])[0]
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return "?"
+    try:
+        return (os.read(handle, 128).decode(errors="replace").split() or ["?"])[0]
+    finally:
+        os.close(handle)
 
 
 def _is_locked(path: Path) -> bool:
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # somebody else's could be a pipe
     except OSError:
         return False
     try:
