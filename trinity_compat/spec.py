@@ -185,8 +185,8 @@ class RunSpec:
         return {**plain, **saved}, variables
 
     def save(self, path: Path) -> None:
-        """For this user's eyes alone where the database's URL holds a password. A database inside the job is named
-        relative to it."""
+        """For this user's eyes alone where the database's URL holds a password. A database inside the job is
+        named relative to it."""
         url = database_url.relative(self.database_url, Path(self.job_dir))
         text = json.dumps({**self.as_saved()[0], "database_url": url}, indent=1, sort_keys=True) + "\n"
         write_text(path, text, mode=None if without_passwords(text) == text else 0o600)

@@ -192,6 +192,24 @@ def test_where_nothing_around_a_mount_point_can_be_written_its_inside_is_enough(
         refused(job)
 
 
+@pytest.mark.parametrize(("mode", "of_lock"), [(0o700, 0o600), (0o2770, 0o660)])
+def test_the_lock_inside_is_for_those_to_whom_the_job_is_open(job, mode, of_lock):
+    job.root.chmod(mode)
+    with locked(job, "both"):
+        found = jobdir.inner_lock_path(job, "train").stat().st_mode
+    assert found & 0o777 == of_lock
+
+
+@pytest.mark.parametrize("place", [jobdir.lock_path, jobdir.inner_lock_path])
+def test_a_link_in_a_lock_s_place_is_not_followed(job, tmp_path, place):
+    (tmp_path / "mine").write_text("mine")
+    place(job, "train").parent.mkdir()
+    place(job, "train").symlink_to(tmp_path / "mine")
+    with contextlib.suppress(UserError), locked(job, "both"):
+        refused(job)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_file_is_not_taken_for_a_job(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="cannot be written"), locked(JobDir(tmp_path / "file"), "both"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from studio_jobs import client_of, make_job
 
-from trinity_compat.runtime.job.jobdir import JobDir, lock_path, locked
+from trinity_compat.runtime.job.jobdir import JobDir, inner_lock_path, lock_path, locked
 from trinity_compat.runtime.job.process_identity import identity_of
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.resumed import Resumed
@@ -90,7 +90,8 @@ def test_a_process_other_than_the_lock_s_is_not_signalled(tmp_path, holding, no_
     root = make_job(tmp_path / "job", state="running")
     process = holding(root)
     for side in ("train", "explore"):
-        lock_path(JobDir(root), side).write_text(words(*identity_of(process.pid).split()))
+        for path in (lock_path(JobDir(root), side), inner_lock_path(JobDir(root), side)):
+            path.write_text(words(*identity_of(process.pid).split()))
     studio = client_of(tmp_path)
     page = studio.get("/stop/job").text
     assert said in page and "Stop it now" not in page

@@ -231,7 +231,8 @@ def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
     try:
         for path in (beside, inside):
             try:
-                handles.append(_taken(path, how))
+                # The one inside is for those to whom the job's folder is open.
+                handles.append(_taken(path, how, job.umask if path == inside else None))
             except BlockingIOError:
                 raise UserError(
                     f"another run (pid {_owner(path)}) holds the {side} side of {job.root}",
@@ -250,12 +251,13 @@ def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
             os.close(handle)
 
 
-def _taken(path: Path, how: int) -> int:
+def _taken(path: Path, how: int, mask: int | None) -> int:
     """A handle that holds the lock. Raises BlockingIOError where another one does, and ``how`` says not to
     wait."""
     for tried in itertools.count(1):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        with contextlib.nullcontext() if mask is None else file_modes.umask(mask):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(handle, how)
             # While this waited, the job may have been set aside or deleted, and the lock with it.
