@@ -52,10 +52,11 @@ class UnwritableDatabase(Database):
             )
 
 
-def connect_to_read(path: Path, *, timeout_s: float = _WAIT_S) -> sqlite3.Connection:
-    """A connection that reads an SQLite file and changes nothing, in WAL mode or not."""
+def connect_to_read(path: Path, *, timeout_s: float = _WAIT_S, untouched: bool = False) -> sqlite3.Connection:
+    """A connection that reads an SQLite file and changes nothing, in WAL mode or not. ``untouched``: it makes
+    no file beside it either, as where the folder cannot be written."""
     how, pragmas = "mode=ro", ""
-    if not can_be_written(path) and not Path(f"{path}-shm").exists():
+    if (untouched or not can_be_written(path)) and not Path(f"{path}-shm").exists():
         wal = Path(f"{path}-wal")
         left = wal.exists() and wal.stat().st_size > 0
         # With exclusive locking the index of the WAL lies in this process's memory, not in -shm.

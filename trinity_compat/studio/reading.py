@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
 
 import sqlalchemy as sa
 
 from trinity_compat.buffer.database import LATEST, Database, _parse
+from trinity_compat.buffer.reading import connect_to_read
 from trinity_compat.buffer.store import SqlBuffer
 from trinity_compat.errors import UserError
 from trinity_compat.studio import job_files
@@ -95,14 +95,9 @@ class ReadOnlyDatabase(Database):
 
     def _connect(self) -> sqlite3.Connection:
         self._look_at_file()
-        alone = "&immutable=1" if self._is_theirs() and not self._has_wal() else ""
-        made = sqlite3.connect(
-            f"file:{quote(os.fsencode(self._file))}?mode=ro{alone}",
-            uri=True,
-            timeout=_WAIT_S,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        # A WAL's index would stand in the way of the owner of another user's file.
+        theirs = self._file.stat().st_uid != os.geteuid()
+        made = connect_to_read(self._file, timeout_s=_WAIT_S, untouched=theirs)
         try:
             # The file may be another user's making: its schema may call nothing, its pages are checked.
             made.execute("PRAGMA trusted_schema=OFF")
@@ -117,14 +112,6 @@ class ReadOnlyDatabase(Database):
             made.close()
             raise
         return made
-
-    def _is_theirs(self) -> bool:
-        """Whether a WAL's index cannot be made beside the file, or would stand in its owner's way."""
-        return not os.access(self._file.parent, os.W_OK) or self._file.stat().st_uid != os.geteuid()
-
-    def _has_wal(self) -> bool:
-        """Without one no process has the database open."""
-        return self._file.with_name(f"{self._file.name}-wal").exists()
 
 
 def outside(url: str, job: Path) -> bool:
