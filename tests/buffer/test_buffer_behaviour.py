@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 from datetime import date
 from decimal import Decimal
@@ -146,6 +147,9 @@ def test_a_token_id_that_no_int32_holds_is_refused_with_its_task_and_place(buffe
 
 def test_a_metric_that_no_float_holds_is_left_out_and_named_once(buffer, caplog, monkeypatch):
     monkeypatch.setattr(codec, "_told", set())
+    # Libraries that other tests have imported may have switched loggers off.
+    monkeypatch.setattr(codec, "_log", logging.getLogger(f"{__name__}.metrics"))
+    monkeypatch.setattr(logging.root.manager, "disable", 0)
     metrics = {
         "a": 1,
         "far": 10**400,

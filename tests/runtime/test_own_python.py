@@ -110,20 +110,22 @@ with own_python.outside_user_folder():
     )
 
 def work():
-    import json, sys
+    import json, sys, time
     from multiprocessing import forkserver
     from pathlib import Path
     from trinity_compat import own_python
     from trinity_compat.explorer.killable import process
     process.warm(["trinity_compat.errors"])
-    server = forkserver._forkserver._forkserver_pid
+    server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/cmdline")
+    while not (words := server.read_text()):  # empty in the moment of its exec
+        time.sleep(0.02)
     own_python.add_user_folder()
     import my_reward
     return {
         "cwd": str(Path.cwd()),
         "json": json.__file__,
         "reward": my_reward.WORTH,
-        "server": Path(f"/proc/{server}/cmdline").read_text().split(chr(0))[:4],
+        "server": words.split(chr(0))[:4],
         "env": {name: os.environ.get(name) for name in ("A", "B", "OMP_WAIT_POLICY")},
         "umask": oct(os.umask(0)),
     }

@@ -51,14 +51,9 @@ CASES = {
     ),
     "LoRA": ([f"{ARR}.model.lora_rank=8"], None, None),
     "an estimator nobody registered": (
-        ["algorithm.adv_estimator=grop"],
+        ["algorithm.adv_estimator=hgpo"],
         "algorithm.adv_estimator",
-        "grop",
-    ),
-    "a model's name that came out empty": (
-        [f"{ARR}.model.path="],
-        f"{ARR}.model",
-        "path is empty",
+        "hgpo",
     ),
     "gdpo without its rewards": (
         ["algorithm.adv_estimator=gdpo"],
@@ -71,9 +66,9 @@ CASES = {
         None,
     ),
     "a loss nobody registered": (
-        [f"{ARR}.actor.policy_loss.loss_mode=gsop"],
+        [f"{ARR}.actor.policy_loss.loss_mode=mine"],
         f"{ARR}.actor.policy_loss.loss_mode",
-        "gsop",
+        "mine",
     ),
     "a schedule that the optimizer lacks": (
         [f"{ARR}.actor.optim.lr_scheduler_type=linear"],

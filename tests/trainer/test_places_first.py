@@ -34,8 +34,8 @@ def order(monkeypatch):
         def release(self):
             pass
 
-    def built(*given):
-        done.append(f"built in {given[-1]}")
+    def built(config, exchange, datasets, device, kind, pool, told):
+        done.append(f"built in {pool}")
         return SimpleNamespace(fit=lambda: None)
 
     @contextmanager
@@ -59,7 +59,7 @@ def trained(given):
 
     rest = {"data": {"train_batch_size": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}}
     config = OmegaConf.create({"trainer": given.verl["trainer"], **rest})
-    main._train_on_answers(given, config, None, SimpleNamespace(note=None))
+    main._train_on_answers(given, config, None, SimpleNamespace(note=None, asks=None))
 
 
 def test_places_come_before_the_turn_and_the_trainer_is_built_in_them(order):
