@@ -227,9 +227,11 @@ class Job:
 
     def strike(self, strike: Strike, before: list[Standing]) -> dict[str, object] | None:
         """Start, strike, and wait until nothing runs. None when the command ended before."""
+        made = self.groups()
         self.start(f"{strike.point}:{strike.count}" if strike.point else "", again=strike.again)
         self.shake(strike.restarts)
-        victims = self.at_point() if strike.point else self.at_random(strike)
+        # A stop is named within its limit once answers are made; a start has a limit of its own.
+        victims = self.at_point() if strike.point else self.at_random(strike, made if strike.stops else -1)
         if victims is None:
             return None
         struck, named = time.monotonic(), None
@@ -262,6 +264,11 @@ class Job:
         there = self.url or (self.root / "buffer" / "experiences.db").exists()
         return standing(self.database, self.checkpoint) if there else None
 
+    def groups(self) -> int:
+        """How many groups the database holds."""
+        there = self.standing()
+        return len(there.groups) if there else 0
+
     def shake(self, times: int) -> None:
         """Restart the database under the running job, if it has a server."""
         for _ in range(times if self.server else 0):
@@ -289,9 +296,13 @@ class Job:
                 return None
         raise Stuck("the point was not reached")
 
-    def at_random(self, strike: Strike) -> list[psutil.Process] | None:
+    def at_random(self, strike: Strike, made: int) -> list[psutil.Process] | None:
+        """The victims, once the time is up and there are more than ``made`` groups."""
         if self.ended_within(strike.after):
             return None
+        while self.groups() <= made:
+            if self.ended_within(LOOK_S):
+                return None
         word = WORDS.get(strike.victim)
         while word:
             found = [p for p in self.alive() if word in _command(p)]
