@@ -445,6 +445,11 @@ sys.stdin.read()
             "(Worker pid=3) ray.exceptions.RayActorError: gone\n",
             "(Worker pid=3) ray.exceptions.RayActorError: gone",
         ),
+        (
+            "Training:  12%|█▏  | 7/60 [00:06<01:28,  1.66s/it]error: the database was deleted\n"
+            "Training:  12%|█▏  | 7/60 [00:07<02:07,  2.41s/it]\nnanobind: leaked 4 instances!",
+            "the database was deleted",
+        ),
     ],
 )
 def test_the_last_error_of_an_output(output, said):
