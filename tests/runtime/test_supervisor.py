@@ -257,11 +257,10 @@ def test_a_run_s_supervision_has_the_run_s_limit(monkeypatch):
     monkeypatch.setattr(run_module, "supervise", lambda commands, by: given.append(by.stall_s))
     monkeypatch.setattr(run_module, "commands_of", lambda made, address: [])
     monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [])
-    monkeypatch.setattr(run_module, "CheckpointLinks", MagicMock())
     monkeypatch.setattr(run_module, "Progress", MagicMock())
     made, cluster = MagicMock(), Cluster("here")
     made.spec.stall_timeout_s = 45.0
-    run_module._supervised(made, MagicMock(), Stop(), cluster)
+    run_module._supervised(made, MagicMock(), MagicMock(), Stop(), cluster)
     run_module._supervised_alone(made, Silent(), Stop(), cluster)
     assert given == [45.0, 45.0]
 
