@@ -42,7 +42,7 @@ def test_an_engine_under_fixed_ends_the_run_which_goes_on_with_the_same_command(
     one.finish()
     assert one.code == 1
     (error,) = one.errors
-    assert re.search(rf"no progress for 3\d s: .*\(engine 0, pid {pid}, stopped\)", error), error
+    assert re.search(rf"no progress for \d+ s: .*\(engine 0, pid {pid}, stopped\)", error), error
     assert f"Process {pid}" in log(one, "explorer"), "py-spy's stacks"
     one.nothing_is_left_and_nothing_lost()
     goes_on_to_its_end(run, options=("--set", SHORT))
@@ -55,7 +55,7 @@ def test_an_engine_of_a_streaming_style_is_started_again(run):
     one.finish()
     assert one.code == 0, one.err
     assert re.search(
-        rf"no progress for 3\d s: .*\(engine 0, pid {pid}, stopped\).*started again \(0 restarts left\)",
+        rf"no progress for \d+ s: .*\(engine 0, pid {pid}, stopped\).*started again \(0 restarts left\)",
         one.out,
         re.DOTALL,
     )
@@ -69,7 +69,7 @@ def test_an_engine_inside_a_weight_load_is_named_with_it(run):
     assert one.code == 1
     (error,) = one.errors
     assert re.search(
-        r"no progress for 3\d s: loading version \d+ of the weights \(engine 0, pid \d+, stopped\)", error
+        r"no progress for \d+ s: loading version \d+ of the weights \(engine 0, pid \d+, stopped\)", error
     ), error
     one.nothing_is_left_and_nothing_lost()
 
@@ -96,6 +96,6 @@ def test_a_side_as_a_whole_is_named_by_the_supervisor(run, role):
     pid = stop(one, f"-m trinity_compat.{role} ")
     one.finish()
     assert one.code == 0, one.err
-    assert re.search(rf"the {role} \(pid {pid}\) has been silent for 3\d s .*started again", one.out)
+    assert re.search(rf"the {role} \(pid {pid}\) has been silent for \d+ s .*started again", one.out)
     assert one.trained_steps() == STEPS
     one.nothing_is_left_and_nothing_lost()
