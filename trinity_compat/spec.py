@@ -200,7 +200,13 @@ class RunSpec:
             text = path.read_text()
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
-        return cls.of_text(text, path.absolute().parent.parent)
+        try:
+            return cls.of_text(text, path.absolute().parent.parent)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is not what this release wrote ({type(error).__name__}: {error})",
+                hint="a run writes it anew: run the same command again, or restore the job folder",
+            ) from error
 
     @classmethod
     def of_text(cls, text: str, job: Path) -> RunSpec:

@@ -3,14 +3,14 @@
 An experience is trinity-rft's, or the stand-in's (workflows/standin/experience.py): ``reward``, ``metrics``,
 ``info``, ``eid``, ``action_mask`` bool [R], ``truncate_status``. Each ``process`` returns those that go on,
 changed in place or not, and metrics by name. Source: trinity/buffer/operators, 0.6.0.
+
+numpy is imported where it computes: a dry run, which looks at names and arguments, does without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 SELECTOR_METRIC = "selector_metric"  # trinity/common/constants.py
 FAILED = "reward/failed"  # in the metrics of an answer whose reward function failed: explorer/scoring.py
@@ -45,6 +45,8 @@ class RewardStdFilter:
         self._threshold = threshold
 
     def process(self, exps: Experiences) -> Processed:
+        import numpy as np
+
         groups = [group for group in by_task(exps) if len(group) > 1]
         rewards = [[each.reward for each in group] for group in groups]
         spread = [float(np.std(each)) for each in rewards]
@@ -60,6 +62,8 @@ class RewardStdFilter:
 
 def _spreads(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """As trinity/utils/metrics.py: aggregate_metrics."""
+    import numpy as np
+
     how: Mapping[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "max": np.max, "min": np.min}
     return {
         f"origin_group_advantages/{name}/{stat}": float(reduce(found))
@@ -165,6 +169,8 @@ class PassRateCalculator:
         """Upstream takes any arguments, and reads none."""
 
     def process(self, exps: Experiences) -> Processed:
+        import numpy as np
+
         rewards: dict[Any, dict[Any, list[float]]] = {}
         for each in exps:
             place = each.info["task_index"]

@@ -101,6 +101,10 @@ def missing(plan: RunPlan) -> Iterator[str]:
             look()
         except UserError as error:
             yield str(error).partition("\n")[0]
+        except ModuleNotFoundError as error:
+            if (told := extras.explained(error)) is None:
+                raise
+            yield f"the files were not looked into: {told}".replace("\n  hint:", ":")
 
 
 def check_juicer(verl: Tree) -> None:

@@ -10,6 +10,7 @@ from trinity_compat.containers import Tree, section_at
 from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.pipelines import DATA_JUICER, SECTION
+from trinity_compat.pipelines.table import check
 from trinity_compat.runtime.plan import juicer
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.translate.by_hand import TASKSETS_KEY
@@ -56,8 +57,6 @@ def _unfed(verl: VerlView, operators: Sequence[str]) -> list[str]:
 
 
 def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, object]:
-    from trinity_compat.pipelines.table import check  # with numpy, which a dry run does without
-
     where = f"{OPERATORS}.{number}"
     name, arguments = given.get("name"), given.get("args") or {}
     known = registered | ({str(name)} if extras.version("trinity-rft") else set())
