@@ -37,7 +37,7 @@ def answers(task, rewards):
 def test_validation_rows_get_their_task_s_answers_in_turn():
     rollouts = verl_v0.StoredRollouts()
     groups = [answers(0, (0.1, 0.2)), answers(1, (0.3, 0.4))]
-    rollouts.trainer = SimpleNamespace(validation_answers=lambda: groups, shape=Shape(4, 4, 0))
+    rollouts.trainer = SimpleNamespace(validation_answers=lambda: groups, widths=lambda rows: Shape(4, 4, 0))
     asked = DataProto.from_dict({"dummy": torch.zeros(4, 1)}, meta_info={"validate": True})
     asked.non_tensor_batch[verl_v0.TASK_NO] = np.array([1, 0, 1, 0], dtype=object)
     made = rollouts.generate_sequences(asked)

@@ -13,7 +13,7 @@ from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.trainer.algorithms import with_advantages
 from trinity_compat.trainer.batch import Shape
 from trinity_compat.trainer.uneven import FILLER, of_rows_made, with_dropped_apart
-from trinity_compat.trainer.verl_v0 import StoredRollouts
+from trinity_compat.trainer.verl_v0 import StoredRollouts, TrinityRayPPOTrainer
 
 pytestmark = pytest.mark.verl
 
@@ -148,3 +148,11 @@ def test_figures_of_a_step_are_those_of_its_rows():
     assert figures["critic/score/mean"] == pytest.approx(2.5 / 5)
     assert figures["response_length/min"] == 2
     assert figures["prompt_length/mean"] == 3
+
+
+@pytest.mark.parametrize(("longer", "width"), [(True, 9), (False, 4)])
+def test_a_batch_of_runs_of_several_answers_is_as_wide_as_its_longest_row(longer, width):
+    trainer = object.__new__(TrinityRayPPOTrainer)
+    trainer.shape, trainer.longer = Shape(4, 4, 0), longer
+    found = trainer.widths([experience(0, 0, row, 1.0) for row in (0, 7)])
+    assert found == Shape(4, width, 0)

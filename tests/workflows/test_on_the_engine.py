@@ -67,6 +67,26 @@ def test_an_answer_has_no_more_room_than_the_model():
         written(engine, range(24))
 
 
+def test_a_later_call_of_a_run_has_what_max_model_len_leaves_and_no_more_than_an_answer_s_own():
+    engine = Engine()
+    writer = EngineWriter(Asked(engine), Limits(8, 16, 64))
+    for length in (8, 40, 60):
+        asyncio.run(writer.write(range(length), {}))
+    assert [request.sampling["max_tokens"] for request in engine.requests] == [16, 16, 4]
+
+
+def test_what_is_cut_is_told_with_its_task(caplog):
+    workflows = object.__new__(UserWorkflows)
+    workflows._limits = Limits(8, 16, 64)
+    rows = [SimpleNamespace(truncated=cut) for cut in (True, False)]
+    taskset = Taskset("t", "sums", "", "w")
+    workflows._tell_cut(rows, taskset, 7)
+    assert "task 7 of sums: 1 of 2 rows were longer than model.max_model_len=64" in caplog.text
+    caplog.clear()
+    workflows._tell_cut(rows[1:], taskset, 7)
+    assert caplog.text == ""
+
+
 def test_what_a_change_of_weights_ends_is_asked_again():
     engine = Engine(cancelled=2)
     assert len(written(engine)) == 1

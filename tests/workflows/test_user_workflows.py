@@ -15,7 +15,7 @@ from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer import own_time
 from trinity_compat.workflows import plugins
 from trinity_compat.workflows.running import Workflows
-from trinity_compat.workflows.runs import Limits, by_step, rows_of
+from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, by_step, rows_of
 from trinity_compat.workflows.tasksets import Taskset
 
 FOLDER = Path(__file__).parent / "plugins"
@@ -191,8 +191,11 @@ def test_a_reward_or_metric_out_of_range_is_named(fields, message):
 
 
 def test_of_a_run_that_is_cut_only_the_turns_that_are_left_are_told():
-    (first, *_) = run("graded_workflow", Limits(512, 5), by_step=True)
+    (whole, *_) = run("graded_workflow", by_step=True)
+    limit = len(whole.prompt_ids) + 5
+    (first, *_) = run("graded_workflow", Limits(512, 64, limit), by_step=True)
     assert len(first.response_ids) == 5
+    assert first.truncated and first.metrics[TRUNCATED_ROWS] == 1.0
     told = by_step(first)
     assert (told["env_state_hash"], len(told["steps"])) == (["after 0"], 2)
 
@@ -223,10 +226,24 @@ def test_what_cannot_be_trained_on_says_why(workflow, fields, error, message):
         run(workflow, **fields)
 
 
-def test_a_prompt_over_the_limit_is_refused_and_a_response_cut():
+def test_a_prompt_over_the_limit_is_refused():
     with pytest.raises(ValueError, match="exceeds max_prompt_tokens=8"):
         run("async_once_workflow", Limits(8, 512))
-    assert {len(each.response_ids) for each in run("second_thoughts_workflow", Limits(64, 9))} == {9}
+
+
+def test_max_response_tokens_limits_an_answer_and_not_a_run_of_several():
+    """trinity-rft 0.6.0: an experience's limit is max_model_len (common/models/model.py)."""
+    whole = run("second_thoughts_workflow")
+    longest = max(len(each.response_ids) for each in whole)
+    runs = run("second_thoughts_workflow", Limits(64, 9, 512))
+    assert max(len(each.response_ids) for each in runs) == longest > 9
+    assert not any(each.truncated or TRUNCATED_ROWS in each.metrics for each in runs)
+
+
+def test_a_row_ends_with_max_model_len_and_is_counted():
+    cut = run("second_thoughts_workflow", Limits(32, 9, 50))
+    assert {len(each.prompt_ids) + len(each.response_ids) for each in cut} == {49}  # as upstream: one less
+    assert all(each.truncated and each.metrics[TRUNCATED_ROWS] == 1.0 for each in cut)
 
 
 def test_an_installed_trinity_comes_before_the_stand_in(tmp_path):

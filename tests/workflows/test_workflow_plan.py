@@ -5,17 +5,21 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.runtime.plan.workflows import longest_response
 from trinity_compat.served_models import Served, configurations, served_models
 from trinity_compat.workflows import upstream
+from trinity_compat.workflows.runs import Limits
 from trinity_compat.workflows.tasksets import Taskset, referred
 
-YAML = Path(__file__).parents[2] / "examples" / "workflows" / "simple.yaml"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "workflows"
+YAML = EXAMPLES / "simple.yaml"
 INPUT = "buffer.explorer_input"
 
 
@@ -272,6 +276,39 @@ def test_a_plugin_s_reward_makes_a_known_workflow_a_class_too():
 def test_a_folder_beside_the_launch_is_found_from_its_place(monkeypatch):
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", PLUGINS)
     assert planned(default_workflow_type="agent_workflow").spec.env["TRINITY_PLUGIN_DIRS"] == PLUGINS
+
+
+def of_plugin(device="cpu", **changes):
+    config = yaml.safe_load((EXAMPLES / "plugin.yaml").read_text())
+    for path, value in changes.items():
+        put(config, path.replace("__", "."), value)
+    plugins = RunOptions(plugin_dirs=(str(EXAMPLES / "plugins"),))
+    return make_plan(config, plugins, cwd=Path("/work"), device=device)
+
+
+def test_a_class_s_rows_may_be_as_long_as_the_model_s_texts():
+    made = of_plugin(model__max_model_len=300)
+    assert longest_response(made.spec.verl) == 300 - 48
+    assert Limits.of(OmegaConf.create(made.spec.verl).actor_rollout_ref.rollout) == Limits(48, 8, 300)
+    (told,) = [note for note in made.notes if note.startswith("a row may have")]
+    assert "300 tokens" in told and "one answer 8" in told and "rollout/truncated_rows" in told
+    assert longest_response(planned().spec.verl) == 8  # asked once
+
+
+@pytest.mark.parametrize(("tokens", "ranks", "warned"), [(200, 1, True), (300, 1, False), (150, 2, False)])
+def test_a_micro_batch_that_holds_no_longest_row_is_warned_of(tokens, ranks, warned):
+    made = of_plugin(
+        device="cuda",
+        cluster__gpu_per_node=4,
+        explorer__rollout_model__engine_num=2,
+        model__max_model_len=300,
+        trainer__use_dynamic_bsz=True,
+        trainer__max_token_len_per_gpu=tokens,
+        trainer__ulysses_sequence_parallel_size=ranks,
+    )
+    found = [note for note in made.notes if "holds no row of 300 tokens" in note]
+    assert bool(found) == warned
+    assert not found or "trainer.max_token_len_per_gpu: 300 or more" in found[0]
 
 
 def test_a_workflow_that_no_plugin_registers_is_refused():

@@ -32,6 +32,7 @@ from trinity_compat.spec import SERVE_KEY, RunSpec
 from trinity_compat.synchronizer.files import WeightsDamaged
 from trinity_compat.workflows.model import Model, Surroundings, Written
 from trinity_compat.workflows.openai_app import make_app, served
+from trinity_compat.workflows.runs import Limits
 
 ROLE = "serve"
 _LOCAL_NAMES = ("127.0.0.1", "localhost")
@@ -118,7 +119,7 @@ class Endpoint:
             experience=None,
             loop=asyncio.get_running_loop(),
             path=str(config.actor_rollout_ref.model.path),
-            max_model_len=int(rollout.prompt_length) + int(rollout.response_length),
+            max_model_len=Limits.of(rollout).whole,
             chat_template=config.actor_rollout_ref.model.get("custom_chat_template"),
             enable_thinking=(data.get("apply_chat_template_kwargs") or {}).get("enable_thinking"),
             tool_format=rollout.multi_turn.get("format"),

@@ -14,8 +14,9 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.explorer.scoring import FAILED, RETRIES, TIMED_OUT
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.explorer.trajectory import AGENT_FAILED
+from trinity_compat.workflows.runs import TRUNCATED_ROWS
 
-COUNTED = (FAILED, TIMED_OUT, RETRIES, AGENT_FAILED)
+COUNTED = (FAILED, TIMED_OUT, RETRIES, AGENT_FAILED, TRUNCATED_ROWS)
 
 
 class StepTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,21 +22,22 @@ from trinity_compat.workflows.auxiliary import clients_of
 from trinity_compat.workflows.model import Written
 from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Workflows
-from trinity_compat.workflows.runs import Limits, Row, by_step
+from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, Row, by_step
 from trinity_compat.workflows.tasksets import SECTION, Taskset, referred
 
+_log = logging.getLogger(__name__)
 LIMIT_S = 1800.0  # for a whole group: a workflow that hangs must not hold the run for ever
 
 
 class EngineWriter:
-    """Implements ``workflows.model.Writer``. ``limits``: tokens of a prompt and a response together."""
+    """Implements ``workflows.model.Writer``. ``limits``: each answer's, and of a prompt and it together."""
 
     def __init__(self, asked: Asks, limits: Limits) -> None:
         self._asked, self._limits = asked, limits
         self._count = 0
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Written]:
-        room = self._limits.prompt + self._limits.response - len(prompt_ids)
+        room = self._limits.whole - len(prompt_ids)
         if room < 1:
             raise ValueError(f"a prompt of {len(prompt_ids)} tokens leaves no room to answer")
         count = int(sampling.get("n") or 1)
@@ -111,7 +113,15 @@ class UserWorkflows:
             if not limit.expired():  # the workflow's own
                 raise
             raise OwnTimeUp(f"a group of {taskset.workflow} took longer than {LIMIT_S:g} s") from error
+        self._tell_cut(rows, taskset, job.task_no)
         return [_trajectory(row, _told(row, taskset, validates=job.validate)) for row in rows]
+
+    def _tell_cut(self, rows: Sequence[Row], taskset: Taskset, number: int) -> None:
+        if cut := sum(row.truncated for row in rows):
+            told = (
+                "task %d of %s: %d of %d rows were longer than model.max_model_len=%d and were cut there (%s)"
+            )
+            _log.warning(told, number, taskset.name, cut, len(rows), self._limits.whole, TRUNCATED_ROWS)
 
 
 def _told(row: Row, taskset: Taskset, *, validates: bool) -> dict[str, Any]:

@@ -55,6 +55,7 @@ from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.uneven import EveryRow, is_uneven, levelled, of_rows_made, with_dropped_apart
 from trinity_compat.trainer.workers import Asks, CpuPools, PlacedPools, TrainingOnlyWorker, told_of_calls
+from trinity_compat.workflows.tasksets import SECTION, have_classes
 
 TASK_NO = "trinity_task_no"
 
@@ -196,7 +197,7 @@ class StoredRollouts:
             mine = answers[task_no].experiences
             chosen.append(mine[taken[task_no] % len(mine)])
             taken[task_no] += 1
-        out = to_dataproto(chosen, self.trainer.shape)
+        out = to_dataproto(chosen, self.trainer.widths(chosen))
         out.meta_info.pop("timing")
         return out
 
@@ -275,6 +276,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     train_dataloader: Sized
     changing: ChangingData | None = None  # where on_batch_end changes the data
+    longer = False  # whether a row may be several answers, and longer than one
 
     def __init__(self, *args: object, exchange: Exchange, **kwargs: object) -> None:
         self.exchange = exchange
@@ -287,6 +289,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         rollout = self.config.actor_rollout_ref.rollout
         self.runs = int(rollout.n)  # of each task
         self.shape = Shape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
+        self.longer = have_classes(OmegaConf.select(self.config, SECTION) or {})
         self.multi_modal = MultiModal(self.config, self.tokenizer, self.processor)
 
     def _create_dataloader(self, *args: object) -> None:
@@ -363,8 +366,14 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return self.exchange.claim(step)
 
     def widths(self, experiences: Sequence[Experience]) -> Shape:
-        """Of a batch of them: veRL's own, whatever they hold."""
-        return self.shape
+        """Of a batch of them: veRL's own, whatever they hold; where a row may be several answers
+        (max_model_len is its limit) as wide as the longest, as in trinity-rft (trainer/verl/utils.py)."""
+        if not self.longer:
+            return self.shape
+        prompt = max((len(each.prompt_ids) for each in experiences), default=0)
+        response = max((len(each.response_ids) for each in experiences), default=0)
+        own = self.shape
+        return Shape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
 
     def validation_answers(self) -> list[Group]:
         """Groups of this step's evaluation, by position; asked for once per step."""
@@ -375,7 +384,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def response_logprobs(self, experience: Experience) -> list[float]:
         """Of the current policy, float [R]; a row for every rank, one at a time."""
-        rows = to_dataproto([experience] * self.actor_rollout_wg.world_size, self.shape)
+        copies = [experience] * self.actor_rollout_wg.world_size
+        rows = to_dataproto(copies, self.widths(copies))
         rows.meta_info = {
             "temperature": 1.0,
             "use_dynamic_bsz": False,

@@ -132,7 +132,7 @@ class Workflows:
             experience=self._experience,
             loop=asyncio.get_running_loop(),
             path=self._path,
-            max_model_len=self._limits.prompt + self._limits.response,
+            max_model_len=self._limits.whole,
             chat_template=taskset.chat_template,
             enable_thinking=taskset.enable_thinking,
             tool_format=tool_format,

@@ -17,6 +17,8 @@ from trinity_compat.algorithms.model import STEPS
 # ``each``: a row for every experience, as in trinity-rft.
 Parting: TypeAlias = Literal["joined", "chains", "each"]
 
+TRUNCATED_ROWS = "rollout/truncated_rows"  # in a row's metrics, and summed over a step's
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -54,15 +56,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Tokens of a prompt and of a response that a trajectory may have."""
+    """Tokens: of a task's prompt; of an answer to one call; ``given``, of all calls of a row together, its
+    prompt included (``whole``): what one call needs where nothing is given. As trinity-rft's
+    max_prompt_tokens, max_response_tokens and max_model_len (0.6.0, common/models/model.py)."""
 
     prompt: int
     response: int
+    given: int | None = None
 
     @classmethod
     def of(cls, rollout: Any) -> Limits:
         """Those of veRL's rollout section."""
-        return cls(int(rollout.prompt_length), int(rollout.response_length))
+        return cls(int(rollout.prompt_length), int(rollout.response_length), rollout.get("max_model_len"))
+
+    @property
+    def whole(self) -> int:
+        """Prompt and responses of a row."""
+        return self.given or self.prompt + self.response
 
 
 def rows_of(
@@ -94,7 +104,7 @@ def rows_of(
         rows = parts if parting == "each" else _chains(parts)
     for row in rows:
         _check_prompt(row, limits)
-    return [replace(_cut(row, limits.response), place=place) for place, row in enumerate(rows)]
+    return [replace(_cut(row, limits.whole), place=place) for place, row in enumerate(rows)]
 
 
 def _joined(parts: Sequence[Row], *, by_step: bool) -> Row:
@@ -235,13 +245,15 @@ def by_step(row: Row) -> dict[str, Any]:
     return {**told, STEPS: [{"step": step.step, "reward": step.reward} for step in row.steps]}
 
 
-def _cut(row: Row, limit: int) -> Row:
-    if len(row.response_ids) <= limit:
-        return row
-    return replace(
-        row,
-        response_ids=row.response_ids[:limit],
-        mask=row.mask[:limit],
-        logprobs=row.logprobs[:limit],
-        truncated=True,
-    )
+def _cut(row: Row, whole: int) -> Row:
+    """No longer than ``whole`` with its prompt; counted where it, or what it was made of, was cut."""
+    limit = whole - len(row.prompt_ids)
+    if len(row.response_ids) > limit:
+        row = replace(
+            row,
+            response_ids=row.response_ids[:limit],
+            mask=row.mask[:limit],
+            logprobs=row.logprobs[:limit],
+            truncated=True,
+        )
+    return replace(row, metrics={**row.metrics, TRUNCATED_ROWS: 1.0}) if row.truncated else row

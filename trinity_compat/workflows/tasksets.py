@@ -62,6 +62,12 @@ def reference(kind: str, number: int) -> str:
     return f"{kind}/{number}"
 
 
+def have_classes(section: Tree) -> bool:
+    """Whether a taskset's answers are made by a class or a program, which may ask the model several times:
+    a row of theirs may be longer than one answer. ``section``: as for ``referred``."""
+    return any(isinstance(each, Mapping) and each.get("plugin") for each in section.values())
+
+
 def referred(name: str, section: Tree) -> Taskset:
     """The taskset behind a reference. ``section``: the run's ``data.workflows``. Raises UserError."""
     found = section.get(name)

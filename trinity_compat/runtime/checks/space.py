@@ -14,6 +14,7 @@ from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.micro_batches import has_critic
+from trinity_compat.runtime.plan.workflows import longest_response
 from trinity_compat.spec import RunSpec, has_baseline
 
 _PER_TOKEN = 13.0  # bytes of a response token: id and log-prob of 4 each, text, the database's own
@@ -131,7 +132,7 @@ def _buffer(spec: RunSpec, steps: int) -> float:
     if spec.rows:
         return 0.0
     data = spec.verl["data"]
-    tokens = _PER_TOKEN * int(data["max_response_length"])
+    tokens = _PER_TOKEN * longest_response(spec.verl)
     each = _PER_ANSWER + tokens + _PER_PROMPT_TOKEN * int(data["max_prompt_length"])
     a_step = _answers(spec) + int(data["train_batch_size"]) * has_baseline(spec.verl)
     whole = steps if spec.keep_steps is None else min(steps, spec.keep_steps + _held(spec))
@@ -148,7 +149,7 @@ def _batch(spec: RunSpec, cwd: Path) -> float:
     if not own_dataset.is_named(spec, cwd=cwd):
         return 0.0
     data = spec.verl["data"]
-    tokens = (_BATCH_TOKEN + _BATCH_NUMBER * _numbers(spec)) * int(data["max_response_length"])
+    tokens = (_BATCH_TOKEN + _BATCH_NUMBER * _numbers(spec)) * longest_response(spec.verl)
     return _answers(spec) * (_BATCH_ANSWER + tokens + _BATCH_PROMPT_TOKEN * int(data["max_prompt_length"]))
 
 

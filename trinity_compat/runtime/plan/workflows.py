@@ -17,13 +17,14 @@ from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.agent_program import program_arguments
+from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.runtime.plan.verl_view import ACTOR, ROLLOUT, Step, VerlView
 from trinity_compat.translate import inverse
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows import upstream
 from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
-from trinity_compat.workflows.runs import Parting
+from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, Parting
 from trinity_compat.workflows.table import (
     PROGRAM,
     REWARDS,
@@ -33,7 +34,7 @@ from trinity_compat.workflows.table import (
     check_reward,
     check_workflow,
 )
-from trinity_compat.workflows.tasksets import SECTION, Taskset, reference
+from trinity_compat.workflows.tasksets import SECTION, Taskset, have_classes, reference
 
 _INPUT = "buffer.explorer_input"
 _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
@@ -71,7 +72,60 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Pat
         for number, each in enumerate(found)
     }
     _check_baseline(verl, made.values())
-    return verl.changed(_changes(verl, made)), [_line(each) for each in made.values()]
+    changed = verl.changed(_changes(verl, made))
+    return changed, [*(_line(each) for each in made.values()), *_lengths(changed)]
+
+
+def longest_response(verl: Tree) -> int:
+    """Tokens behind the prompt that a row may have: those of one answer, or where a class may ask several
+    times what max_model_len leaves beside a prompt of full length."""
+    if not have_classes(value_at(verl, SECTION) or {}):
+        return int(str(value_at(verl, "data.max_response_length")))
+    limits = _limits(verl)
+    return max(limits.response, limits.whole - limits.prompt)
+
+
+def _limits(verl: Tree) -> Limits:
+    names = ("prompt_length", "response_length", "max_model_len")
+    prompt, response, whole = (value_at(verl, f"{ROLLOUT}.{name}") for name in names)
+    return Limits(int(str(prompt)), int(str(response)), int(str(whole)) if whole else None)
+
+
+# Tokens of a micro-batch: the key, what cuts by them, over how many GPUs a row is spread.
+_TOKENS = (
+    (f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.use_dynamic_bsz"),
+    ("critic.ppo_max_token_len_per_gpu", "critic.use_dynamic_bsz"),
+)
+_SPREAD = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_parallel_size")
+
+
+def _lengths(verl: VerlView) -> list[str]:
+    """How long a row of a class's may get, and whether a micro-batch holds it."""
+    if not have_classes(value_at(verl.tree, SECTION) or {}):
+        return []
+    limits = _limits(verl.tree)
+    told = (
+        f"a row may have {limits.whole} tokens (model.max_model_len), one answer {limits.response}"
+        f" (max_response_tokens); what is longer is cut and counted ({TRUNCATED_ROWS})"
+    )
+    return [told, *_small(verl, limits.whole)]
+
+
+def _small(verl: VerlView, whole: int) -> Iterator[str]:
+    for key, dynamic in _TOKENS:
+        tokens, role = value_at(verl.tree, key), key.rpartition(".")[0]
+        if not value_at(verl.tree, dynamic) or (role == "critic" and not has_critic(verl.tree)):
+            continue
+        spread = max(
+            *(verl.size(f"{role}.{name}") for name in _SPREAD),
+            verl.size(f"{role}.megatron.context_parallel_size") if verl.megatron else 1,
+        )
+        if isinstance(tokens, int) and tokens * spread < whole:
+            yield (
+                f"warning: {key}={tokens} on each of {spread} GPU(s) holds no row of {whole} tokens"
+                " (model.max_model_len): veRL ends the run at the first one that is longer; write"
+                f" trainer.max_token_len_per_gpu: {-(-whole // spread)} or more"
+            )
 
 
 def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:

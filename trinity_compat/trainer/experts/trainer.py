@@ -46,10 +46,10 @@ class MixTrainer(TrinityRayPPOTrainer):
         return claimed
 
     def widths(self, experiences: Sequence[Experience]) -> Shape:
-        """veRL's own, or as wide as the expert's longest row."""
-        prompt = max(len(each.prompt_ids) for each in self._rows)
-        response = max(len(each.response_ids) for each in self._rows)
-        own = self.shape
+        """As the answers have it, or as wide as the expert's longest row."""
+        prompt = max((len(each.prompt_ids) for each in self._rows), default=0)
+        response = max((len(each.response_ids) for each in self._rows), default=0)
+        own = super().widths(experiences)
         return Shape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
