@@ -14,6 +14,7 @@ from recorded_model import ANSWERS, Recorded, make_tokenizer
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.explorer import own_time
 from trinity_compat.workflows import plugins
+from trinity_compat.workflows.model import Model
 from trinity_compat.workflows.running import Workflows
 from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, by_step, rows_of
 from trinity_compat.workflows.tasksets import Taskset
@@ -229,6 +230,20 @@ def test_what_cannot_be_trained_on_says_why(workflow, fields, error, message):
 def test_a_prompt_over_the_limit_is_refused():
     with pytest.raises(ValueError, match="exceeds max_prompt_tokens=8"):
         run("async_once_workflow", Limits(8, 512))
+
+
+def test_a_message_that_holds_an_image_is_not_asked_without_it():
+    chat = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image"}]}]
+    around = SimpleNamespace(tokenizer=make_tokenizer(), chat_template=None, enable_thinking=None)
+    model = Model(around, {})
+    with pytest.raises(ValueError, match="a message holds image"):
+        asyncio.run(model.chat_async(chat))
+    with pytest.raises(ValueError, match="a message holds image"):
+        asyncio.run(
+            model.convert_messages_to_experience_async([*chat, {"role": "assistant", "content": "a"}])
+        )
+    with pytest.raises(ValueError, match="a message holds image"):
+        model.prompt_of(chat)
 
 
 def test_max_response_tokens_limits_an_answer_and_not_a_run_of_several():

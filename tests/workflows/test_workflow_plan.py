@@ -286,6 +286,12 @@ def of_plugin(device="cpu", **changes):
     return make_plan(config, plugins, cwd=Path("/work"), device=device)
 
 
+@pytest.mark.parametrize("key", ["image_key", "video_key"])
+def test_a_class_s_model_that_would_see_no_image_is_refused(key):
+    with pytest.raises(UserError, match=f"tasksets.0.format.{key}=picture: .* would see none"):
+        of_plugin(**{f"{INPUT}.tasksets.0.format.{key}": "picture"})
+
+
 def test_a_class_s_rows_may_be_as_long_as_the_model_s_texts():
     made = of_plugin(model__max_model_len=300)
     assert longest_response(made.spec.verl) == 300 - 48

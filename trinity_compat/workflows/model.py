@@ -203,6 +203,7 @@ class Model:
 
     def templated(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
         """The prompt of a chat, as trinity-rft's inference models render it."""
+        _check_text(messages)
         begun = messages[-1]["role"] == "assistant"
         how: dict[str, Any] = (
             {"continue_final_message": True}
@@ -284,6 +285,7 @@ class Model:
         """Token ids and mask, int [S] each: 1 from where a generation prompt ends to the end of the
         assistant's message. Rests on templates whose beginnings stay when messages are added, as upstream's
         default does."""
+        _check_text(messages)
         ids = self._ids(messages, tools)
         mask = [0] * len(ids)
         # A template that takes thoughts out of earlier answers leaves only those after the last question.
@@ -313,3 +315,14 @@ class Model:
             add_generation_prompt=add_generation_prompt,
         )
         return [int(token) for token in self.around.tokenizer(text, add_special_tokens=False).input_ids]
+
+
+def _check_text(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError for a part that is not text: a template would write its place, and the model would
+    answer without it."""
+    contents = [message.get("content") for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text":
+            raise ValueError(f"a message holds {kind}: a workflow's model is asked in text here")

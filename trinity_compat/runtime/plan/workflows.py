@@ -246,11 +246,21 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
 
 
 def _check_format(form: Mapping[str, object], where: str, *, plugin: bool) -> None:
-    """Raises UserError for columns that nobody would read. A class is given whole rows."""
-    unread = ("workflow_key", "reward_fn_key") if plugin else ("image_key", "video_key")
-    if named := next((key for key in unread if form.get(key)), None):
-        why = "its class is every row's" if plugin else "this workflow asks in text"
-        raise UserError(f"{where}.{named}={form[named]}: {why}", hint="leave it out")
+    """Raises UserError for columns that nobody would read. A class is given whole rows; its model is asked in
+    tokens of text, so that it would answer without having seen an image."""
+    if plugin and (named := next((key for key in ("workflow_key", "reward_fn_key") if form.get(key)), None)):
+        raise UserError(f"{where}.{named}={form[named]}: its class is every row's", hint="leave it out")
+    if named := next((key for key in ("image_key", "video_key") if form.get(key)), None):
+        why = (
+            "the model of a workflow's class is asked in text here, and would see none"
+            if plugin
+            else "this workflow asks in text"
+        )
+        raise UserError(
+            f"{where}.{named}={form[named]}: {why}",
+            hint="leave it out if the answers do not need it; data.image_key of a veRL script reaches the"
+            " model (docs/explorer.md, Images)",
+        )
 
 
 def _by_step(trinity: Tree) -> bool:
