@@ -205,7 +205,12 @@ class _Reading:
                 self._value(part, f"{key}.{name}", str(value).rpartition(":")[2])
             elif name == "workflow_args.command":
                 self._operators(part, f"{key}.{name}", value)
-            elif name not in ("place", "workflow_args.directory") and value not in (None, "", [], {}):
+            elif name not in ("place", "limit_s", "workflow_args.directory") and value not in (
+                None,
+                "",
+                [],
+                {},
+            ):
                 self._value(part, f"{key}.{name}", value)
 
     def _served(self, part: str, key: str, value: object) -> None:

@@ -15,6 +15,7 @@ from trinity_compat.algorithms.model import FUNCTIONS, Answers
 from trinity_compat.explorer.engine import Completion
 from trinity_compat.explorer.interruption import Asked
 from trinity_compat.explorer.maker import experience_of
+from trinity_compat.explorer.own_time import OwnTimeUp
 from trinity_compat.explorer.scoring import checked
 from trinity_compat.explorer.trajectory import Job
 from trinity_compat.explorer.user_workflows import EngineWriter, UserWorkflows
@@ -75,6 +76,11 @@ def test_a_later_call_of_a_run_has_what_max_model_len_leaves_and_no_more_than_an
     assert [request.sampling["max_tokens"] for request in engine.requests] == [16, 16, 4]
 
 
+def test_a_group_that_takes_longer_than_max_timeout_is_ended(monkeypatch):
+    with pytest.raises(OwnTimeUp, match=r"took longer than explorer\.max_timeout=0 s"):
+        ran(monkeypatch, "async_once_workflow", limit_s=0.0)
+
+
 def test_what_is_cut_is_told_with_its_task(caplog):
     workflows = object.__new__(UserWorkflows)
     workflows._limits = Limits(8, 16, 64)
@@ -93,11 +99,12 @@ def test_what_a_change_of_weights_ends_is_asked_again():
     assert len({request.request_id for request in engine.requests}) == 3
 
 
-def ran(monkeypatch, workflow, parting="joined", **job):
+def ran(monkeypatch, workflow, parting="joined", limit_s=60.0, **job):
     """Trajectories of a job, and what the engine was asked for them."""
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(Path(__file__).parent / "plugins"))
     by_step = "graded" in workflow
-    taskset = asdict(Taskset("t", "t", "", workflow, plugin=True, by_step=by_step, parting=parting))
+    made = Taskset("t", "t", "", workflow, plugin=True, by_step=by_step, parting=parting, limit_s=limit_s)
+    taskset = asdict(made)
     rollout = {"prompt_length": 64, "response_length": 64, "multi_turn": {"format": "hermes"}}
     config = OmegaConf.create(
         {

@@ -286,6 +286,15 @@ def of_plugin(device="cpu", **changes):
     return make_plan(config, plugins, cwd=Path("/work"), device=device)
 
 
+@pytest.mark.parametrize(("given", "limit"), [({}, 1800.0), ({"explorer__max_timeout": 3600}, 3600.0)])
+def test_max_timeout_is_the_limit_of_a_workflow_whatever_its_length(given, limit):
+    made = of_plugin(**given)
+    assert value_at(made.spec.verl, "data.workflows.train/0.limit_s") == limit
+    assert made.spec.agent_timeout_s == limit
+    ours = of_plugin(**given, trainer__trainer_config__trinity_compat__agent_timeout=60)
+    assert ours.spec.agent_timeout_s == 60.0
+
+
 @pytest.mark.parametrize("key", ["image_key", "video_key"])
 def test_a_class_s_model_that_would_see_no_image_is_refused(key):
     with pytest.raises(UserError, match=f"tasksets.0.format.{key}=picture: .* would see none"):

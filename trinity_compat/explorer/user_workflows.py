@@ -26,7 +26,6 @@ from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, Row, by_step
 from trinity_compat.workflows.tasksets import SECTION, Taskset, referred
 
 _log = logging.getLogger(__name__)
-LIMIT_S = 1800.0  # for a whole group: a workflow that hangs must not hold the run for ever
 
 
 class EngineWriter:
@@ -97,7 +96,7 @@ class UserWorkflows:
         taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
         try:
-            async with asyncio.timeout(LIMIT_S) as limit:
+            async with asyncio.timeout(taskset.limit_s) as limit:
                 rows = await self._workflows.run(
                     taskset,
                     opened(job.task["raw_task"]),
@@ -112,7 +111,10 @@ class UserWorkflows:
         except TimeoutError as error:
             if not limit.expired():  # the workflow's own
                 raise
-            raise OwnTimeUp(f"a group of {taskset.workflow} took longer than {LIMIT_S:g} s") from error
+            told = (
+                f"a group of {taskset.workflow} took longer than explorer.max_timeout={taskset.limit_s:g} s"
+            )
+            raise OwnTimeUp(told) from error
         self._tell_cut(rows, taskset, job.task_no)
         return [_trajectory(row, _told(row, taskset, validates=job.validate)) for row in rows]
 

@@ -13,6 +13,7 @@ SECTION = "data.workflows"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
 TOKENS = "response_tokens"  # … whose reward is told how many tokens the answer has, in extra_info
 PLUGIN = "trinity_plugin"  # … of this one its whole row, in raw_task, and its taskset's reference
+LIMIT_S = 1800.0  # upstream's default of explorer.max_timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Taskset:
     chat_template: str | None = None
     enable_thinking: bool | None = None
     drop_overlong: bool = True
+    limit_s: float = LIMIT_S  # for a task's runs in all, the engine's time too: explorer.max_timeout
     storage: str = "file"  # or sql: a table of the taskset's name
     by_step: bool = False  # the algorithm reads what a run's experiences said each
     parting: Parting = "joined"  # what becomes of them

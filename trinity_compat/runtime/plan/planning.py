@@ -45,7 +45,7 @@ from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.runtime.plan.scoring import agent_failure, number, scoring_of
+from trinity_compat.runtime.plan.scoring import agent_failure, number, scoring_of, seconds
 from trinity_compat.runtime.plan.split import fits_no_share, split_gpus
 from trinity_compat.runtime.plan.verl_view import Step, VerlView
 from trinity_compat.secret import resolved
@@ -314,8 +314,8 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         seeded_requests=bool(inverse.compat_of(config).get("seeded_requests", False)),
         partial_rollout=bool(inverse.compat_of(config).get("partial_rollout", True)),
         over_sample_rate=_over_sample_rate(config, verl, sync),
-        group_timeout_s=_seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
-        agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", AGENT_TIMEOUT_S),
+        group_timeout_s=seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
+        agent_timeout_s=number(inverse.compat_of(config), "agent_timeout", "seconds", _agent_timeout(config)),
         stall_timeout_s=_stall_timeout(config),
         agent_failure=agent_failure(config),
         agent_retries=_retries(config),
@@ -342,6 +342,12 @@ def _updates(verl: VerlView, r: int) -> int:
     if not batch or not mini:
         return r
     return mini_batches(batch, mini)
+
+
+def _agent_timeout(config: Tree) -> float:
+    """Where the run's own settings say nothing: Trinity's limit for a workflow in a file by hand."""
+    given = None if inverse.from_launch(config) else TrinityReader(config).get("explorer.max_timeout")
+    return seconds("explorer.max_timeout", given) or AGENT_TIMEOUT_S
 
 
 def _ours_or(config: Tree, name: str, path: str) -> tuple[str, object]:
@@ -383,15 +389,6 @@ def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
             hint="leave it out, or write synchronizer.sync_style: fully_async",
         )
     return float(part)
-
-
-def _seconds(name: str, limit: object) -> float | None:
-    """The setting ``name``; None for no limit. Raises UserError."""
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-        raise UserError(f"{name} is {limit!r}: write a number of seconds")
-    return float(limit)
 
 
 def _stall_timeout(config: Tree) -> float | None:

@@ -37,6 +37,15 @@ def _by_model(verl: Tree) -> bool:
     return bool(value_at(verl, "reward.reward_model.enable") and not function)
 
 
+def seconds(name: str, limit: object) -> float | None:
+    """The setting ``name``; None for no limit. Raises UserError."""
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        raise UserError(f"{name} is {limit!r}: write a number of seconds")
+    return float(limit)
+
+
 def number(given: Tree, name: str, unit: str, default: float | None = None) -> float | None:
     """Of the run's own settings; ``default`` where it is not given, None where it is null. Raises UserError
     for what is not above 0."""

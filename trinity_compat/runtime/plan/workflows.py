@@ -19,6 +19,7 @@ from trinity_compat.home import from_home
 from trinity_compat.runtime.plan.agent_program import program_arguments
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.runtime.plan.scoring import seconds
 from trinity_compat.runtime.plan.verl_view import ACTOR, ROLLOUT, Step, VerlView
 from trinity_compat.translate import inverse
 from trinity_compat.trinity_config.watch import plain
@@ -34,7 +35,7 @@ from trinity_compat.workflows.table import (
     check_reward,
     check_workflow,
 )
-from trinity_compat.workflows.tasksets import SECTION, Taskset, have_classes, reference
+from trinity_compat.workflows.tasksets import LIMIT_S, SECTION, Taskset, have_classes, reference
 
 _INPUT = "buffer.explorer_input"
 _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
@@ -242,6 +243,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         plugin=plugin,
         storage=str(value_at(trinity, f"{where}.storage_type") or "file"),
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
+        limit_s=seconds("explorer.max_timeout", value_at(trinity, "explorer.max_timeout")) or LIMIT_S,
     )
 
 
