@@ -46,6 +46,8 @@ _CONFIG_BYTES = 4 << 20
 
 # -- making it ------------------------------------------------------------------------------------------
 
+_NOT_IN_ROWS = ("place", "limit_s", "workflow_args.directory")  # of a taskset: no part of what it makes
+
 
 def fingerprint_of(spec: RunSpec, *, cwd: Path | None = None) -> Fingerprint:
     """The run's own where it has one; else made of the files as they are now. ``cwd``: where the run's
@@ -203,14 +205,13 @@ class _Reading:
             elif name == "workflow_args.function":
                 self._code(part, f"{key}.{name}", str(value).rpartition(":")[0])
                 self._value(part, f"{key}.{name}", str(value).rpartition(":")[2])
+            elif name in ("workflow", "reward") and "." in str(value):  # a class by its path
+                self._value(part, f"{key}.{name}", value)
+                entries = files.of_module(str(value), self._roots)
+                self._put_files(part, f"{key}.{name}", files.of_code(entries, self._roots))
             elif name == "workflow_args.command":
                 self._operators(part, f"{key}.{name}", value)
-            elif name not in ("place", "limit_s", "workflow_args.directory") and value not in (
-                None,
-                "",
-                [],
-                {},
-            ):
+            elif name not in _NOT_IN_ROWS and value not in (None, "", [], {}):
                 self._value(part, f"{key}.{name}", value)
 
     def _served(self, part: str, key: str, value: object) -> None:

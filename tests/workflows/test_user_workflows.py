@@ -232,6 +232,22 @@ def test_a_prompt_over_the_limit_is_refused():
         run("async_once_workflow", Limits(8, 512))
 
 
+def test_a_class_by_its_path_is_imported_where_it_runs(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "by_its_path.py").write_text(
+        "from trinity.common.workflows import SimpleWorkflow\n"
+        "class Mine(SimpleWorkflow): ...\n"
+        "from trinity.common.rewards import RewardFn\n"
+        "class One(RewardFn):\n"
+        "    def __init__(self, **arguments): ...\n"
+        "    def __call__(self, response, **others): return {'one': 1.0}\n"
+    )
+    made = run("by_its_path.Mine", reward="by_its_path.One")
+    assert [each.reward for each in made] == [1.0] * len(SAMPLINGS)
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        run("nowhere.at_all.Mine", reward="by_its_path.One")
+
+
 def test_a_message_that_holds_an_image_is_not_asked_without_it():
     chat = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image"}]}]
     around = SimpleNamespace(tokenizer=make_tokenizer(), chat_template=None, enable_thinking=None)

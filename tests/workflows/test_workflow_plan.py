@@ -7,6 +7,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from trinity_compat import settings_fingerprint
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.gpus import shares
@@ -376,6 +377,43 @@ def test_a_class_by_its_path_is_trinity_rft_s_to_find(monkeypatch):
     monkeypatch.setattr(upstream.extras, "version", lambda package: "0.6.0")
     made = planned(default_workflow_type="mine.workflows.Mine", default_reward_fn_type=None)
     assert value_at(made.spec.verl, "data.workflows.train/0.workflow") == "mine.workflows.Mine"
+
+
+def by_path(cwd, **changes):
+    config = yaml.safe_load(YAML.read_text())
+    for path, value in changes.items():
+        put(config, f"{INPUT}.{path}", value)
+    return make_plan(config, RunOptions(), cwd=cwd, device="cpu")
+
+
+def test_classes_by_their_paths_are_files_of_the_launch_s_folder(tmp_path):
+    (tmp_path / "papers" / "mine").mkdir(parents=True)
+    code = tmp_path / "papers" / "mine" / "flow.py"
+    code.write_text("raise SystemExit('read, and not run')\nclass Mine: ...\nclass Score: ...\n")
+    given = {"default_workflow_type": "papers.mine.flow.Mine"}
+    made = by_path(tmp_path, **given, default_reward_fn_type="papers.mine.flow.Score")
+    train = value_at(made.spec.verl, "data.workflows.train/0")
+    assert (train["workflow"], train["reward"], train["plugin"]) == (
+        "papers.mine.flow.Mine",
+        "papers.mine.flow.Score",
+        True,
+    )
+    with pytest.raises(UserError, match=r"=papers\.mine\.flow\.Nobody: .*flow\.py has no Nobody"):
+        by_path(tmp_path, default_workflow_type="papers.mine.flow.Nobody")
+    with pytest.raises(UserError, match=r"papers/mine/flows\.py does not exist") as refused:
+        by_path(tmp_path, default_workflow_type="papers.mine.flows.Mine")
+    assert "start the run in the folder that holds papers" in refused.value.hint
+    with pytest.raises(UserError, match="does not exist"):
+        by_path(tmp_path / "papers", **given)
+
+
+def test_an_edited_class_by_its_path_is_another(tmp_path):
+    (tmp_path / "own_flow.py").write_text("class Mine: ...\n")
+    spec = by_path(tmp_path, default_workflow_type="own_flow.Mine").spec
+    before = settings_fingerprint.made(spec, cwd=tmp_path)
+    assert settings_fingerprint.made(spec, cwd=tmp_path) == before
+    (tmp_path / "own_flow.py").write_text("class Mine: 'edited'\n")
+    assert settings_fingerprint.made(spec, cwd=tmp_path) != before
 
 
 def test_the_arguments_of_a_reward_are_none_of_the_reward_manager_s():

@@ -24,7 +24,7 @@ from trinity_compat.runtime.plan.verl_view import ACTOR, ROLLOUT, Step, VerlView
 from trinity_compat.translate import inverse
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows import upstream
-from trinity_compat.workflows.plugins import VARIABLE, folders, registered_in
+from trinity_compat.workflows.plugins import VARIABLE, check_dotted, folders, registered_in
 from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, Parting
 from trinity_compat.workflows.table import (
     PROGRAM,
@@ -218,7 +218,7 @@ def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
 
 def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> Taskset:
     where = named.place
-    workflow = _checked(named, registered)
+    workflow = _checked(named, registered, cwd)
     arguments, form = _section(trinity, f"{where}.workflow_args"), _section(trinity, f"{where}.format")
     if program := workflow == PROGRAM and PROGRAM not in registered:
         arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
@@ -291,14 +291,14 @@ def _parting(trinity: Tree, *, by_step: bool) -> Parting:
     return "chains" if by_step and asked is None and not mixed else "joined"
 
 
-def _checked(named: _Named, registered: Set[str]) -> str:
+def _checked(named: _Named, registered: Set[str], cwd: Path) -> str:
     """The workflow's name. Raises UserError for one that nothing here has, or whose packages are missing."""
     if named.workflow in (None, VERL):
         raise UserError(
             f"{named.place} names {named.workflow or 'no workflow'}, another taskset one of Trinity's",
             hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
         )
-    _check_known(named.workflow, named.reward, named.place, registered)
+    _check_known(named, registered, cwd)
     if named.reward and "math_boxed" in named.workflow and named.reward not in TAKES_ABOUT:
         # Upstream's other rewards fail on these arguments.
         raise UserError(
@@ -309,14 +309,27 @@ def _checked(named: _Named, registered: Set[str]) -> str:
     return named.workflow
 
 
-def _check_known(workflow: str, reward: str | None, place: str, registered: Set[str]) -> None:
+def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
+    """A dotted path is a class that the workflow's own process imports, as upstream does."""
     theirs, ours = upstream.names(), registered | {PROGRAM, *WORKFLOWS}
-    if workflow not in ours | set(theirs.workflows) and not upstream.is_found(workflow, ()):
-        check_workflow(workflow, f"{place}.{_WORKFLOW}", sorted(registered))
-    if reward and reward not in registered and not upstream.is_found(reward, theirs.rewards):
-        check_reward(reward, f"{place}.{_REWARD}", sorted(registered))
-    if workflow not in ours:  # after the names: no package helps against one that there is not
-        upstream.check_environment(workflow, f"{place}.{_WORKFLOW}")
+    workflow, reward = str(named.workflow), named.reward
+    where = f"{named.place}.{_WORKFLOW}"
+    if (
+        workflow not in ours | set(theirs.workflows)
+        and not upstream.is_found(workflow, ())
+        and not check_dotted(workflow, where, cwd)
+    ):
+        check_workflow(workflow, where, sorted(registered))
+    of_reward = f"{named.place}.{_REWARD}"
+    if (
+        reward
+        and reward not in registered
+        and not upstream.is_found(reward, theirs.rewards)
+        and not check_dotted(reward, of_reward, cwd)
+    ):
+        check_reward(reward, of_reward, sorted(registered))
+    if workflow in set(theirs.workflows) - ours:  # after the names: no package helps against an unknown one
+        upstream.check_environment(workflow, where)
 
 
 def _needed(trinity: Tree, path: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,9 +31,13 @@ class Registry:
         return decorator if module_cls is None else decorator(module_cls)
 
     def get(self, module_key: str | None) -> Any:
-        """The class; None for no name. Raises ValueError for a name that is not registered."""
+        """The class; None for no name; a dotted path is imported, as upstream does. Raises ValueError for a
+        name that is not registered, and what an import raises."""
         if module_key is None:
             return None
+        if module_key not in self.modules and "." in module_key:
+            module, _, name = module_key.rpartition(".")
+            self.modules[module_key] = getattr(importlib.import_module(module), name)
         if module_key not in self.modules:
             known = ", ".join(sorted(self.modules))
             raise ValueError(f"no {module_key!r} is registered in {self.name}; there are {known}")
