@@ -379,6 +379,41 @@ def test_a_class_by_its_path_is_trinity_rft_s_to_find(monkeypatch):
     assert value_at(made.spec.verl, "data.workflows.train/0.workflow") == "mine.workflows.Mine"
 
 
+@pytest.mark.parametrize(
+    ("workflow", "message", "hint"),
+    [
+        (
+            "on_policy_distill_math_workflow",
+            "teacher is not served",
+            "math_workflow",
+        ),
+        ("on_policy_distill_workflow", "teacher is not served", "simple_workflow"),
+        ("async_math_ruler_workflow", "does not await", "math_ruler_workflow"),
+        ("math_eval_workflow", "gives no reward", "math_workflow"),
+        (
+            "math_trainable_ruler_workflow",
+            "judge's experiences",
+            "steps_as_rows: true",
+        ),
+    ],
+)
+@pytest.mark.parametrize("installed", ["0.6.0", None])
+def test_a_class_whose_first_task_must_fail_is_refused(monkeypatch, workflow, message, hint, installed):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: installed)
+    with pytest.raises(UserError, match=message) as refused:
+        planned(default_workflow_type=workflow, default_reward_fn_type=None)
+    assert hint in refused.value.hint
+
+
+def test_what_makes_a_failing_class_s_rows_lets_it_run(monkeypatch):
+    monkeypatch.setattr(upstream.extras, "version", lambda package: "0.6.0")
+    planned(default_eval_workflow_type="math_eval_workflow")
+    config = yaml.safe_load(YAML.read_text())
+    put(config, f"{INPUT}.default_workflow_type", "math_trainable_ruler_workflow")
+    put(config, "trainer.trainer_config.trinity_compat.steps_as_rows", True)
+    make_plan(config, RunOptions(), cwd=Path("/work"), device="cpu")
+
+
 def by_path(cwd, **changes):
     config = yaml.safe_load(YAML.read_text())
     for path, value in changes.items():

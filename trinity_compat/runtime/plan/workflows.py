@@ -218,6 +218,8 @@ def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
 
 def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> Taskset:
     where = named.place
+    if named.workflow and named.workflow not in registered:
+        _check_own(named.workflow, where, trinity)
     workflow = _checked(named, registered, cwd)
     arguments, form = _section(trinity, f"{where}.workflow_args"), _section(trinity, f"{where}.format")
     if program := workflow == PROGRAM and PROGRAM not in registered:
@@ -245,6 +247,45 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
         limit_s=seconds("explorer.max_timeout", value_at(trinity, "explorer.max_timeout")) or LIMIT_S,
     )
+
+
+# trinity-rft's own classes that cannot make a row here: why, and what to write instead.
+_TEACHER = (
+    "its class asks an auxiliary model for log-probabilities, and the teacher is not served to workflows"
+    " here: it scores the answers of whatever workflow made them"
+)
+_FAILING = {
+    "on_policy_distill_workflow": (
+        _TEACHER,
+        "write simple_workflow, which asks the same, and a default_reward_fn_type",
+    ),
+    "on_policy_distill_math_workflow": (
+        _TEACHER,
+        "write math_workflow with default_reward_fn_type: math_reward",
+    ),
+    "async_math_ruler_workflow": (
+        "trinity-rft 0.6.0 does not await its judge, and every task fails",
+        "write math_ruler_workflow",
+    ),
+}
+_NO_REWARD = ("math_eval_workflow", "async_math_eval_workflow")
+_JUDGED = "math_trainable_ruler_workflow"
+
+
+def _check_own(workflow: str, place: str, trinity: Tree) -> None:
+    """Raises UserError for a class of trinity-rft's whose first task is known to fail."""
+    where = f"{place}.{_WORKFLOW}={workflow}"
+    if workflow in _FAILING:
+        why, hint = _FAILING[workflow]
+        raise UserError(f"{where}: {why}", hint=hint)
+    if workflow in _NO_REWARD and ".eval_tasksets." not in place:
+        raise UserError(f"{where}: it gives no reward, so nothing can be trained", hint="write math_workflow")
+    if workflow == _JUDGED and _parting(trinity, by_step=_by_step(trinity)) != "each":
+        raise UserError(
+            f"{where}: it returns its judge's experiences beside the answers",
+            hint=f"write trainer.trainer_config.trinity_compat.{STEPS_AS_ROWS}: true, or"
+            f" --set trinity_compat.{STEPS_AS_ROWS}=true",
+        )
 
 
 def _check_format(form: Mapping[str, object], where: str, *, plugin: bool) -> None:
