@@ -218,3 +218,13 @@ def test_engines_that_a_cpu_has_no_gpus_for_are_said_in_a_line():
     asked = planned(two, device="cpu", sets=("explorer.rollout_model.engine_num=2",))
     for made in (asked, planned(device="cpu"), planned(two)):
         assert not any("1 engine for generation" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("target", "strategy"), [("0.6.0", "fsdp2"), ("0.4.1", "fsdp")])
+def test_ppo_s_critic_has_the_trainer_s_strategy_and_tokens(target, strategy):
+    ppo = {"algorithm": {"algorithm_type": "ppo"}}
+    told = {name: verl(f"critic.{name}", ppo, target=target) for name in ("strategy", "fsdp.strategy")}
+    assert told == {"strategy": strategy, "fsdp.strategy": strategy}
+    given = {**ppo, "trainer": {"max_token_len_per_gpu": 16384}}
+    for name in ("ppo", "forward"):
+        assert verl(f"critic.{name}_max_token_len_per_gpu", given, target=target) == 16384

@@ -47,6 +47,7 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     yield from _tasksets(reading)
     yield from _sampling(reading)
     yield from _checkpoints(reading)
+    yield from _critic(reading)
     if parser := reading.get(_PARSER):
         yield f"{ARR}.rollout.multi_turn.format", _tool_format(str(parser))
     if reading.get(f"{_ENGINE}.enable_expert_parallel"):
@@ -57,6 +58,17 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
         if name not in _ENGINE_KEYS:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value
+
+
+def _critic(reading: TrinityReader) -> Told:
+    """The critic is trained as the trainer's section says. Source: ``_build_critic_config`` in
+    trainer/verl/config.py of trinity-rft 0.6.0."""
+    strategy = str(reading.get("trainer.trainer_strategy") or "")
+    if reading.get("algorithm.algorithm_type") != "ppo" or not strategy.startswith("fsdp"):
+        return
+    yield from ((f"critic.{name}", strategy) for name in ("strategy", "fsdp.strategy"))
+    if (tokens := reading.get("trainer.max_token_len_per_gpu")) is not None:
+        yield from ((f"critic.{name}_max_token_len_per_gpu", tokens) for name in ("ppo", "forward"))
 
 
 def _tool_format(parser: str) -> str:
