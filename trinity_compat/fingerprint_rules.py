@@ -238,6 +238,7 @@ RULES = (
     Rule("", "trinity_compat", "keep_steps", "what stays of groups that are trained"),
     Rule("", "trinity_compat", "over_sample_rate group_timeout", "when a group is made, not what is in it"),
     Rule("", "trinity_compat", "agent_timeout agent_failure", "a group that fails is masked or made again"),
+    Rule("", "trinity_compat", "stall_timeout", "when a run that hangs is ended"),
     Rule("", "explorer", "max_retry_times", "a group that fails is masked or made again"),
     Rule("", "trinity_compat", "partial_rollout staleness_threshold", "a group says its versions"),
     Rule("", "algorithm.sample_strategy_args", "max_staleness", "a group says its versions"),

@@ -54,6 +54,7 @@ FIELDS = {
     "over_sample_rate": ["trinity_compat.over_sample_rate"],
     "group_timeout_s": ["trinity_compat.group_timeout"],
     "agent_timeout_s": ["trinity_compat.agent_timeout"],
+    "stall_timeout_s": ["trinity_compat.stall_timeout"],
     "agent_failure": ["trinity_compat.agent_failure"],
     "agent_retries": ["explorer.max_retry_times"],
     "scoring": [f"trinity_compat.{name}" for name in ("reward_timeout", "reward_failure", "reward_memory")],
@@ -83,6 +84,7 @@ CHANGES = {
     "over_sample_rate": 0.5,
     "group_timeout_s": 3.0,
     "agent_timeout_s": 3.0,
+    "stall_timeout_s": 3.0,
     "agent_failure": "zero",
     "agent_retries": 5,
     "scoring": ScoringSpec(timeout_s=1.0),
@@ -102,6 +104,7 @@ SETS = {
     "reward_timeout": 7,
     "seeded_requests": True,
     "staleness_threshold": 0.5,
+    "stall_timeout": 7,
     "steps_as_rows": True,
 }
 
