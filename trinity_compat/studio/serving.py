@@ -40,8 +40,8 @@ def serve(folder: Path, host: str, port: int) -> None:
             server_header=False,
         )
         click.echo(f"studio     {door.address}")
-        click.echo(f"           over {folder.absolute()}; Ctrl-C ends it, no run notices")
-        click.echo("           whoever has this address acts as you: show it to nobody")
+        click.echo(f"           over {folder.absolute()}; Ctrl-C stops the studio; runs go on")
+        click.echo("           anyone with this address can act as you: keep it private")
         with address.told(door.url, folder.absolute()):
             uvicorn.Server(config).run(sockets=[taken])
 
