@@ -178,7 +178,8 @@ def test_a_task_of_an_agent_s_program(tmp_path, toy):
 
     shown = with_server(work, model=f"{toy}/model")
     assert [part.reward for part in shown.trajectories] == [0.0, 0.0]  # the served engine echoes
-    assert "\n".join(shown.lines()).count("reward 0, 20 tokens, 20 by the policy") == 2
+    # Two turns, longer together than max_response_tokens=20, which limits each of them.
+    assert "\n".join(shown.lines()).count("reward 0, 28 tokens, 28 by the policy") == 2
     assert shown.fates == ["dropped by reward_filter"] * 2
 
 
