@@ -96,6 +96,6 @@ def test_a_side_as_a_whole_is_named_by_the_supervisor(run, role):
     pid = stop(one, f"-m trinity_compat.{role} ")
     one.finish()
     assert one.code == 0, one.err
-    assert re.search(rf"the {role} \(pid {pid}\) has been silent for \d+ s .*started again", one.out)
+    assert re.search(rf"the {role} \(pid {pid}\) has been silent for \d+ s.*started again", one.out)
     assert one.trained_steps() == STEPS
     one.nothing_is_left_and_nothing_lost()
