@@ -205,7 +205,7 @@ class RunSpec:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is not what this release wrote ({type(error).__name__}: {error})",
-                hint="a run writes it anew: run the same command again, or restore the job folder",
+                hint="run the same command again, which rewrites the file, or restore the job folder",
             ) from error
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from trinity_compat.launch.model import Diagnostic, EnvRef, Reading, Word
@@ -53,5 +54,6 @@ def unused_variables(
         if name not in environ or name in known or is_always_set(name) or name in _SEARCH_PATHS:
             continue
         text = shown(f"{name}={environ[name]}")
-        told = f"{text} is set in this shell, where bash would use it; it was not used: {also}--env {text}"
+        way = f"{also}--env {shlex.quote(text)}"
+        told = f"{text} is set in this shell, where bash would use it; it was not used: {way}"
         yield Diagnostic(UNUSED, told, where)
