@@ -84,6 +84,24 @@ def test_the_nearest_steps_that_end_with_an_update_are_offered(tasks, rows, step
         full({"algorithm": {"repeat_times": repeats}, "buffer": {**sizes, "total_steps": number}})
 
 
+@pytest.mark.parametrize(
+    ("tasks", "updates_of", "syncs", "steps"),
+    [(4, 3, 1, 5), (4, 3, 2, 5), (4, 3, 4, 7), (6, 8, 3, 5), (8, 6, 5, 12), (12, 8, 1, 7)],
+)
+def test_an_interval_of_evaluations_that_is_offered_is_accepted(tasks, updates_of, syncs, steps):
+    """Where the explorer syncs more rarely, it is rounded to a multiple of that as well."""
+
+    def completed_with(interval):
+        sizes = {"batch_size": tasks, "train_batch_size": 2 * updates_of}
+        change = {"explorer": {"eval_interval": interval}, "synchronizer": {"sync_interval": syncs}}
+        return full({"algorithm": {"repeat_times": 2}, "buffer": sizes, **change})
+
+    with pytest.raises(UserError, match=rf"explorer\.eval_interval={steps} ") as error:
+        completed_with(steps)
+    for number in map(int, error.value.hint.removeprefix("write ").split(" or ")):
+        assert completed_with(number).at("explorer.eval_interval") == number * tasks // updates_of
+
+
 def test_a_trainer_that_takes_another_batch_than_the_explorer_makes_counts_for_both():
     sizes = {"train_batch_size": 6, "total_steps": 10}  # updates of 3 tasks × 2
     found = full({"algorithm": {"repeat_times": 2}, "buffer": sizes, "trainer": {"save_interval": 7}})

@@ -22,6 +22,7 @@ _INPUT = "buffer.explorer_input"
 _SINGLE = f"{_INPUT}.taskset"
 _SAMPLING = ("temperature", "top_p", "top_k", "logprobs")
 _ENGINE = "explorer.rollout_model"
+_EVAL_INTERVAL = "explorer.eval_interval"
 _GPUS = ("cluster.node_num", "cluster.gpu_per_node")
 _MOST_GPUS = 2**16
 _LEAST: Mapping[int, tuple[str, ...]] = {
@@ -303,7 +304,7 @@ def _method(one: Completed) -> None:
 
 def _evaluations(one: Completed) -> None:
     """An evaluation needs new weights, so it comes with them (IntervalConfigValidator)."""
-    path = "explorer.eval_interval"
+    path = _EVAL_INTERVAL
     given, between = one.number(path), one.number("synchronizer.explorer_sync_interval")
     if given % between == 0:
         return
@@ -332,12 +333,11 @@ def _batches(one: Completed, said: Mapping[str, object]) -> None:
         one.put("buffer.batch_size", max(1, answers // repeats), path)
         return
     each = answers // repeats
-    counted = [
-        *("buffer.total_steps", "explorer.eval_interval", "synchronizer.explorer_sync_interval"),
-        "synchronizer.sync_offset",
-    ]
-    for name in counted:
-        _in_updates(one, name, tasks, each, exactly=value_at(said, name) is not None)
+    syncs = "synchronizer.explorer_sync_interval"
+    for name in ("buffer.total_steps", _EVAL_INTERVAL, syncs, "synchronizer.sync_offset"):
+        # An interval of evaluations that is a multiple of no sync interval would be rounded again.
+        multiple_of = one.number(syncs) if name == _EVAL_INTERVAL else 1
+        _in_updates(one, name, tasks, each, said=value_at(said, name), multiple_of=multiple_of)
     one.put("buffer.batch_size", each, path)
     one.notes.append(
         f"{path}={rows}: an update trains on {each} tasks × {repeats} answers{_beside(rows - answers)}, the"
@@ -391,16 +391,20 @@ def _rows(one: Completed, said: Mapping[str, object]) -> None:
         one.notes.append(f"{buffer}.storage_type is not given: the rows are those of the files at its path")
 
 
-def _in_updates(one: Completed, path: str, tasks: int, each: int, *, exactly: bool) -> None:
-    """Explorer steps at ``path`` as updates: ``exactly`` where the file says them, else about so many."""
+def _in_updates(
+    one: Completed, path: str, tasks: int, each: int, *, said: object, multiple_of: int = 1
+) -> None:
+    """Explorer steps at ``path`` as updates: exactly where the file has ``said`` them, else about so many.
+    Raises UserError, with numbers that are multiples of ``multiple_of`` too."""
     count = one.at(path)
     if not isinstance(count, int) or isinstance(count, bool) or not count:
         return
-    if count * tasks % each and exactly:
-        whole = lcm(tasks, each) // tasks  # explorer steps after which both sides have done whole ones
+    if count * tasks % each and said is not None:
+        # After so many steps both sides have done whole ones.
+        whole = lcm(lcm(tasks, each) // tasks, multiple_of)
         near = [number for number in (count // whole * whole, (count // whole + 1) * whole) if number]
         raise UserError(
-            f"{path}={count} explorer steps of {tasks} tasks are no whole number of updates of {each} tasks"
+            f"{path}={said} explorer steps of {tasks} tasks are no whole number of updates of {each} tasks"
             " (buffer.train_batch_size ÷ algorithm.repeat_times)",
             hint=f"write {' or '.join(map(str, near))}",
         )
