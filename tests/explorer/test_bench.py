@@ -81,8 +81,12 @@ def test_a_checkpoint_that_was_written_anew_is_evaluated_anew(bench):
 
 def test_other_sampling_is_another_evaluation(bench):
     before = fingerprint(bench.actor, settings_of(bench.verl))
+    bench.verl["data"]["taskset_sampling"] = {"train/1": {"n": 3}}
+    assert fingerprint(bench.actor, settings_of(bench.verl)) == before
+    bench.verl["data"]["taskset_sampling"] = {"eval/1": {"n": 3}}
+    assert (own := fingerprint(bench.actor, settings_of(bench.verl))) != before
     bench.verl["actor_rollout_ref"]["rollout"]["val_kwargs"]["temperature"] = 0.7
-    assert fingerprint(bench.actor, settings_of(bench.verl)) != before
+    assert fingerprint(bench.actor, settings_of(bench.verl)) not in (before, own)
 
 
 @pytest.mark.parametrize(

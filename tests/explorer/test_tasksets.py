@@ -180,7 +180,7 @@ def test_rows_that_fill_no_batch_are_refused_unless_the_steps_are_counted(config
 
 def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     spec = make_spec(2, 2, 2, SyncSpec("fully_async"))
-    own = {"train/1": {"temperature": 0.5, "top_k": 7}, "eval/1": {"temperature": 0}}
+    own = {"train/1": {"temperature": 0.5, "top_k": 7}, "eval/1": {"temperature": 0, "n": 3}}
     data = {**spec.verl["data"], "taskset_sampling": own}
     spec = replace(spec, verl={**spec.verl, "data": data})
     train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
@@ -196,3 +196,5 @@ def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     assert (kinds["test"]["temperature"], kinds["test"]["top_k"]) == (0.5, 7)
     assert [job.sampling["temperature"] for job in eval_jobs(spec.verl, evaluation)] == [1.0, 0, 0, 0]
     assert ["seed" in job.sampling for job in eval_jobs(spec.verl, evaluation)] == [True, False, False, False]
+    assert [job.n for job in eval_jobs(spec.verl, evaluation)] == [1, 3, 3, 3]
+    assert all("n" not in job.sampling for job in jobs + eval_jobs(spec.verl, evaluation))

@@ -11,6 +11,7 @@ from trinity_files import LEAST, TASKSET, merged
 
 from trinity_compat.dotted import put, value_at
 from trinity_compat.errors import UserError
+from trinity_compat.explorer.jobs import make_job
 from trinity_compat.releases import TARGETS, TRINITY
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.source import from_yaml
@@ -583,11 +584,16 @@ def test_a_taskset_may_be_sampled_in_its_own_way(workflow, tmp_path):
 
 
 @pytest.mark.parametrize("workflow", [None, "math_workflow"])
-def test_each_eval_taskset_has_as_many_answers(workflow, tmp_path):
+def test_each_eval_taskset_has_its_own_number_of_answers(workflow, tmp_path):
     input_ = {"eval_tasksets": [TASKSET, {**TASKSET, "repeat_times": 4}], "default_workflow_type": workflow}
-    with pytest.raises(UserError, match=r"eval_tasksets\.1\.repeat_times=4") as error:
-        plan_of(tmp_path, merged(BASE, {"buffer": {"explorer_input": input_}}))
-    assert error.value.where.line > 0
+    made = plan_of(tmp_path, merged(BASE, {"buffer": {"explorer_input": input_}}))
+    verl = made.spec.verl
+    assert [make_job(verl, "eval", 0, {}, taskset=number).n for number in (0, 1)] == [1, 4]
+    assert list(verl["data"]["taskset_sampling"]) == ["eval/1"]
+    # A training taskset has the algorithm's number, whatever it says (trinity-rft's config_validator.py).
+    two = {"taskset": None, "tasksets": [TASKSET, {**TASKSET, "repeat_times": 4}]}
+    training = plan_of(tmp_path, merged(BASE, {"buffer": {"explorer_input": two}}))
+    assert "taskset_sampling" not in training.spec.verl["data"]
 
 
 @pytest.mark.parametrize("case", ELSEWHERE)
@@ -629,11 +635,11 @@ def test_rows_that_are_said_to_lie_in_no_file_are_refused(kind, tmp_path):
     assert error.value.where.line > 0
 
 
-def test_evaluations_that_are_not_alike_are_refused(tmp_path):
-    two = [{"path": "/d/v"}, {"path": "/d/w", "repeat_times": 4}]
+def test_tasksets_that_verl_s_manager_would_score_in_unlike_ways_are_refused(tmp_path):
+    two = [{"path": "/d/v"}, {"path": "/d/w", "reward_fn_args": {"reward_manager": "dapo"}}]
     config = json.loads(json.dumps(BASE))
     config["buffer"]["explorer_input"]["eval_tasksets"] = two
-    with pytest.raises(UserError, match=r"eval_tasksets\.1\.repeat_times=4"):
+    with pytest.raises(UserError, match=r"eval_tasksets\.1\.reward_fn_args="):
         plan_of(tmp_path, config)
 
 

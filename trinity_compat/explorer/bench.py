@@ -134,8 +134,11 @@ def settings_of(verl: Mapping[str, Any]) -> dict[str, Any]:
     """What decides an evaluation besides the weights."""
     data, rollout = verl["data"], verl["actor_rollout_ref"]["rollout"]
     names = ("val_files", "val_max_samples", "seed", "max_prompt_length", "max_response_length", "truncation")
+    sampling = data.get("taskset_sampling") or {}
+    own = {name: value for name, value in sampling.items() if name.startswith("eval/")}
     return {
         "val_kwargs": rollout["val_kwargs"],
+        **({"taskset_sampling": own} if own else {}),
         "rollout": {name: rollout.get(name) for name in ("seed", "dtype", "repetition_penalty")},
         "data": {name: data.get(name) for name in names},
         "reward": verl.get("reward"),

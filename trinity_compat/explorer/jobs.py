@@ -31,7 +31,8 @@ def make_job(
     rollout = verl["actor_rollout_ref"]["rollout"]
     values = rollout["val_kwargs"] if kind == "eval" else rollout
     own = (verl["data"].get("taskset_sampling") or {}).get(f"{kind}/{taskset}", {})
-    sampling = {name: values[name] for name in ("temperature", "top_p", "top_k")} | dict(own)
+    asked = {name: values[name] for name in ("temperature", "top_p", "top_k", "n")} | dict(own)
+    answers, sampling = int(asked.pop("n")), asked
     sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
     sampling["ignore_eos"] = rollout.get("ignore_eos", False)
     if least := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
@@ -39,7 +40,7 @@ def make_job(
     if seeded and sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
         sampling["seed"] = sampling_seed(seed_of(verl), kind, number)
     baseline = kind != "eval" and has_baseline(verl)
-    return Job(number, task, int(values["n"]), sampling, validate=kind == "eval", baseline=baseline)
+    return Job(number, task, answers, sampling, validate=kind == "eval", baseline=baseline)
 
 
 def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[Job]:

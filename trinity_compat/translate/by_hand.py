@@ -121,7 +121,8 @@ def check(reading: TrinityReader) -> None:
             own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
             if own:
                 _check_names(place, section)
-            _check_as_the_first(kind, place, section, TrinityReader(tasksets[0]), scored_by_verl=own)
+            if own:
+                _check_rewarded_alike(kind, place, section, TrinityReader(tasksets[0]))
             _check_length(place, section, reading)
     if len(reading.get("model.lora_configs") or []) > 1:
         raise UserError("model.lora_configs: a run has one at most", hint="leave one of them")
@@ -151,18 +152,15 @@ def _check_storage(place: str, section: TrinityReader) -> None:
         )
 
 
-def _check_as_the_first(
-    kind: str, place: str, section: TrinityReader, first: TrinityReader, *, scored_by_verl: bool
-) -> None:
-    """veRL's reward manager scores all alike, and its validation takes as many answers of each row."""
-    alike = [*(["reward_fn_args"] if scored_by_verl else []), *(["repeat_times"] * (kind == EVAL_TASKSETS))]
-    for field in alike:
-        if section.get(field) != first.get(field):
-            raise UserError(
-                f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and all have the"
-                " same here",
-                hint="write the same, or one taskset alone",
-            )
+def _check_rewarded_alike(kind: str, place: str, section: TrinityReader, first: TrinityReader) -> None:
+    """veRL's reward manager scores all alike."""
+    field = "reward_fn_args"
+    if section.get(field) != first.get(field):
+        raise UserError(
+            f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and all have the same"
+            " here",
+            hint="write the same, or one taskset alone",
+        )
 
 
 def _check_length(place: str, section: TrinityReader, reading: TrinityReader) -> None:
@@ -255,15 +253,15 @@ def _sampling(reading: TrinityReader) -> Told:
 
 
 def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """How the tasksets are sampled that differ from the first of their kind, whose sampling is the run's."""
+    """How the tasksets are sampled that differ from the first of their kind, whose sampling is the run's.
+    Those of an evaluation have a number of answers of their own, the others algorithm.repeat_times."""
+    fields = {name: f"rollout_args.{name}" for name in _SAMPLED}
+    if kind == "eval":
+        fields["n"] = "repeat_times"
     tasksets = reading.get(TASKSETS if kind == "train" else EVAL_TASKSETS) or []
     asked = [
-        {
-            name: value
-            for name in _SAMPLED
-            if (value := TrinityReader(each).get(f"rollout_args.{name}")) is not None
-        }
-        for each in tasksets
+        {name: value for name, path in fields.items() if (value := section.get(path)) is not None}
+        for section in map(TrinityReader, tasksets)
     ]
     for number, each in enumerate(asked):
         if each != asked[0]:
