@@ -155,6 +155,7 @@ class RunSpec:
     sync: SyncSpec
     device: str = "cpu"
     mode: Mode = "both"
+    own_cluster: bool = False  # of mode train or explore: the file is this side's alone, and so are its GPUs
     explorers: int = 1
     checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path
     max_staleness: int | None = None  # veRL steps

@@ -14,6 +14,8 @@ import pytest
         ("explorer", ["/nowhere"], "/nowhere is no job directory"),
         ("trainer", ["--help"], "usage: python -m trinity_compat.trainer JOB_DIR"),
         ("trainer", ["/nowhere"], "/nowhere is no job directory"),
+        ("trainer", ["/nowhere", "--train"], "/nowhere/config/train.json is not there"),
+        ("trainer", ["/nowhere", "--explore"], "usage: python -m trinity_compat.trainer JOB_DIR [--train]"),
     ],
 )
 def test_a_side_without_a_job_says_so(side: str, words: list[str], said: str) -> None:

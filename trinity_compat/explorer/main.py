@@ -60,21 +60,22 @@ from trinity_compat.watchdog import Guard, Watchdog
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
 TICK_S = 1.0
-USAGE = "python -m trinity_compat.explorer JOB_DIR [--index I | --bench | --serve]"
+USAGE = "python -m trinity_compat.explorer JOB_DIR [--index I] [--explore | --bench | --serve]"
+EXPLORE = "explore"  # an explorer with a file of its own
 
 
 def main(argv: list[str]) -> int:
-    """``python -m trinity_compat.explorer JOB_DIR [--index I | --bench | --serve]``, or ``--reward-model NAME
-    --parts N [--bench]`` for the process that serves the reward model; returns the exit code."""
+    """`USAGE`; with ``--reward-model NAME --parts N`` it is the process that serves the reward model. Returns
+    the exit code."""
     if not argv or argv[0].startswith("-"):
         print(f"usage: {USAGE}", file=sys.stderr)
         return BAD_INPUT
     signal.signal(signal.SIGTERM, _interrupt)
     end_with_parent()
     job_dir = Path(argv[0])
-    alone = next((mode for mode in (ROLE, SERVE) if f"--{mode}" in argv), "run")
+    file = next((mode for mode in (ROLE, SERVE, EXPLORE) if f"--{mode}" in argv), "run")
     try:
-        spec = RunSpec.load(job_dir / "config" / f"{alone}.json")
+        spec = RunSpec.load(job_dir / "config" / f"{file}.json")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

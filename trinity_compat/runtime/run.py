@@ -187,8 +187,9 @@ def _prepare(made: RunPlan, source: Source, options: RunOptions, report: Report,
     spec = replace(made.spec, fingerprint=settings_fingerprint.made(made.spec, cwd=made.run_cwd))
     made = replace(made, spec=spec)
     if joined:
-        agreement.check(job, made.spec)
+        theirs = agreement.check(job, made.spec)
         say(f"joins the run in {job.root}")
+        _save_own(job, replace(spec, fingerprint=theirs.fingerprint))
         return
     if job.exists() and not made.spec.resume:
         say(f"continue_from_checkpoint is false: the earlier job is now {jobdir.set_aside(job)}")
@@ -202,6 +203,15 @@ def _prepare(made: RunPlan, source: Source, options: RunOptions, report: Report,
     with file_modes.umask(job.umask):
         config_files.write(made, source, options, report)
         _tell_edits(spec)
+    _save_own(job, spec)
+
+
+def _save_own(job: JobDir, spec: RunSpec) -> None:
+    """For the processes of a side that has a file of its own (`commands.py`); ``run.json`` is that of the
+    side that came first."""
+    if spec.own_cluster:
+        with file_modes.umask(job.umask):
+            spec.save(job.spec_path.with_name(f"{spec.mode}.json"))
 
 
 def _tell_edits(spec: RunSpec) -> None:

@@ -12,18 +12,21 @@ from trinity_compat.own_python import add_user_folder
 from trinity_compat.parent_watch import end_with_parent
 from trinity_compat.spec import RunSpec
 
+_OWN_FILE = "--train"  # a trainer whose configuration is not the explorer's
+
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1 or argv[0].startswith("-"):
-        print("usage: python -m trinity_compat.trainer JOB_DIR", file=sys.stderr)
+    if not argv or argv[0].startswith("-") or argv[1:] not in ([], [_OWN_FILE]):
+        print(f"usage: python -m trinity_compat.trainer JOB_DIR [{_OWN_FILE}]", file=sys.stderr)
         return 2
+    file = "train" if argv[1:] else "run"
     add_user_folder()
     with resting():
         from trinity_compat.trainer.errors import PeerGone
         from trinity_compat.trainer.main import run
 
     try:
-        run(RunSpec.load(Path(argv[0]) / "config" / "run.json"))
+        run(RunSpec.load(Path(argv[0]) / "config" / f"{file}.json"))
     except UserError as error:
         return _say(error, 2)
     except PeerGone as error:

@@ -1,4 +1,8 @@
-"""Two commands of one job: what the sides of a split run have to have in common."""
+"""Two commands of one job: what the sides of a split run have to have in common.
+
+Sides with a file of their own each (``RunSpec.own_cluster``) say different things of what only one of them
+uses. What an answer depends on is the same in both files: the fingerprint holds all of it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from trinity_compat.settings_fingerprint import differences
 from trinity_compat.spec import RunSpec
 
 
-def check(job: JobDir, ours: RunSpec) -> None:
-    """Raises RunError where the run in ``job`` was started with other settings than ``ours``."""
+def check(job: JobDir, ours: RunSpec) -> RunSpec:
+    """The spec of the run in ``job``. Raises RunError where it was started with other settings than
+    ``ours``."""
     theirs = job.load_spec()
     if others := ", ".join(differing(theirs, ours)):
         raise RunError(
@@ -25,14 +30,18 @@ def check(job: JobDir, ours: RunSpec) -> None:
             f"the run in {job.root} was started with --explorers {theirs.explorers}",
             hint="give every command of the run the same --explorers",
         )
+    return theirs
 
 
 def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
     """What both sides must agree on and don't, as the user knows it. Where versions lie, and the path that
     Python searches, belong to a machine."""
     they, we = theirs.as_saved()[0], ours.as_saved()[0]  # another secret is no other run
-    if they["verl"] != we["verl"]:
+    files_of_their_own = theirs.own_cluster and ours.own_cluster
+    if not files_of_their_own and they["verl"] != we["verl"]:
         yield "the veRL configuration"
+    if theirs.updates_per_step != ours.updates_per_step:
+        yield "the optimizer updates of a step"
     if theirs.database_url != ours.database_url:
         yield "the database"
     if replace(theirs.sync, directory="") != replace(ours.sync, directory=""):

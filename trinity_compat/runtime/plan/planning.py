@@ -32,6 +32,7 @@ from trinity_compat.runtime.plan import (
     juicer,
     length,
     micro_batches,
+    own_cluster,
     own_devices,
     pipelines,
     places,
@@ -255,22 +256,30 @@ def _with_gpus(verl: VerlView, asked: _Asked, mode: Mode) -> Step:
     """Each side's GPUs, and the reward model's. Raises UserError where there is no room."""
     if mode == "serve":
         return serving.alone(verl, asked.trinity, asked.device, asked.options.sets)
+    alone = own_cluster.is_asked(asked.trinity, asked.options)
     reward = reward_model.placed(
         verl,
         asked.trinity,
         device=asked.device,
         mode=mode,
         explorers=asked.options.explorers if asked.options.explorer is not None else 1,
+        room=own_cluster.room(verl, mode) if alone else None,
     )
-    shared, told = split_gpus(
-        reward.verl,
-        asked.trinity,
-        mode=mode,
-        explorers=asked.options.explorers,
-        device=asked.device,
-        sets=asked.options.sets,
-        reward=reward,
-    )
+    explorers = asked.options.explorers
+    if alone and asked.device != "cpu":
+        shared, told = own_cluster.filled(
+            reward.verl, asked.trinity, mode=mode, explorers=explorers, reward=reward
+        )
+    else:
+        shared, told = split_gpus(
+            reward.verl,
+            asked.trinity,
+            mode=mode,
+            explorers=explorers,
+            device=asked.device,
+            sets=asked.options.sets,
+            reward=reward,
+        )
     roomy, raised = _with_memory(shared, verl, asked, mode)
     return roomy, [*reward.lines, *told, *raised]
 
@@ -307,6 +316,7 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         sync=replace(sync, directory=sync.directory or str(places.weights_folder(job, sync))),
         device=asked.device,
         mode=mode,
+        own_cluster=own_cluster.is_asked(config, asked.options),
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
         staleness_threshold=_staleness_threshold(config, sync),

@@ -52,9 +52,13 @@ class Placed:
     told: str = ""
 
 
-def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int) -> Placed:
+def placed(
+    verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int, room: int | None = None
+) -> Placed:
     """With the YAML's further models. ``config``: the Trinity configuration. ``explorers``: how many serve a
-    part of each, as commands of their own. Raises UserError for models that have no room."""
+    part of each, as commands of their own. ``room``: the GPUs that models may take, by default all but one
+    for each side. Raises UserError for models that have no room."""
+    room = verl.trainer.gpus - 2 if room is None else room
     further = _further(config)
     if not value_at(verl.tree, ENABLE):
         if further and is_taught(TrinityReader(config)):
@@ -64,13 +68,13 @@ def placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: i
                 hint="leave it out, or serve it elsewhere and ask it from the workflow",
             )
         return Placed(verl, [])
-    first = _first_placed(verl, config, device=device, mode=mode, explorers=explorers)
+    first = _first_placed(verl, config, device=device, mode=mode, explorers=explorers, room=room)
     name = value_at(config, f"{AUXILIARY}.0.name")
     models = [Served(str(value_at(verl.tree, f"{MODEL}.model_path")), name and str(name)), *further]
     if device == "cpu":
         models = [replace(each, engines=1, width=1, settings=_on_a_cpu(each.settings)) for each in models]
     made = replace(first, verl=first.verl.changed(entry(models)))
-    return made if device == "cpu" else _beside(made, further, explorers)
+    return made if device == "cpu" else _beside(made, further, explorers, room)
 
 
 def _on_a_cpu(settings: Tree) -> Tree:
@@ -94,7 +98,7 @@ def _served(given: Tree, place: int, settings: Tree) -> Served:
     return Served(str(path), name and str(name), engines, width, settings)
 
 
-def _beside(made: Placed, further: Sequence[Served], explorers: int) -> Placed:
+def _beside(made: Placed, further: Sequence[Served], explorers: int, room: int) -> Placed:
     """``made`` with the GPUs of further models taken from the launch's."""
     if not further:
         return made
@@ -102,7 +106,7 @@ def _beside(made: Placed, further: Sequence[Served], explorers: int) -> Placed:
         _for_all(each.engines, explorers)
     more = sum(each.engines * each.width for each in further)
     total = made.verl.trainer.gpus
-    if made.taken + more > total - 2:  # one at least is left to each side
+    if made.taken + more > room:
         raise UserError(
             f"{AUXILIARY}: {made.taken + more} GPUs for its models leave of {total} none for both trainer and"
             " explorer",
@@ -112,7 +116,9 @@ def _beside(made: Placed, further: Sequence[Served], explorers: int) -> Placed:
     return replace(made, taken=made.taken + more, told=told)
 
 
-def _first_placed(verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int) -> Placed:
+def _first_placed(
+    verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int, room: int
+) -> Placed:
     """The reward model, which the launch has."""
     if not value_at(verl.tree, f"{MODEL}.model_path"):
         raise UserError(f"{ENABLE}=True: {MODEL}.model_path is not set", hint=f"write {MODEL}.model_path=…")
@@ -129,7 +135,8 @@ def _first_placed(verl: VerlView, config: Tree, *, device: str, mode: str, explo
         )
     if value_at(verl.tree, POOL):
         return _on_its_pool(on_vllm, lines, explorers)
-    return _on_a_share(on_vllm, lines, asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus), explorers)
+    asked = asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus)
+    return _on_a_share(on_vllm, lines, asked, explorers, room)
 
 
 def _on_vllm(verl: VerlView) -> Step:
@@ -148,10 +155,9 @@ def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> Placed:
     return Placed(verl.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(verl, width), told], added=added)
 
 
-def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, explorers: int) -> Placed:
+def _on_a_share(verl: VerlView, lines: list[str], asked: int | None, explorers: int, room: int) -> Placed:
     total = verl.trainer.gpus
-    # One GPU at least is left to each side.
-    width = next((tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if tp <= total - 2), None)
+    width = next((tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if tp <= room), None)
     if width is None:
         raise UserError(
             f"{ENABLE}=True: {total} GPU(s) hold no trainer, explorer and reward model beside each other",

@@ -107,7 +107,7 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
     width = next(tp for tp in _widths(verl, verl.size(OWN_PER_NODE)) if own % tp == 0)
     fitted, lines = _lowered(verl, width, _fitting_sequence(verl, own, width, reward.taken))
     engines, left = own // width, verl.trainer.gpus - reward.taken
-    each = _of_each(engines, explorers, f"the explorers' {own} GPUs hold {engines} of {width}")
+    each = engines_of_each(engines, explorers, f"the explorers' {own} GPUs hold {engines} of {width}")
     told = f"{own} GPUs for generation ({engines} engine(s) of {width}), as {OWN_NODES} says"
     told += f" + {reward.told}" if reward.told else ""
     told += f" + {left} for training; --set {ENGINES}=N"
@@ -116,9 +116,15 @@ def _apart(verl: VerlView, config: Tree, explorers: int, reward: Placed) -> Step
 
 def _asked(config: Tree, total: int) -> int | None:
     """`asked_of` the explorer's engines, each as wide as all of its ranks."""
-    asked, reading = asked_of(config, "explorer.rollout_model", total), TrinityReader(config)
+    asked = asked_of(config, "explorer.rollout_model", total)
+    return asked * further_ranks(config) if asked else asked
+
+
+def further_ranks(config: Tree) -> int:
+    """By how much an engine of the YAML is wider than its tensor parallel size."""
+    reading = TrinityReader(config)
     ranks = (reading.get(f"explorer.rollout_model.{size}_parallel_size") for size in ("data", "pipeline"))
-    return asked * math.prod(int(size or 1) for size in ranks) if asked else asked
+    return math.prod(int(size or 1) for size in ranks)
 
 
 def _fitting_sequence(verl: VerlView, own: int, width: int, taken: int) -> int:
@@ -152,7 +158,7 @@ def _shared(
     where the trainer's batch does not divide by what it leaves."""
     share = _split(verl, asked, reward.taken, nearest=nearest)
     width, engines = share.tensor_parallel, share.engines
-    each = _of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
+    each = engines_of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
     fitted, lines = _lowered(verl, width, share.machine.sequence)
     nodes, per_node = _nodes(share.left, share.machine.per_node)
     if share.machine.spread:
@@ -183,7 +189,7 @@ def _on_one(verl: VerlView, mode: str) -> Step:
     return _lowered(verl, 1 if mode == "colocate" else verl.rollout.tensor_parallel, 1)
 
 
-def _of_each(engines: int, explorers: int, why: str) -> int:
+def engines_of_each(engines: int, explorers: int, why: str) -> int:
     """Engines of each explorer. Raises UserError where that leaves some over: they would stand idle, on GPUs
     that the trainer could use."""
     if engines % explorers:
@@ -202,7 +208,7 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
     engines = TrinityReader(config).get(ENGINES)
     if type(engines) is not int or engines < explorers:
         raise UserError(f"--set {ENGINES}={engines}: each of --explorers {explorers} needs one at least")
-    each = _of_each(engines, explorers, f"--set {ENGINES}={engines}")
+    each = engines_of_each(engines, explorers, f"--set {ENGINES}={engines}")
     width = 1 if device == "cpu" else verl.rollout.tensor_parallel
     return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
 

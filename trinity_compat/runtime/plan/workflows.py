@@ -62,7 +62,9 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Pat
     are."""
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
     if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
-        return verl, []
+        files, validated = (value_at(verl.tree, f"data.{kind}_files") for kind in ("train", "val"))
+        read_by_us = value_at(verl.tree, _OWN_DATASET) == _OF_TASKSETS
+        return (verl.changed(_no_evaluation(files)) if read_by_us and validated == [] else verl), []
     own = value_at(verl.tree, _OWN_DATASET)
     if own and own != _OF_TASKSETS:
         raise UserError(f"{_OWN_DATASET}={own}: a YAML with workflows brings its own dataset")
@@ -149,10 +151,10 @@ def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:
     }
 
 
-def _no_evaluation(training: Sequence[str]) -> dict[str, object]:
+def _no_evaluation(training: object) -> dict[str, object]:
     """veRL's trainer wants a validation set that is not empty, also where nothing is evaluated."""
     never = {"trainer.test_freq": -1, "trainer.val_before_train": False}
-    return {"data.val_files": list(training), "data.val_max_samples": 1, **never}
+    return {"data.val_files": training, "data.val_max_samples": 1, **never}
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,8 @@ def _command(made: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
         "PYTHONUNBUFFERED": "1",
     }
     side = "trainer" if role == "trainer" else "explorer"
+    if made.spec.own_cluster:
+        extra = (*extra, f"--{made.spec.mode}")
     if role != "trainer":
         _log_apart(env, name)
     own_python.share_cores(env)
