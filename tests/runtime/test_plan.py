@@ -345,10 +345,22 @@ def test_without_a_replay_buffer_each_group_is_trained_once():
     assert not any(note.startswith("replay buffer:") for note in made.notes)
 
 
+@pytest.mark.parametrize("more", [(), (f"{ARGS}.decay=0.1",), (LIMITED, f"{ARGS}.use_count_limit=1")])
+def test_a_replay_buffer_under_fixed_whose_groups_all_have_one_version_orders_nothing(more):
+    made = planned(sets=(*DRIVEN[1:], *more))
+    assert made.spec.replay is None
+    assert any("one version and are trained once each" in note for note in made.notes)
+
+
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (DRIVEN[1:], f"{REPLAY}.enable=true: under sync_style fixed"),
+        ((*DRIVEN[1:], COOLDOWN), f"{REPLAY}.enable=true: under sync_style fixed"),
+        ((*DRIVEN[1:], "synchronizer.sync_offset=2"), f"{REPLAY}.enable=true: under sync_style fixed"),
+        ((*DRIVEN[1:], SHORT[0]), f"{REPLAY}.enable=true: under sync_style fixed"),
+        ((*DRIVEN[1:], "synchronizer.trainer_sync_interval=4"), "enable=true: under sync_style fixed"),
+        ((*DRIVEN[1:], LIMITED, f"{ARGS}.sigma=0.5"), f"{REPLAY}.enable=true: under sync_style fixed"),
+        ((*DRIVEN[1:], f"{ARGS}.decay=fast"), "priority_fn_args.decay=fast: write a number"),
         ((*DRIVEN, f"{REPLAY}.priority_fn=mine"), "priority_fn=mine: it may be linear_decay or decay_limit"),
         ((*DRIVEN, f"{REPLAY}.reuse_cooldown_time=-1"), "reuse_cooldown_time=-1: write a number of seconds"),
         ((*DRIVEN, COOLDOWN, *SHORT), "experience_buffer.capacity=3: groups that may be trained again never"),

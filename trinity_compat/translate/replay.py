@@ -30,13 +30,16 @@ def replay_of(
 
     ``updates`` are one veRL step, ``steps`` all of the run's, None where they are open. Raises UserError for
     a priority function or an argument that upstream does not know either, a ``capacity`` that would count
-    there, and under ``sync_style: fixed``, where each step is trained on the groups made for it.
+    there, and under ``sync_style: fixed``, where each step is trained on the groups made for it, unless the
+    buffer orders them so (`orders_nothing`).
     """
     reading = TrinityReader(config)
     if not reading.get(f"{_SECTION}.enable"):
         return None
-    _check_style(reading)
     arguments = _arguments(reading)
+    if orders_nothing(config):
+        return None
+    _check_style(reading)
     cooldown = reading.get(f"{_SECTION}.reuse_cooldown_time")
     if steps is not None and cooldown is not None:
         _check_capacity(reading, steps)
@@ -51,8 +54,35 @@ def replay_of(
     )
 
 
-def note_of(replay: ReplaySpec) -> str:
-    """What the user should know of it, in a line."""
+def orders_nothing(config: Mapping[str, object]) -> bool:
+    """Whether upstream's buffer gives the order in which the groups were made, each once: both sides sync
+    after the same steps, so that all groups that wait have one version, and those of equal priority come in
+    the order in which they were put (AsyncPriorityQueue), of which a full one drops the first."""
+    reading = TrinityReader(config)
+    if not reading.get(f"{_SECTION}.enable") or reading.get("synchronizer.sync_style", "fixed") != "fixed":
+        return False
+    every = reading.get("synchronizer.sync_interval", 1)
+    intervals = {
+        reading.get(f"synchronizer.{name}", every)
+        for name in ("explorer_sync_interval", "trainer_sync_interval")
+    }
+    waiting = every * reading.get("buffer.batch_size", 1)
+    return (
+        reading.get(f"{_SECTION}.reuse_cooldown_time") is None
+        and not reading.get("synchronizer.sync_offset")
+        and len(intervals) == 1
+        and reading.get(_CAPACITY, _UNLIMITED) >= waiting
+        and _arguments(reading).get("sigma", 0.0) <= 0
+    )
+
+
+def note_of(config: Mapping[str, object], replay: ReplaySpec | None) -> str:
+    """What the user should know of it, in a line; "" where the run has none."""
+    if replay is None:
+        alike = (
+            "replay buffer: the groups between two syncs have one version and are trained once each, so they"
+        )
+        return f"{alike} come in the order of their tasks" if orders_nothing(config) else ""
     order = "replay buffer: groups of the highest priority first, the version of their weights"
     drawn = f" and normal noise of standard deviation {replay.sigma:g}" if replay.sigma else ""
     if replay.max_uses == 1:

@@ -490,7 +490,7 @@ def _notes_of(asked: _Asked) -> list[str]:
 
 
 def _closing_notes(asked: _Asked, launch: VerlView, verl: VerlView, spec: RunSpec) -> list[str]:
-    replayed = [note_of(spec.replay)] if spec.replay else []
+    replayed = [told] if (told := note_of(asked.trinity, spec.replay)) else []
     database = places.database_note(asked.trinity, spec, asked.options, asked.cwd)
     of_training = [*_filter_note(verl), *_idle_note(spec, launch), *_save_freq_note(verl, spec)]
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *_sampling_note(verl)]
