@@ -562,6 +562,7 @@ ELSEWHERE = {
         {"default_workflow_type": None, "reward_fn_args": {"custom_reward_function": {"reward_kwargs": 5}}},
         r"custom_reward_function\.reward_kwargs=5: write its keys",
     ),
+    "no file": ({"path": None}, r"tasksets\.0\.path is missing: a taskset needs a file"),
     "a length of its own": ({"rollout_args": {"max_tokens": 5}}, r"rollout_args\.max_tokens=5"),
 }
 

@@ -1,7 +1,8 @@
 """Run by the interpreter that has trinity-rft: YAML texts (JSON rows on stdin) → what it makes of each.
 
 A row out: {"name", "config": dotted path → value} or {"name", "error"}; of a file with stages each one's
-configuration by its name, not completed.
+configuration by its name, not completed. With ``"trainer": true`` in the row also "trainer", the veRL
+configuration that the trainer has then.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from trinity.common.config import load_config
 
 
-def completed(text):
+def completed(text, row):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "x.yaml"
         file.write_text(text)
@@ -21,14 +22,22 @@ def completed(text):
         config.ignore_validator_suggestions = True
         if config.stages:
             return {stage.name: stage.flatten() for stage in config}
-        return config.check_and_update().flatten()
+        done = config.check_and_update()
+        if row.get("trainer"):
+            from omegaconf import OmegaConf
+            from trinity.trainer.verl.config import build_verl_config
+
+            built = build_verl_config(done) if done.mode in ("both", "train", "colocate") else {}
+            row["trainer"] = OmegaConf.to_container(built) if built else {}
+        return done.flatten()
 
 
 def main():
     for line in sys.stdin:
         row = json.loads(line)
         try:
-            found = {"config": completed(row["yaml"])}
+            found = {"config": completed(row["yaml"], row)}
+            found |= {"trainer": row["trainer"]} if isinstance(row.get("trainer"), dict) else {}
         except Exception as error:  # whatever upstream raises is its answer
             found = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps({"name": row["name"], **found}, default=str))

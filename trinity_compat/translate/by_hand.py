@@ -116,6 +116,8 @@ def check(reading: TrinityReader) -> None:
         tasksets = reading.get(kind) or []
         for number, taskset in enumerate(tasksets):
             place, section = f"{kind}.{number}", TrinityReader(taskset)
+            if reading.get("mode") == "serve":  # it asks nobody
+                continue
             _check_storage(place, section)
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
             own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
@@ -143,6 +145,8 @@ def _check_names(place: str, section: TrinityReader) -> None:
 
 
 def _check_storage(place: str, section: TrinityReader) -> None:
+    if not section.get("path"):
+        raise UserError(f"{place}.path is missing: a taskset needs a file, a folder or a dataset's name")
     kind = section.get("storage_type", "file")
     if kind not in ("file", "sql"):
         raise UserError(
