@@ -52,6 +52,7 @@ LIGHT = (
 )
 WEB = ("sqlalchemy", "sqlalchemy.dialects.sqlite", "scipy.stats", "starlette.testclient", "uvicorn", "jinja2")
 TORCH = ("torch", "transformers", "ray.util.state", "pandas", "datasets", "pyarrow.parquet")
+VLLM = ("tensordict", "peft", "vllm.lora.request", "vllm.model_executor.layers.utils")
 VERL = (*TORCH, "verl.protocol", "verl.trainer.main_ppo", "verl.trainer.ppo.ray_trainer")
 
 
@@ -90,7 +91,9 @@ PACKAGES = {
     ),
     # Not verl: it loads the plugins at its own import.
     "plugins": Package(
-        "verl_entry.py", ("tests/plugins", "tests/explorer/test_load_answers.py"), (*LIGHT, *TORCH)
+        "verl_entry.py",
+        ("tests/plugins", "tests/upstream/test_plugin.py", "tests/explorer/test_load_answers.py"),
+        (*LIGHT, *TORCH, *VLLM),
     ),
     "runtime": Package(
         "plan/planning.py",

@@ -1,15 +1,19 @@
-"""veRL's rows and rewards mean the same in the real trinity-rft, with our plugin loaded by it."""
+"""veRL's rows and rewards mean the same in the real trinity-rft, with our plugin loaded by it; a light test
+asks the same of our stand-in."""
 
+import importlib
 import json
+import runpy
 import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import trinity_compat.plugins
 from trinity_compat.trinity_config import TARGETS
-
-pytestmark = pytest.mark.upstream
 
 PLUGINS = Path(trinity_compat.plugins.__file__).parent / "upstream"
 RIGHT, WRONG = "6 * 7 is\n#### 42", "no idea"
@@ -24,21 +28,61 @@ def row(question="What is 6 * 7?", source="openai/gsm8k", truth="42"):
     }
 
 
-@pytest.fixture(params=TARGETS, scope="module")
-def run(request, upstream, tmp_path_factory):
-    """Return a function: rows per file, answers, taskset fields → what plugin_run.py reports."""
-    log = tmp_path_factory.mktemp("plugin") / "log"
-    command = [upstream(request.param), Path(__file__).parent / "plugin_run.py", PLUGINS]
+RELEASES = [pytest.param(release, marks=pytest.mark.upstream) for release in TARGETS]
+STAND_IN = {
+    "trinity.common.workflows": "trinity_compat.workflows.standin.workflows",
+    "trinity.common.rewards": "trinity_compat.workflows.standin.rewards",
+    "trinity.common.experience": "trinity_compat.workflows.standin.experience",
+    "trinity.common.config": "upstream.standin_reader",
+    "trinity.buffer.reader.file_reader": "upstream.standin_reader",
+}
+
+
+@pytest.fixture(params=[pytest.param("stand-in", marks=pytest.mark.verl), *RELEASES], scope="module")
+def run(request, tmp_path_factory):
+    """Return a function: rows per file, answers, taskset fields → what plugin_case.py reports."""
+    if request.param == "stand-in":
+        asking = in_this_process()
+    else:
+        log = tmp_path_factory.mktemp("plugin") / "log"
+        asking = in_trinity_rft(request.getfixturevalue("upstream")(request.param), log)
+    with asking as answer:
+        yield lambda files, answers=(RIGHT, WRONG), **taskset: answer(
+            {"rows": files, "answers": list(answers), "taskset": taskset}
+        )
+
+
+@contextmanager
+def in_trinity_rft(python, log):
+    command = [python, Path(__file__).parent / "plugin_run.py", PLUGINS]
     with log.open("w") as errors, _speaking(command, errors) as process:
 
-        def inside(files, answers=(RIGHT, WRONG), **taskset):
-            case = {"rows": files, "answers": list(answers), "taskset": taskset}
+        def answer(case):
             print(json.dumps(case), file=process.stdin, flush=True)
             reply = process.stdout.readline()
             assert reply, log.read_text()[-3000:]
             return json.loads(reply)
 
-        yield inside
+        yield answer
+
+
+@contextmanager
+def in_this_process():
+    """The plugin's file, run over our stand-in and the least of a reader of files."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "trinity"]:
+            patch.delitem(sys.modules, name)
+        for name in ("trinity", "trinity.common", "trinity.buffer", "trinity.buffer.reader"):
+            patch.setitem(sys.modules, name, ModuleType(name))
+        for name, ours in STAND_IN.items():
+            patch.setitem(sys.modules, name, importlib.import_module(ours))
+        reader = sys.modules["trinity.buffer.reader.file_reader"]
+        sys.modules["trinity.buffer.reader"].file_reader = reader
+        patch.setattr(reader, "TaskFileReader", reader.TaskFileReader)  # the plugin puts its own there
+        for registry in (reader.WORKFLOWS, reader.REWARD_FUNCTIONS):
+            patch.setattr(registry, "modules", dict(registry.modules))
+        runpy.run_path(str(PLUGINS / "verl_compat.py"), run_name="verl_compat")
+        yield importlib.import_module("upstream.plugin_case").answer
 
 
 def _speaking(command, errors):
