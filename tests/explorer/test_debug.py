@@ -19,6 +19,7 @@ from trinity_compat.explorer.serving import EngineServer, RemoteEngine
 from trinity_compat.runtime import debug
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
+from trinity_compat.synchronizer.files import WeightFile
 
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 
@@ -111,6 +112,71 @@ def test_a_taken_port_is_told_before_anything_is_loaded(tmp_path, toy):
         port = holder.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} is taken by .*pid {os.getpid()}"):
             debug.serve(spec, port, None)
+
+
+@pytest.mark.parametrize("step", [None, 3])
+def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy, monkeypatch, step):
+    from trinity_compat.explorer import debugging
+
+    spec, _ = job(tmp_path / "job", toy)
+    model, served = spec.verl["actor_rollout_ref"]["model"]["path"], []
+
+    async def serve(server, port, weights=None):
+        served.append((server.engine, server.about, port, weights and weights.path.startswith("/")))
+
+    def write(folder, version, tensors):
+        served.append((version, tensors))
+        return WeightFile(f"{folder}/v0", "digest", 1)
+
+    monkeypatch.setattr(EngineServer, "serve", serve)
+    monkeypatch.setattr(debugging, "make_engine", lambda config, model, device, index: (device, index))
+    monkeypatch.setattr(debugging, "worker_env", lambda device, env: {"OF_THE_WORKER_": device})
+    monkeypatch.setattr(debugging, "engine_environment", lambda verl, device: {"OF_THE_ENGINE_": device})
+    monkeypatch.setattr(debugging, "write_file", write)
+    monkeypatch.setattr("trinity_compat.explorer.bench.published_actor", lambda verl, at: f"of {at}")
+    for name in ("OF_THE_WORKER_", "OF_THE_ENGINE_"):
+        monkeypatch.setenv(name, "before")
+    port = free_port()
+    if step:
+        with pytest.raises(UserError, match="global_step_3/actor does not exist") as told:
+            debug.serve(spec, port, step)
+        assert told.value.hint == "there are: none"
+        (tmp_path / "job" / "global_step_2").mkdir()
+        with pytest.raises(UserError) as told:
+            debug.serve(spec, port, step)
+        assert told.value.hint == "there are: global_step_2"
+        (tmp_path / "job" / "global_step_3" / "actor").mkdir(parents=True)
+    debug.serve(spec, port, step)
+    about = {"model": model, "pid": os.getpid()}
+    written = [(0, f"of {tmp_path}/job/global_step_3/actor")] if step else []
+    assert served == [*written, (("cpu", 0), about, port, True if step else None)]
+    assert os.environ["OF_THE_WORKER_"] == os.environ["OF_THE_ENGINE_"] == "cpu"
+
+
+def test_ctrl_c_ends_a_served_model_without_a_word(tmp_path, toy, monkeypatch):
+    from trinity_compat.explorer import debugging
+
+    async def serve(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(debugging, "serve", serve)
+    assert debug.serve(job(tmp_path / "job", toy)[0], free_port(), None) is None
+
+
+def test_the_spec_of_a_job_is_the_one_that_it_keeps(tmp_path, toy):
+    spec, _ = job(tmp_path / "job", toy)
+    assert debug.spec_of(spec.job_dir, [], RunOptions()).verl == spec.verl
+
+
+def test_plugins_are_loaded_in_order_and_may_import_each_other(tmp_path, monkeypatch):
+    from trinity_compat.explorer.debugging import load_plugins
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "plugin_of_debug_b.py").write_text("from plugin_of_debug_a import NAME\nMINE = NAME + '!'\n")
+    (tmp_path / "plugin_of_debug_a.py").write_text("NAME = 'a'\n")
+    (tmp_path / "notes.txt").write_text("no plugin")
+    assert load_plugins(tmp_path) == ["plugin_of_debug_a", "plugin_of_debug_b"]
+    assert sys.modules["plugin_of_debug_b"].MINE == "a!"
 
 
 def test_a_task_that_is_not_there(tmp_path, toy):
