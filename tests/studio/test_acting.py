@@ -14,6 +14,7 @@ from studio_jobs import client_of, make_job
 
 from trinity_compat.runtime.job.jobdir import JobDir, inner_lock_path, lock_path, locked
 from trinity_compat.runtime.job.process_identity import identity_of
+from trinity_compat.studio import control
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.resumed import Resumed
 
@@ -68,6 +69,25 @@ def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
     raw.commit()
     with locked(JobDir(root), "both"):
         assert "nothing to stop" in client_of(tmp_path).get("/stop/job").text
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_process_that_wrote_a_lock_counts_while_it_holds_it(tmp_path, holding, held):
+    path = tmp_path / "side.lock"
+    process = holding(path, LOCKED_PID_FILE)
+    assert control._holder(path) == control.Holder(process.pid, str(process.pid), path)
+    if not held:
+        process.kill()
+        process.wait()
+    path.write_text(str(process.pid) if held else str(os.getpid()))  # this process lives, and holds nothing
+    assert (control._holder(path) is not None) == held
+
+
+@pytest.mark.parametrize("text", ["", "a word", "0", "1", "-5"])
+def test_a_lock_that_names_no_process_has_no_holder(tmp_path, text):
+    (tmp_path / "side.lock").write_text(text)
+    assert control._holder(tmp_path / "side.lock") is None
+    assert control._holder(tmp_path / "none.lock") is None
 
 
 @pytest.fixture

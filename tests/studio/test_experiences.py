@@ -4,6 +4,7 @@ import io
 import json
 import sqlite3
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -145,6 +146,23 @@ def test_two_studios_over_one_job_index_each_row_once(tmp_path, root):
     for thread in threads:
         thread.join()
     assert len(everything(both[0], Wanted())) == ALL
+
+
+def test_rows_that_another_studio_indexes_after_they_were_read_are_indexed_once(tmp_path, root, monkeypatch):
+    one, other = (Index(Jobs(tmp_path).get("job")) for _ in range(2))
+    database, read = one.job.database(), []
+
+    def overtaken(asked, *, write):
+        found = type(database).run(database, asked, write=write)
+        read.append(found)
+        if len(read) == 2:  # the last id there, then the first batch of rows
+            other.fill(60)
+        return found
+
+    monkeypatch.setattr(one.job, "database", lambda: SimpleNamespace(run=overtaken, dialect=database.dialect))
+    assert one.fill(60) == (ALL, ALL)
+    assert len(read) == 2 and len(read[1]) == ALL  # nothing was left to read again
+    assert len(everything(one, Wanted())) == ALL
 
 
 def test_another_run_s_database_in_the_same_place_is_indexed_anew(tmp_path, root, index):
