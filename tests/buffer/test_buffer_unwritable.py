@@ -1,35 +1,23 @@
 """A job on a read-only mount: `status` and `buffer` show all that was committed, and write nothing there."""
 
-import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from buffer_samples import groups
+from read_only import LEFT, files_of, left, needs_mounts, read_only
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.spec import RunSpec, SyncSpec
 
-MOUNT = """mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@" """
-NAMESPACE = ["unshare", "--mount", "--map-root-user"]
-CAN_MOUNT = shutil.which("unshare") is not None and (
-    subprocess.run(
-        [*NAMESPACE, "sh", "-c", MOUNT, "sh", "/tmp", "true"], check=False, stderr=subprocess.DEVNULL
-    ).returncode
-    == 0
-)
-needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel lets this user mount nothing")
 COMMAND = [sys.executable, "-m", "trinity_compat"]
-LEFT = ["ended", "killed", "killed, without -shm"]
 
 
 @pytest.fixture(params=LEFT)
 def job(tmp_path, request):
-    """As a run leaves it: ended, or killed, with the last rows in the WAL alone."""
     made = JobDir(tmp_path / "a?b %41#c")
     made.create()
     spec = RunSpec(
@@ -39,19 +27,7 @@ def job(tmp_path, request):
     buffer = open_buffer(spec.database_url)
     buffer.put_groups(groups(8))
     buffer.close()
-    file = made.root / "buffer" / "experiences.db"
-    if request.param == LEFT[0]:
-        return made.root
-    code = """import os, sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
-db.execute("PRAGMA wal_autocheckpoint=0")
-db.execute("UPDATE experiences SET reward = 77.0 WHERE id = 1")
-os._exit(9)"""
-    subprocess.run([sys.executable, "-c", code, str(file)], check=False)
-    assert Path(f"{file}-wal").stat().st_size
-    if request.param == LEFT[2]:
-        Path(f"{file}-shm").unlink()
-    return made.root
+    return left(made.root, request.param)
 
 
 def reward_of_the_first(job: Path) -> float:
@@ -60,15 +36,6 @@ def reward_of_the_first(job: Path) -> float:
     shutil.copytree(job / "buffer", copy)
     with sqlite3.connect(copy / "experiences.db") as db:
         return db.execute("SELECT reward FROM experiences WHERE id = 1").fetchone()[0]
-
-
-def read_only(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [*NAMESPACE, "sh", "-c", MOUNT, "sh", str(folder), *words]
-    return subprocess.run(command, text=True, capture_output=True, check=False, env={**os.environ, **env})
-
-
-def files_of(job: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(job.rglob("*")) if path.is_file()}
 
 
 @needs_mounts

@@ -1,53 +1,17 @@
 """A job on a read-only mount is shown, and nothing is written there."""
 
-import os
-import shutil
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from read_only import LEFT, files_of, left, needs_mounts, read_only
 from studio_jobs import make_job
-
-MOUNT = """mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@" """
-NAMESPACE = ["unshare", "--mount", "--map-root-user"]
-CAN_MOUNT = shutil.which("unshare") is not None and (
-    subprocess.run(
-        [*NAMESPACE, "sh", "-c", MOUNT, "sh", "/tmp", "true"], check=False, stderr=subprocess.DEVNULL
-    ).returncode
-    == 0
-)
-needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel lets this user mount nothing")
-LEFT = ["ended", "killed", "killed, without -shm"]
 
 
 @pytest.fixture(params=LEFT)
 def job(tmp_path, request):
-    """As a run leaves it: ended, or killed, with the last rows in the WAL alone."""
-    made = make_job(tmp_path / "a?b #c 100%", evil=False)
-    file = made / "buffer" / "experiences.db"
-    if request.param == LEFT[0]:
-        return made
-    code = """import os, sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
-db.execute("PRAGMA wal_autocheckpoint=0")
-db.execute("UPDATE experiences SET reward = 77.0 WHERE id = 1")
-os._exit(9)"""
-    subprocess.run([sys.executable, "-c", code, str(file)], check=False)
-    assert Path(f"{file}-wal").stat().st_size
-    if request.param == LEFT[2]:
-        Path(f"{file}-shm").unlink()
-    return made
-
-
-def read_only(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [*NAMESPACE, "sh", "-c", MOUNT, "sh", str(folder), *words]
-    return subprocess.run(command, text=True, capture_output=True, check=False, env={**os.environ, **env})
-
-
-def files_of(job: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(job.rglob("*")) if path.is_file()}
+    return left(make_job(tmp_path / "a?b #c 100%", evil=False), request.param)
 
 
 @needs_mounts
