@@ -6,7 +6,9 @@ import json
 import runpy
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
@@ -154,6 +156,38 @@ def test_the_batch_manager_gets_the_whole_group(run, tmp_path):
     assert rewards(run([[row()]], reward_fn_args=arguments)) == [[2.0, 3.0]]
 
 
+class Sandbox(BaseHTTPRequestHandler):
+    """Says of any program that it printed 42, and keeps what it was asked."""
+
+    def do_POST(self):
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        ran = {"status": "Finished", "stdout": "42", "return_code": 0}
+        said = json.dumps({"status": "Success", "run_result": ran}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limits", "memory"), [({}, 1024), ({"memory_limit_mb": 64, "max_concurrent": 1}, 64)]
+)
+def test_code_runs_in_the_sandbox_with_the_memory_that_it_may_have(run, limits, memory):
+    tests = json.dumps({"inputs": [""], "outputs": ["42"]})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sandbox) as server:
+        server.asked = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        arguments = {"sandbox_fusion": {"url": f"http://127.0.0.1:{server.server_port}", **limits}}
+        answers = ["```python\nprint(42)\n```", "no code"]
+        result = run([[row(source="codecontests", truth=tests)]], answers, reward_fn_args=arguments)
+        server.shutdown()
+    assert rewards(result) == [[1.0, 0.0]]
+    assert {each["memory_limit_MB"] for each in server.asked} == {memory}
+
+
 @pytest.mark.parametrize(
     "rows, taskset, said",
     [
@@ -163,6 +197,7 @@ def test_the_batch_manager_gets_the_whole_group(run, tmp_path):
         ([row()], {"format": {"prompt_key": "question"}}, "the row has no column 'question'"),
         ([row()], {"reward_fn_args": {"reward_manger": "dapo"}}, "verl_reward has no argument reward_manger"),
         ([row()], {"reward_fn_args": {"custom_reward_function": {"path": "/no.py"}}}, "/no.py"),
+        ([row()], {"reward_fn_args": {"custom_reward_function": {"path": "/no.txt"}}}, "is no Python file"),
     ],
 )
 def test_what_cannot_be_scored_is_said(run, rows, taskset, said):
