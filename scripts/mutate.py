@@ -77,7 +77,9 @@ PACKAGES = {
     "audit": Package("collect.py", ("tests/audit",)),
     "compare": Package("verdict.py", ("tests/compare",), (*LIGHT, *WEB)),
     "buffer": Package("store.py", ("tests/buffer",), (*LIGHT, *WEB)),
-    "synchronizer": Package("policy.py", ("tests/synchronizer",), (*LIGHT, *WEB, *VERL)),
+    "synchronizer": Package(
+        "policy.py", ("tests/synchronizer", "tests/explorer/test_bench.py"), (*LIGHT, *WEB, *VERL)
+    ),
     "algorithms": Package("grpo.py", ("tests/algorithms",), (*LIGHT, *VERL)),
     "pipelines": Package(
         "operators.py", ("tests/pipelines", "tests/explorer/test_pipelines.py"), (*LIGHT, *WEB, *TORCH)

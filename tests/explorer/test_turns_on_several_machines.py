@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -195,3 +196,11 @@ def test_a_trainer_that_ray_cannot_place_is_waited_for_and_told_of(cluster, monk
 @pytest.mark.parametrize("fields", [{"nodes": 1}, {"device": "cpu"}, {"mode": "both"}, {"mode": "bench"}])
 def test_elsewhere_nobody_looks_for_the_trainer_s_places(fields):
     assert not workers.Place.of(spec(2, **fields), 0).tag
+
+
+def test_a_place_is_told_by_its_machine_and_the_first_gpu_that_it_sees(monkeypatch):
+    import ray
+
+    seen = SimpleNamespace(get_node_id=lambda: "machine", get_accelerator_ids=lambda: {"GPU": [5, 6]})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: seen)
+    assert trainer_devices._look() == ("machine", "5")

@@ -1,5 +1,7 @@
 """A LoRA adapter as a version: what goes in comes out, and what vLLM would take for another one does not."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -46,3 +48,36 @@ def test_every_part_of_an_adapter_needs_a_layer():
     )
     with pytest.raises(ValueError, match=r"no place for the adapter's visual\.0 \(2 in all\)"):
         adapters.refuse_left_out(["visual.1", "a.qkv_proj", "visual.0"], ["a.qkv_proj"])
+
+
+@pytest.fixture(scope="module")
+def seeing():
+    """The configuration of a small model that sees."""
+    from transformers import Qwen2VLConfig
+
+    text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    scaling = {"type": "mrope", "mrope_section": [4, 2, 2], "rope_type": "default"}
+    text |= {"num_key_value_heads": 1, "vocab_size": 64, "rope_scaling": scaling}
+    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2}
+    return Qwen2VLConfig(text_config=text, vision_config=vision)
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize(
+    ("targets", "excluded", "beside"),
+    [
+        ("all-linear", None, "visual"),
+        ("all-linear", ".*visual.*", ""),
+        (["q_proj", "v_proj"], None, ""),
+        (["qkv"], None, "visual"),
+    ],
+)
+def test_layers_beside_a_language_model_are_found_before_vllm_leaves_them_out(
+    seeing, targets, excluded, beside
+):
+    model = SimpleNamespace(
+        hf_config=seeing, trust_remote_code=False, lora_rank=4, lora_adapter_path=None,
+        target_modules=targets, exclude_modules=excluded,
+    )  # fmt: skip
+    found = adapters.beside_language_model(model)
+    assert (beside in found.split(".")) if beside else not found

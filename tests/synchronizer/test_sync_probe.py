@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from trinity_compat.errors import RunError
+from trinity_compat.errors import RunError, UserError
+from trinity_compat.synchronizer import probe
 from trinity_compat.synchronizer.probe import Probe
 
 PROBE = Probe(3, [5, 6], [7, 8], [-1.0, -2.0])
@@ -18,3 +19,17 @@ def test_engines_within_the_bound_are_told():
 def test_engines_beyond_it_end_the_run(answered):
     with pytest.raises(RunError, match="does not hold the weights that the trainer sent: version 3"):
         PROBE.check(answered, 0.25)
+
+
+@pytest.mark.parametrize(("given", "bound"), [(None, 0.5), ("", 0.5), ("0", 0.0), ("1e-3", 0.001)])
+def test_the_bound_is_the_environment_s_where_it_names_one(monkeypatch, given, bound):
+    monkeypatch.delenv(probe.BOUND, raising=False)
+    if given is not None:
+        monkeypatch.setenv(probe.BOUND, given)
+    assert probe.bound() == bound
+
+
+def test_a_bound_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv(probe.BOUND, "small")
+    with pytest.raises(UserError, match=f"{probe.BOUND}=small is not a number"):
+        probe.bound()
