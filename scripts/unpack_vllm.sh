@@ -5,16 +5,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 version=${1:-0.24.0}
-folder=.vllm-$version
-mkdir -p .vllm-lock; exec 9>.vllm-lock/lock
-flock 9
-list=requirements/vllm-$version.txt
-if ! cmp -s "$list" "$folder/requirements.txt"; then
-  part=$(mktemp -d "$folder.XXXXXX")
-  trap 'rm -rf "$part"' EXIT
-  .venv/bin/pip install -q --no-deps --no-compile --target "$part" -r "$list"
-  cp "$list" "$part/requirements.txt"
-  rm -rf "$folder"
-  mv "$part" "$folder"
-fi
+folder=.vllm-$version list=requirements/vllm-$version.txt
+scripts/unpack_once.sh "$folder" "$list" .venv/bin/pip install -q --no-deps --no-compile -r "$list" --target
 echo "$PWD/$folder"
