@@ -118,6 +118,16 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
             "policy_loss_fn_args.tua: opmd",
             "'tau'",
         ),
+        (
+            {"policy_loss_fn": "opmd", "policy_loss_fn_args": {"something": 1}},
+            "policy_loss_fn_args.something: opmd of policy_loss_fn has none of that name",
+            "it has tau",
+        ),
+        (
+            {"advantage_fn": "reinforce", "advantage_fn_args": {"something": 1}},
+            "advantage_fn_args.something: reinforce",
+            "it has no arguments",
+        ),
         ({"policy_loss_fn": "opmd", "policy_loss_fn_args": {"tau": "a"}}, "tau=a: opmd takes a number", None),
         (
             {"policy_loss_fn": "opmd", "policy_loss_fn_args": {"tau": True}},

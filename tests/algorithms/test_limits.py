@@ -1,8 +1,12 @@
 """Where a loss begins to leave tokens out, and what gigpo refuses. The formulas are Trinity's."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
+from trinity_compat.algorithms.dpo import dpo_loss
 from trinity_compat.algorithms.gigpo import _check_counts
 from trinity_compat.algorithms.model import Tokens
 from trinity_compat.algorithms.ppo import ppo_loss
@@ -35,3 +39,14 @@ def test_gigpo_wants_a_value_for_each_turn(told):
     with pytest.raises(RunError, match=f"step_reward has {len(told)} values for an answer of 2 turns"):
         _check_counts("step_reward", answers, [2, 2])
     _check_counts("step_reward", answers, [len(told), 2])
+
+
+@pytest.mark.parametrize(("lead", "right"), [(0.1, 1.0), (0.0, 0.0), (-0.1, 0.0)])
+def test_dpo_counts_a_pair_as_right_where_the_chosen_answer_leads(lead, right):
+    pair = tokens(0.0, 0.0)
+    log_prob = torch.tensor([[lead, 0.0], [0.0, 0.0]])
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    loss = dpo_loss(replace(pair, log_prob=log_prob, ref_log_prob=torch.zeros(2, 2), mask=mask), beta=0.5)
+    assert loss.metrics["accuracy_mean"] == right
+    assert loss.metrics["chosen_reward"] == pytest.approx(lead / 2) and loss.metrics["rejected_reward"] == 0
+    assert loss.values.tolist() == pytest.approx([math.log1p(math.exp(-lead / 2))] * 2)
