@@ -614,6 +614,33 @@ def test_a_trainer_says_with_each_beat_whether_it_would_be_started_again(buffer,
     assert trainer.detail.items() >= {"reason": "out of memory", "restarts": 2}.items()
 
 
+def test_a_new_state_or_a_note_does_not_wait_for_the_next_beat(buffer):
+    from trinity_compat.trainer.heart import Heart
+
+    heart = Heart(buffer, "t0", beat_s=3600.0)  # it has not begun: nothing beats but what is said
+    heart.say("running", step=3)
+    (trainer,) = buffer.participants()
+    assert (trainer.state, trainer.detail["step"]) == ("running", 3)
+    heart.note("waits for a place")
+    (trainer,) = buffer.participants()
+    assert "waits for a place" in trainer.detail.values()
+
+
+def test_publishing_takes_the_seconds_between_its_beginning_and_its_end(buffer, make, tmp_path, monkeypatch):
+    from trinity_compat.trainer import exchange as exchanges
+
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, sleep=time.sleep)
+    monkeypatch.setattr(exchanges, "time", clock)
+
+    def sending(version):
+        clock.now += 7.0
+        return send(tmp_path)(version)
+
+    exchange = make()
+    exchange.publish(0, sending)
+    assert exchange.log(0, {})["timing_s/publish_weights"] == 7.0
+
+
 def test_the_last_word_of_a_side_is_not_overtaken_by_its_heartbeat(tmp_path):
     """The thread's "running", on its way when the side says "done", lands before it."""
     from trinity_compat.trainer.heart import Heart
