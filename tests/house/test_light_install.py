@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 import yaml
+from command_paths import commands
 
-from trinity_compat.cli import cli
 from trinity_compat.dotted import put
 from trinity_compat.pipelines.table import OPERATORS
 
@@ -140,15 +139,6 @@ def words():
     yield from (["doctor"], ["plugin-dir"], ["rules", "families"], ["profile", "cpu"], ["toy", "toy"])
     yield from (["explain", "data.train_batch_size", "TC020"], ["compare", "--plan", "0.02", "a.jsonl"])
     yield from ([*path] for path in commands())
-
-
-def commands(command=cli, path=()):
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            yield from commands(command.get_command(context, name), (*path, name))
-    else:
-        yield path
 
 
 @pytest.fixture(scope="module")

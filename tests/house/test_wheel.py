@@ -8,12 +8,11 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import click
 import needs
 import pytest
+from command_paths import commands
 
 from trinity_compat import extras
-from trinity_compat.cli import cli
 from trinity_compat.verl_config import PINNED
 
 ROOT = Path(__file__).parents[2]
@@ -50,15 +49,6 @@ MORE = [
     (("compare",), "--configs run.sh x.yaml", 0, "B = x.yaml (a Trinity configuration"),
     (("translate",), "x.yaml", 2, "this is a Trinity configuration already"),
 ]
-
-
-def commands(command=cli, path=()):
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            yield from commands(command.get_command(context, name), (*path, name))
-    else:
-        yield path
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,17 @@
 """What is wrong with the data, at the line of the key that says it."""
 
+import socket
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.checks import preflight
+from trinity_compat.runtime.checks import preflight, rows
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.plan import spelled
 from trinity_compat.runtime.plan.source import Source
+from trinity_compat.spec import RowFormat, RowsSpec
 
 RECORD = {
     "arguments": [
@@ -97,3 +100,49 @@ def test_a_job_whose_name_is_mistyped_is_told_the_nearest(tmp_path):
 def test_the_home_of_a_user_that_there_is_not_is_a_path_like_others(tmp_path):
     error = refused(tmp_path / "rows.parquet", train_files=["~nosuchuser/rows.parquet"])
     assert "~nosuchuser/rows.parquet" in str(error)
+
+
+@pytest.mark.parametrize("name", ["MASTER_PORT", "VLLM_PORT", "ray_kwargs.ray_init.dashboard_port"])
+@pytest.mark.parametrize("dashboard", [True, False])
+def test_a_port_that_is_named_has_to_be_free_where_it_will_be_used(monkeypatch, name, dashboard):
+    for each in ("MASTER_PORT", "VLLM_PORT"):
+        monkeypatch.delenv(each, raising=False)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ray = {"include_dashboard": dashboard, "dashboard_port": int(port) if "ray" in name else None}
+        if "ray" not in name:
+            monkeypatch.setenv(name, port)
+        if "ray" in name and not dashboard:
+            preflight.check_ports(ray)
+            return
+        with pytest.raises(UserError, match=f"^{name}={port}: that port is taken by ") as error:
+            preflight.check_ports(ray)
+        assert f"unset {name}" in error.value.hint
+    preflight.check_ports(ray)  # nobody listens there any more
+
+
+def test_what_is_no_port_is_not_asked_for(monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", "auto")
+    monkeypatch.delenv("VLLM_PORT", raising=False)
+    preflight.check_ports({})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gone.parquet", "does not exist"),
+        ("gone.jsonl", "does not exist"),
+        ("folder", ""),
+        ("org/dataset", ""),
+    ],
+)
+def test_a_file_of_rows_has_to_be_there_and_a_dataset_s_name_is_the_trainer_s_to_find(tmp_path, name, said):
+    (tmp_path / "folder").mkdir()
+    asked = RowsSpec(schema="sft", paths=(str(tmp_path / name),), format=RowFormat(prompt_type="plaintext"))
+    if said:
+        with pytest.raises(UserError, match=f"{name} {said}"):
+            rows.check(asked)
+    else:
+        rows.check(asked)
