@@ -61,3 +61,23 @@ def test_the_summary_says_in_how_many_launches_a_cause_is_set_and_in_how_many_a_
     assert shuffle.default_in == ("run.sh:3",)
     assert summary.causes[0].key == "actor.typo"
     assert summary.refusals == {"1000 is not divisible by 300": ("d.sh:3",)}
+
+
+def test_of_equally_grave_causes_the_one_in_most_launches_comes_first():
+    def of(file, **lines):
+        found = (finding(key, Status.APPROXIMATED, line) for key, line in lines.items())
+        return launch(*found, file=file)
+
+    audit = Audit(
+        (
+            of("a.sh", a_rare_one=1, often=2, by_default=None),
+            of("b.sh", often=None, by_default=None),
+            of("c.sh", often=None, by_default=None),
+        )
+    )
+    causes = summarise(audit).causes
+    assert [(c.key, len(c.set_in), len(c.default_in), c.launches) for c in causes] == [
+        ("often", 1, 2, 3),
+        ("a_rare_one", 1, 0, 1),
+        ("by_default", 0, 3, 3),
+    ]
