@@ -37,6 +37,8 @@ def test_a_sticky_folder_is_allowed_above_and_not_as_the_end(place):
     place.parent.chmod(0o1777)
     assert not_own(place) == ""
     assert "can be written by other users (mode 1777)" in not_own(place.parent)
+    (place.parent / "below").mkdir()
+    assert "can be written by other users (mode 1777)" in not_own(place.parent / "below" / "..")
 
 
 def test_what_is_not_there_is_said_so(place):

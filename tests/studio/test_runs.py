@@ -17,7 +17,7 @@ from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.live import Watch
 from trinity_compat.studio.logs import clean
 from trinity_compat.studio.series import Store
-from trinity_compat.studio.state import spark_points
+from trinity_compat.studio.state import Summaries, spark_points
 
 
 def test_every_job_below_the_folder_has_a_row(studio):
@@ -207,6 +207,17 @@ def test_the_configuration_says_where_a_value_was_set(studio):
 def test_a_sparkline_of_one_point_or_of_equal_ones():
     assert spark_points([(1, 0.5)]) == ""
     assert spark_points([(1, 0.5), (2, 0.5)]) == "2.0,14.0 118.0,14.0"
+    assert spark_points([(1, 0.5), (1, 0.7)]) == "2.0,25.0 2.0,3.0"
+
+
+def test_a_row_has_the_newest_figures_and_the_rewards_of_its_steps(tmp_path):
+    make_job(tmp_path / "job")
+    found = Summaries().of(Jobs(tmp_path).get("job"))
+    assert [(step, round(value, 6)) for step, value in found.spark] == [
+        (step, round(step / 10, 6)) for step in range(1, STEPS + 1)
+    ]
+    assert (found.name, found.state, found.step, found.total) == ("job", "done", STEPS, STEPS)
+    assert found.reward == pytest.approx(STEPS / 10) and not found.problem
 
 
 def test_every_recorded_option_is_one_that_run_takes_again(tmp_path):
