@@ -71,7 +71,12 @@ PACKAGES = {
     "verl_config": Package("effective.py", ("tests/verl_config",)),
     "translate": Package(
         "translator.py",
-        ("tests/translate", "tests/runtime/test_refusals.py", "tests/runtime/test_refusals_and_audit.py"),
+        (
+            "tests/translate",
+            "tests/runtime/test_refusals.py",
+            "tests/runtime/test_refusals_and_audit.py",
+            "tests/runtime/test_teacher_plan.py",
+        ),
     ),
     "trinity_config": Package("read.py", ("tests/trinity_config", "tests/runtime/test_stages.py")),
     "audit": Package("collect.py", ("tests/audit",)),

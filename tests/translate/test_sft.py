@@ -89,6 +89,12 @@ def test_of_conversations_every_answer_counts(main, arguments):
     assert form.enable_concatenated_multi_turn and not form.response_then_eos
 
 
+@pytest.mark.parametrize(("mode", "goes_on"), [("auto", True), ("resume_path", True), ("disable", False)])
+def test_a_run_goes_on_from_its_checkpoint_unless_the_launch_says_otherwise(mode, goes_on):
+    config = translated("fsdp_sft_trainer", *OLD, f"trainer.resume_mode={mode}").config
+    assert config["continue_from_checkpoint"] is goes_on
+
+
 @pytest.mark.parametrize(
     ("key", "status", "target"),
     [
