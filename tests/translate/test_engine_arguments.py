@@ -1,0 +1,35 @@
+"""What becomes of the arguments that a launch hands to vLLM by name, in the explorer's release of it."""
+
+import pytest
+
+from trinity_compat.translate.model import Status
+
+from .helpers import translated
+
+SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+
+
+@pytest.mark.parametrize(
+    ("argument", "status", "said"),
+    [
+        (
+            "enable_chunked_prefill=true",
+            Status.UNSUPPORTED_UPSTREAM,
+            "under the name that its vLLM has for it",
+        ),
+        (
+            "disable_log_requests=true",
+            Status.UNSUPPORTED_UPSTREAM,
+            "gets enable_log_requests=False: said the",
+        ),
+        ("disable_mm_preprocessor_cache=true", Status.UNSUPPORTED_UPSTREAM, "gets mm_processor_cache_gb=0"),
+        ("disable_mm_preprocessor_cache=false", Status.NO_EFFECT, "has no use for it: a size since 0.10.1"),
+        ("device=cuda", Status.NO_EFFECT, "has no use for it: vLLM takes the platform that it finds"),
+        ("no_such_argument=1", Status.UNSUPPORTED, "has no argument no_such_argument: "),
+    ],
+)
+def test_an_argument_is_handed_on_renamed_left_out_or_refused(argument, status, said):
+    key = f"{SECTION}.{argument.partition('=')[0]}"
+    translation, _ = translated(f"+{SECTION}.{argument}")
+    (found,) = [each for each in translation.findings if each.key == key]
+    assert found.status is status and said in found.reason
