@@ -60,6 +60,13 @@ def flat(t, p=""):
     return out
 subprocess.run(M + flat(c))
 
+# a=1
+# 2
+# b=3
+def word(n):
+    return f"b={n + 1}"
+subprocess.run([*M, *map(str, ["a=1", 2]), *map(word, [2])])
+
 # a=8
 # b=1e-06
 # c=1
