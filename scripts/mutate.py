@@ -93,7 +93,12 @@ PACKAGES = {
     "explorer": Package("loop.py", ("tests/explorer",), (*LIGHT, *WEB, *VERL)),
     "trainer": Package(
         "exchange.py",
-        ("tests/trainer", "tests/algorithms/test_in_verl.py", "tests/algorithms/test_rows.py"),
+        (
+            "tests/trainer",
+            "tests/algorithms/test_in_verl.py",
+            "tests/algorithms/test_rows.py",
+            "tests/explorer/test_explorer_offers.py",
+        ),
         (*LIGHT, *WEB, *VERL),
     ),
     # Not verl: it loads the plugins at its own import.

@@ -62,6 +62,17 @@ def test_lora_is_merged_where_versions_are_whole_models_and_only_there(plain):
     assert merges(**rank, actor_rollout_ref__rollout__quantization="fp8")
 
 
+def test_what_else_a_launch_says_of_its_lora_is_kept_where_it_is_merged():
+    from omegaconf import OmegaConf
+
+    from trinity_compat.trainer.config import hand_over_whole
+
+    for lora, kept in (({"rank": 8}, {"rank": 8, "merge": True}), (None, {"merge": True})):
+        told = OmegaConf.create({"actor_rollout_ref": {"model": {"lora": lora}}})
+        hand_over_whole(told)
+        assert told.actor_rollout_ref.model.lora == kept
+
+
 def test_the_callers_configuration_is_left_as_it_was(plain):
     before = plain["trainer"]["use_v1"]
     assert config(plain).trainer.use_v1 is False

@@ -1,5 +1,6 @@
 """An expert's rows beside answers: claimed and entered once, and what veRL's trainer is handed."""
 
+import json
 import sqlite3
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from test_trainer_exchange import BATCH, RUNS, put
 from trinity_compat.buffer import open_buffer
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import RowFormat, RowsSpec, RunSpec, SyncSpec
+from trinity_compat.spec import ExpertSpec, RowFormat, RowsSpec, RunSpec, SyncSpec
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -225,3 +226,19 @@ def test_an_answer_alone_is_scored_without_the_experts(trainer, monkeypatch):
     monkeypatch.setattr(TrinityRayPPOTrainer, "response_logprobs", lambda self, _: seen.append(self._rows))
     trainer.response_logprobs(SimpleNamespace())
     assert seen == [[]] and len(trainer._rows) == EACH
+
+
+def test_experts_read_their_files_in_the_order_of_the_run(tmp_path):
+    from trinity_compat.trainer.experts.claims import Experts
+
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"sort {n}", "response": str(n)}) + "\n" for n in range(3)))
+    told = RowsSpec("sft", (str(file),), format=RowFormat(prompt_type="plaintext"))
+    buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
+    experts = Experts.of(buffer, ExpertSpec(told, EACH), tokenizer := make_tokenizer())
+    answers = [
+        [tokenizer.decode(e.response_ids)[0] for group in experts.groups(step) for e in group.experiences]
+        for step in (1, 2)
+    ]
+    assert answers == [["0", "1"], ["2", "0"]]
+    buffer.close()

@@ -1,9 +1,11 @@
 """Rows whose tasks hold sounds: veRL's engine puts those of a micro-batch into one tensor."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from trinity_compat.trainer.multi_modal import level
+from trinity_compat.trainer.multi_modal import MultiModal, level
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -32,3 +34,9 @@ def test_rows_without_sounds_stay_as_they_are():
     rows = [{}, {"pixel_values": torch.ones(2, 2)}]
     level(rows)
     assert [list(row) for row in rows] == [[], ["pixel_values"]]
+
+
+def test_a_model_without_a_processor_has_no_media_of_its_own():
+    batch = SimpleNamespace(batch={}, non_tensor_batch={})  # it would be looked at
+    MultiModal(SimpleNamespace(data=None), None, None).add(batch, [{}])
+    assert (batch.batch, batch.non_tensor_batch) == ({}, {})
