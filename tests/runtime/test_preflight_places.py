@@ -146,3 +146,23 @@ def test_a_file_of_rows_has_to_be_there_and_a_dataset_s_name_is_the_trainer_s_to
             rows.check(asked)
     else:
         rows.check(asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "taskset", "refused"),
+    [
+        ("rows.parquet", {}, True),
+        ("", {}, True),  # the folder, of which some file has to have it
+        ("rows.jsonl", {}, False),  # who reads it finds out
+        ("rows.parquet", {"plugin": "mine"}, False),
+        ("rows.parquet", {"format": {"prompt_key": "question"}}, False),
+    ],
+)
+def test_a_taskset_s_prompts_have_their_column(file, name, taskset, refused):
+    (file.parent / "rows.jsonl").write_text('{"question": "a"}\n')
+    asked = {"place": "tasksets.0", "format": {"prompt_key": "text"}, **taskset}
+    if refused:
+        with pytest.raises(UserError, match=r"tasksets\.0\.format\.prompt_key=text: .* has no such column"):
+            preflight._check_prompts(asked, file.parent / name)
+    else:
+        preflight._check_prompts(asked, file.parent / name)

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import psutil
@@ -484,3 +485,20 @@ def test_the_last_explorer_that_dies_ends_the_run(side):
     ]
     ended = run(*dying, side("trainer", FOREVER), say=lambda text: None)
     assert ended.code == 1 and "the explorer_1 ended" in ended.failure
+
+
+def test_explorers_have_as_long_as_since_the_last_trainer_ended_well(monkeypatch):
+    def side(role, returncode):
+        return SimpleNamespace(command=SimpleNamespace(role=role), returncode=returncode, ended=None)
+
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(supervisor, "time", clock)
+    first, second, explorer = side("trainer", 0), side("trainer", None), side("explorer", 0)
+    assert supervisor._trainer_done_for([explorer]) == 0.0
+    assert supervisor._trainer_done_for([first, second, explorer]) == 0.0
+    second.returncode = 0
+    assert supervisor._trainer_done_for([first, second, explorer]) == 0.0
+    clock.now = 130.0
+    assert supervisor._trainer_done_for([first, second, explorer]) == 30.0
+    first.returncode = 1
+    assert supervisor._trainer_done_for([first, second]) == 0.0
