@@ -65,7 +65,7 @@ def test_a_reference_to_another_variable_is_named(declare, tmp_path):
         "echo a:b | cut -d: -f2",
         "printf 'b\\na\\n' | sort",
         "printf 'a\\na\\n' | uniq",
-        "echo a | wc -l",
+        "echo a | wc -c",
         "printf 'a\\nb\\n' | head -1",
         "printf 'a\\nb\\n' | tail -n 1",
         "printf 'a\\nb\\n' | paste -sd,",

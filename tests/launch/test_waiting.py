@@ -28,6 +28,46 @@ def test_what_an_endless_loop_waits_for_comes(wait):
     assert "TP112" not in {note.code for note in reading.diagnostics}
 
 
+USED = "u=$(nvidia-smi -i $i)"
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        f"for i in 0 1; do {USED}; if [ $u -lt 9 ]; then break 2; fi; done",
+        'mapfile -t used < <(nvidia-smi); n=0; for u in "${used[@]}"; do [ $u -lt 9 ] && n=$((n + 1)); done\n'
+        "if [ $n -ge 4 ]; then break; fi",
+        f"n=0; for i in $(seq 4); do {USED}; if [ $u -lt 9 ]; then n=$((n + 1)); fi; done\n"
+        "[ $n -lt 4 ] || { echo go; break; }",
+        "[ -f gpus_are_free ] && break",
+    ],
+)
+def test_a_loop_that_would_never_end_has_what_it_waits_for(wait, tmp_path):
+    text = f"while true; do {wait}\nsleep 5; done\n{MAIN}"
+    reading = read_text(text, cwd=tmp_path)
+    assert len(reading.launches) == 1
+    (said,) = (note.message for note in reading.diagnostics if note.code == "TP114")
+    assert said.startswith("assumed: what the loop waits for comes")
+    assert "TP112" not in {note.code for note in reading.diagnostics}
+
+
+@pytest.mark.parametrize("end", ["exit 0", "break 2", "break"])
+def test_a_launch_inside_a_loop_that_waits_is_found(end):
+    check = f"{USED}; if [ $u -gt 9 ]; then echo busy; else {MAIN} {end}\nfi"
+    reading = read_text(f"while true; do for i in 0 1; do {check}; done; sleep 5; done\n")
+    assert [[word.text for word in launch.arguments] for launch in reading.launches][:1] == [["a.b=1"]]
+    assert {"TP101", "TP114"} & {note.code for note in reading.diagnostics}
+
+
+def test_a_loop_that_counts_its_tries_ends_where_it_says():
+    text = (
+        f"i=0; while true; do i=$((i + 1)); if [ $i -ge 60 ]; then break; fi; done\n{MAIN.strip()} i.j=$i\n"
+    )
+    reading = read_text(text)
+    assert [word.text for word in reading.launches[0].arguments] == ["a.b=1", "i.j=60"]
+    assert reading.diagnostics == ()
+
+
 @pytest.mark.parametrize(
     "flag",
     [

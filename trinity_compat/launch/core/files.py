@@ -14,11 +14,18 @@ from trinity_compat.errors import Where
 from trinity_compat.launch.core import bounds
 from trinity_compat.launch.core.bounds import BudgetExceeded
 from trinity_compat.launch.core.values import Value, lines_of, open_source, text_of
+from trinity_compat.launch.model import EnvRef
 
 
 def absolute(folder: str, path: str) -> str:
     """A path as seen from a folder, without ``.`` and ``..``; no link is followed."""
     return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path keeps the dots
+
+
+def spelled(path: Value) -> str:
+    """A path in which the names of its unknown pieces stand for them."""
+    sources = [(open_source(bit), bit.text) for bit in path]
+    return "".join(f"${s.name}" if isinstance(s, EnvRef) else s.expression if s else t for s, t in sources)
 
 
 @dataclass(slots=True)
@@ -28,6 +35,7 @@ class Files:
     root: str
     written: dict[str, Value] = field(default_factory=dict)
     made_dirs: set[str] = field(default_factory=set)
+    made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
     removed: set[str] = field(default_factory=set)
     read_bytes: int = 0
 

@@ -198,6 +198,7 @@ class Shell:
     depth: int = 0
     loops: int = 0
     waits: bool = False  # the innermost loop ends by what is in it only: ``while true``
+    overdue: int = 0  # of the loops in each other that of which so many rounds were read that it must end now
     calls: int = 0  # functions and sourced files in each other
     guarded: int = 0  # inside a condition: set -e doesn't count
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
@@ -430,7 +431,7 @@ class Shell:
         # what the script unset stays unset in the child: it can't come from the surroundings
         shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
         shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
-        shell.loops = shell.calls = shell.guarded = 0
+        shell.loops = shell.overdue = shell.calls = shell.guarded = 0
         shell.waits = False
         shell.frames = []
         shell.reach = replace(self.reach, hooked=False, through=False)

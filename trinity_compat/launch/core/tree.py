@@ -70,6 +70,7 @@ class SyntaxProblem:
 
     line: int
     message: str
+    column: int = 1  # in bytes
 
 
 @cache
@@ -92,8 +93,8 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     # each round takes away one thing that shfmt reads otherwise than bash, and parses again
     for _ in range(8):
         output, error = _run_shfmt(text, budget)
-        if error is not None and (patched_line := _with_plain_subscripts(text, error)) is not None:
-            text = patched_line
+        if error is not None and (patched_text := _as_bash_takes_it(text, error)) is not None:
+            text = patched_text
             continue
         if error is not None:
             problem = problem or error
@@ -128,6 +129,27 @@ def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:
             break
         tree, text = _load(output), masked
     return tree
+
+
+def _as_bash_takes_it(text: bytes, error: SyntaxProblem) -> bytes | None:
+    """The text, as long as before, in which shfmt takes what bash takes; None where bash refuses it, too."""
+    if "invalid var name" in error.message:
+        return _with_plain_export(text, error)
+    return _with_plain_subscripts(text, error)
+
+
+EXPORT = re.compile(rb"(?<![\w./-])export(?=[ \t])")
+PLAIN_EXPORT = b"\x03xport"
+
+
+def _with_plain_export(text: bytes, error: SyntaxProblem) -> bytes | None:
+    """The text with the ``export`` before the place of the error as any command: of ``export A-B=1 C=2`` bash
+    refuses one word, shfmt the whole script. `_load` gives the name back."""
+    start = sum(map(len, text.splitlines(keepends=True)[: error.line - 1]))
+    found = list(EXPORT.finditer(text, 0, start + error.column - 1))
+    if not found or b"\x03" in text[: found[-1].start()].replace(PLAIN_EXPORT, b""):
+        return None
+    return text[: found[-1].start()] + PLAIN_EXPORT + text[found[-1].end() :]
 
 
 SUBSCRIPT = re.compile(rb"(?<=\[)[A-Za-z_][\w.@:/ -]*(?=\])")
@@ -183,7 +205,7 @@ def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | No
     match = ERROR_PLACE.search(errors)
     if not match:
         raise BudgetExceeded("the parser gave up on this script")
-    return b"", SyntaxProblem(int(match[1]), match[3].decode(errors="replace"))
+    return b"", SyntaxProblem(int(match[1]), match[3].decode(errors="replace"), int(match[2]))
 
 
 def _communicate(process: subprocess.Popen[bytes], source: bytes) -> tuple[bytes, bytes]:
@@ -225,7 +247,8 @@ def _wait_at_most(process: subprocess.Popen[bytes]) -> float:
 
 def _load(output: bytes) -> Node:
     try:
-        tree: Node = json.loads(output.decode(errors="surrogateescape"))
+        text = output.decode(errors="surrogateescape").replace(r'"\u0003xport"', '"export"')
+        tree: Node = json.loads(text)
     except RecursionError:
         raise BudgetExceeded("commands nested too deeply") from None
     return tree

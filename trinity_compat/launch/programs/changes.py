@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from trinity_compat.launch.core.files import spelled
 from trinity_compat.launch.core.options import Arguments
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import doubt_in, text_of
@@ -24,17 +25,25 @@ def mkdir(sh: Shell, given: Arguments) -> int:
     if doubt_in([sh.cwd]):
         return 0
     for path in _paths(sh, given):
-        # with or without -p: a script that goes on has the folders above it
-        while path not in ("/", "") and len(sh.files.made_dirs) < MADE:
-            sh.files.made_dirs.add(path)
-            path = posixpath.dirname(path)
+        _make(path, sh.files.made_dirs)
+    for operand in given.operands:
+        if doubt_in([operand]):
+            _make(spelled(operand).rstrip("/"), sh.files.made_open)
     return 0
+
+
+def _make(path: str, made: set[str]) -> None:
+    # with or without -p: a script that goes on has the folders above it
+    while path not in ("/", "") and len(made) < MADE:
+        made.add(path)
+        path = posixpath.dirname(path)
 
 
 def rm(sh: Shell, given: Arguments) -> int:
     """The files are gone."""
     for path in _paths(sh, given):
         sh.files.remove(path)
+    sh.files.made_open -= {spelled(operand).rstrip("/") for operand in given.operands}
     return 0
 
 

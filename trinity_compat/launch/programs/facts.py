@@ -12,6 +12,7 @@ from trinity_compat.launch.core.values import literal, text_of
 from trinity_compat.launch.programs import clock
 
 _LONGEST_EXPR = 99  # words
+_EXPR_WORDS = {"(", ")", "+", "index", "length", "match", "substr"}  # no text where one begins
 
 ISO = {"": "%F", "d": "%F", "h": "%FT%H%:z", "m": "%FT%H:%M%:z", "s": "%FT%H:%M:%S%:z"}
 UNAME = {"": "Linux", "s": "Linux", "m": "x86_64", "o": "GNU/Linux"}
@@ -54,8 +55,11 @@ def uname(sh: Shell, given: Arguments) -> int | None:
 
 def expr(sh: Shell, given: Arguments) -> int | None:
     """``expr number operator number …``, products first, else from left to right; division goes towards
-    zero, and a result of 0 is status 1."""
+    zero. ``expr length text``. A result of 0 is status 1."""
     texts = given.texts()
+    if texts[:1] == ["length"] and len(texts) == 2 and not {*texts[1:]} & _EXPR_WORDS:
+        sh.write_line(literal(str(len(texts[1])), sh.where))
+        return int(not texts[1])
     numbers, operators = texts[::2], texts[1::2]
     if len(numbers) != len(operators) + 1 or not operators or len(texts) > _LONGEST_EXPR:
         return None

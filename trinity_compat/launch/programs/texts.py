@@ -1,4 +1,4 @@
-"""Programs that hand text on: ``cat``, ``tee``, ``tr``, and a use of ``awk`` that counts."""
+"""Programs that hand text on: ``cat``, ``tee``, ``tr``, and uses of ``awk`` and ``wc`` that count."""
 
 from __future__ import annotations
 
@@ -55,6 +55,17 @@ def awk(sh: Shell, given: Arguments) -> int | None:
     stdin = _stdin(sh)
     counts = (f"{line.count(separator) + 1 if line else 0}\n" for line in text_of(stdin).splitlines())
     sh.write(derived("".join(counts), [stdin], sh.capturing or "awk", sh.where))
+    return 0
+
+
+def wc(sh: Shell, given: Arguments) -> int | None:
+    """``wc -l`` and ``wc -w`` of stdin, which count GPUs, one at a time; nothing else."""
+    if given.operands or {*given.options} not in ({"l"}, {"w"}):
+        return None
+    stdin = _stdin(sh)
+    text = text_of(stdin)
+    count = text.count("\n") if given.has("l") else len(text.split())
+    sh.write(derived(f"{count}\n", [stdin], sh.capturing or "wc", sh.where))
     return 0
 
 

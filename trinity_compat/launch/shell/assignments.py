@@ -14,6 +14,7 @@ from trinity_compat.launch.words import expansion, parameters
 from trinity_compat.launch.words.arithmetic import BadArithmetic
 
 NAME = re.compile(r"[A-Za-z_]\w*")
+DECLARED = re.compile(r"[A-Za-z_]\w*(?=\+?=|\[|\Z)", re.ASCII)
 
 
 def assign(sh: Shell, node: Node) -> None:
@@ -121,13 +122,14 @@ def declare(sh: Shell, node: Node) -> int:
     flags: list[str] = []
     # every word is expanded before the first name is set: in `local a=1 b=$a` b has the a from before
     args = [(arg, _expanded(sh, arg)) for arg in node.get("Args") or []]
+    status = 0
     for arg, values in args:
         if arg.get("Name"):
             _declare_one(sh, kind, flags, arg, values)
             continue
         for value in values:
-            declare_text(sh, kind, flags, value)
-    return 0
+            status = declare_text(sh, kind, flags, value) or status
+    return status
 
 
 def _expanded(sh: Shell, arg: Node) -> list[Value]:
@@ -138,18 +140,22 @@ def _expanded(sh: Shell, arg: Node) -> list[Value]:
     return [scalar_value(sh, arg)] if plain else []
 
 
-def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
-    """An argument that is only known after expansion: a flag, a name or ``name=value``."""
+def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
+    """An argument that is only known after expansion: a flag, a name or ``name=value``. Its status."""
     text = text_of(value)
     if text[:1] in "-+" and len(text) > 1 and "=" not in text:
         flags.append(text)
-        return
-    match = NAME.match(text)
+        return 0
+    match = DECLARED.match(text)
     if not match:
-        return
+        if doubt_in([value]):
+            return 0
+        shown = text.partition("=")[0] or repr(text)
+        sh.warn("TP107", f"{kind} {shown}: not a name; bash refuses it with status 1 and sets nothing")
+        return 1
     name, rest = match[0], text[match.end() :]
     if _refuse_reference(sh, kind, flags, name):
-        return
+        return 0
     prepare(sh, kind, flags, name, sets="=" in rest)
     for mark, append in (("+=", True), ("=", False)):
         if rest.startswith(mark):
@@ -157,6 +163,7 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> None:
             _set_scalar(sh, name, right, append=append)
             break
     finish(sh, kind, flags, name)
+    return 0
 
 
 def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node, values: list[Value]) -> None:

@@ -215,9 +215,7 @@ def _exec(sh: Shell, given: Arguments) -> int:
 def _declare(kind: str) -> Callable[[Shell, Args], int]:
     def run(sh: Shell, args: Args) -> int:
         flags: list[str] = []
-        for arg in args:
-            assignments.declare_text(sh, kind, flags, arg)
-        return 0
+        return max((assignments.declare_text(sh, kind, flags, arg) for arg in args), default=0)
 
     return run
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
+from trinity_compat.launch.core.files import spelled
 from trinity_compat.launch.core.state import OPTION_LETTERS, Shell, Variable
 from trinity_compat.launch.core.tree import Node, Unit
 from trinity_compat.launch.core.values import Value, doubt_in, literal, shown, text_of
@@ -21,6 +22,7 @@ from trinity_compat.launch.words.arithmetic import BadArithmetic
 from trinity_compat.launch.words.matching import Matcher, glob
 
 FILE_TESTS = {f"-{letter}" for letter in "eafdrwxsLhbcpSgukOGN"}
+OF_FOLDERS = ("-d", "-e", "-r", "-w", "-x")  # what holds for a folder that the script has made
 UNARY = FILE_TESTS | {"-z", "-n", "-v", "-o", "-R", "-t"}
 BINARY = {"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "=~"}
 NUMERIC = {
@@ -201,7 +203,11 @@ def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
     text = text_of(operand)
     if doubt_in([operand]):
         # below an unset folder may lie what is asked for, on the machine where the variable is set
-        below = isinstance(doubt_in([operand]), EnvRef) and text.strip("/")
+        unset = isinstance(doubt_in([operand]), EnvRef)
+        below = unset and text.strip("/")
+        named = below or not unset
+        if named and operator in OF_FOLDERS and spelled(operand).rstrip("/") in sh.files.made_open:
+            return _taken_as_made(sh, f"{operator} {spelled(operand)}")
         sh.doubt = sh.doubt or (Open(f"{operator} {shown(operand)}", sh.where) if below else None)
         _note(sh, operand)
         return False
@@ -226,7 +232,15 @@ def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
         return operator == "-c" and text == "/dev/null"
     if operator == "-x":
         return kind == "dir" or (kind == "file" and (path in sh.files.written or os.access(path, os.X_OK)))
+    if operator == "-w" and path in sh.files.made_dirs and not sh.files.in_reach(path):
+        return _taken_as_made(sh, f"{operator} {text}")
     return bool(kind)
+
+
+def _taken_as_made(sh: Shell, test: str) -> bool:
+    """A test of a folder out of reach that the script made: its ``mkdir`` is taken to have succeeded."""
+    sh.warn("TP101", f"{test} cannot be known here; taken as true, since the script makes that folder")
+    return True
 
 
 def binary(sh: Shell, operator: str, left: Value, right: Value, *, numbers: bool = False) -> bool:

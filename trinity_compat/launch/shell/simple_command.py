@@ -94,8 +94,8 @@ def _temporary(sh: Shell, prefix: dict[str, Value]) -> Iterator[None]:
 
 def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -> int:
     """A shell function: its own parameters and locals, its own text."""
-    saved = sh.positional, sh.unit, sh.loops, sh.waits
-    sh.positional, sh.unit, sh.loops, sh.waits = args, function.unit, 0, False
+    saved = sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue
+    sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue = args, function.unit, 0, False, 0
     sh.calls += 1
     sh.frames.append(name)
     sh.scripts.append(function.script)
@@ -108,7 +108,7 @@ def call_function(sh: Shell, function: Function, name: str, args: list[Value]) -
         sh.calls -= 1
         sh.frames.pop()
         sh.scripts.pop()
-        sh.positional, sh.unit, sh.loops, sh.waits = saved
+        sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue = saved
 
 
 def _not_a_command(sh: Shell, name: str) -> int:

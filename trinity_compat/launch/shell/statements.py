@@ -22,6 +22,7 @@ from trinity_compat.launch.words.arithmetic import BadArithmetic
 # What never changes as the condition of a loop.
 ALWAYS = re.compile(r"true|/bin/true|:|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
 WAITED = "what the loop waits for is taken to come"
+PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
 
 
@@ -34,7 +35,7 @@ def run_list(sh: Shell, statements: list[Node]) -> int:
 
 def run_isolated(sh: Shell, statements: list[Node]) -> int:
     """Statements in a shell that is a copy already: what leaves it ends here."""
-    sh.loops = 0
+    sh.loops = sh.overdue = 0
     try:
         run_list(sh, statements)
     except (Exit, Return) as left:
@@ -111,6 +112,9 @@ def _binary(sh: Shell, node: Node) -> int:
     finally:
         sh.guarded -= 1
     wanted = (status == 0) == (node["Op"] == "&&")
+    if _ends_overdue(sh, [node["Y"]]):
+        _note_overdue(sh, node["X"])
+        return run_statement(sh, node["Y"])
     if sh.doubt is None and wanted and _turned_for_a_file(sh, node, [node["Y"]]):
         return int(node["Op"] == "&&")
     if sh.doubt is not None:
@@ -159,6 +163,33 @@ def _leaves(sh: Shell, command: Node, depth: int) -> bool:
 def _ends_loop(statements: list[Node]) -> bool:
     """Whether statements leave the loop around them as done: ``break``, ``return`` without a failure."""
     return any(_is_done(statement.get("Cmd") or {}) for statement in statements)
+
+
+def _ends_overdue(sh: Shell, statements: list[Node]) -> bool:
+    """Whether statements leave the loop that is overdue, from however many loops inside it."""
+    return bool(sh.overdue) and any(_is_way_out(sh, statement.get("Cmd") or {}) for statement in statements)
+
+
+def _is_way_out(sh: Shell, command: Node) -> bool:
+    if command.get("Type") == "Block":
+        return _ends_overdue(sh, command.get("Stmts") or [])
+    if command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
+        return _ends_overdue(sh, [command["X"], command["Y"]])
+    if command.get("Type") != "CallExpr":
+        return False
+    match [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command.get("Args") or []]:
+        case ["break", *levels]:
+            return int(levels[0] if levels and levels[0].isdecimal() else 1) > sh.loops - sh.overdue
+        case ["exit" | "return"] | ["exit" | "return", "0"]:
+            return True
+    return False
+
+
+def _note_overdue(sh: Shell, condition: Node) -> None:
+    awaited = sh.unit.text(condition).strip(" ;")
+    told = f"assumed: what the loop waits for comes; of {PATIENCE} rounds none ends it here"
+    sh.warn("TP114", f"{told} ({awaited})", sh.unit.where(condition))
+    sh.doubt = None
 
 
 def _is_done(command: Node) -> bool:
@@ -237,6 +268,10 @@ def _if(sh: Shell, node: Node) -> int:
     doubt = sh.doubt
     other = node.get("Else") or {}
     rest = [] if other.get("Cond") else other.get("Then") or []
+    if _ends_overdue(sh, node.get("Then") or []) != _ends_overdue(sh, rest):
+        taken = _ends_overdue(sh, node.get("Then") or [])
+        _note_overdue(sh, node["Cond"][0])
+        doubt = None
     if doubt is None and _turned_for_a_file(sh, node, (node.get("Then") or []) if taken else rest):
         taken = not taken
     if doubt is not None:
@@ -297,12 +332,14 @@ def _loop(
 ) -> int:
     """Rounds of a loop until it ends; one without an end is read as a single round."""
     before, first, status, rounds, where = len(sh.log.launches), None, 0, 0, sh.where
-    around, sh.waits = sh.waits, waits
+    around, sh.waits = (sh.waits, sh.overdue), waits
     sh.loops += 1
     try:
         while more():
             rounds += 1
             sh.budget.step()
+            if waits and rounds > PATIENCE:
+                sh.overdue = sh.loops
             # `while true` around a launch is one launch that is started again and again
             if rounds > bounds.LOOP or (endless and len(sh.log.launches) - before > 256):
                 sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
@@ -319,7 +356,7 @@ def _loop(
             first = len(sh.log.launches) if first is None else first
     finally:
         sh.loops -= 1
-        sh.waits = around
+        sh.waits, sh.overdue = around
     return status
 
 
