@@ -252,3 +252,73 @@ def test_some_keys_alone_are_of_the_newest_release_that_has_them(tmp_path, text,
     choice = config_from_yaml(tmp_path / "own.yaml").version
     assert (choice.value, choice.candidates[-1]) == (version, version)
     assert why in choice.why
+
+
+SEARCHED = """\
+defaults: [ppo_trainer, _self_]
+data: {train_batch_size: 32}
+"""
+
+
+@pytest.fixture
+def two_folders(tmp_path: Path) -> Path:
+    """veRL's repository, the user's config in ``conf``, and a config group in ``more``."""
+    root = write_repository("0.6.1", tmp_path)
+    trial = "# @package _global_\ndata: {max_prompt_length: 7}\n"
+    for name, text in (("conf/mine.yaml", SEARCHED), ("more/trial/long.yaml", trial)):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "hydra.searchpath=[file://verl/trainer/config,file://more]",
+        "hydra.searchpath=[file://{root}/more,pkg://verl.trainer.config]",
+        "hydra.searchpath=['file://more',file://verl/trainer/config]",
+    ],
+)
+def test_a_search_path_on_the_command_line_is_used_as_hydra_does(two_folders: Path, given: str) -> None:
+    words = (f"--config-path={two_folders}/conf", "--config-name=mine", given.format(root=two_folders))
+    launch = make_launch(*words, "+trial=long", "trainer.nnodes=2")
+    config = effective_config(launch, version="0.6.1", root=two_folders)
+    assert [note.code for note in config.diagnostics] == []
+    assert (config.get("data.train_batch_size"), config.get("data.max_prompt_length")) == (32, 7)
+    if "pkg" not in given:  # veRL is installed here in another release
+        assert as_tree(config) == real_hydra(two_folders, launch)
+
+
+def test_a_search_path_on_the_command_line_replaces_the_config_s(two_folders: Path) -> None:
+    file = two_folders / "conf" / "mine.yaml"
+    file.write_text("hydra:\n  searchpath: [file://more]\n" + SEARCHED)
+    words = [f"--config-path={two_folders}/conf", "--config-name=mine", "+trial=long"]
+    launch = make_launch(*words, "hydra.searchpath=[file://verl/trainer/config]")
+    config = effective_config(launch, version="0.6.1", root=two_folders)
+    assert config.get("trial") == "long"  # a key, where no folder has that group
+    assert as_tree(config) == real_hydra(two_folders, launch)
+
+
+def test_the_primary_config_is_not_sought_in_the_command_line_s_search_path(two_folders: Path) -> None:
+    words = ("--config-name=mine", "hydra.searchpath=[file://conf]")
+    with pytest.raises(UserError, match="mine"):
+        effective_config(make_launch(*words), version="0.6.1", root=two_folders)
+    with pytest.raises(Exception, match="mine"):
+        real_hydra(two_folders, make_launch(*words))
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (
+            "hydra.searchpath=[file:///elsewhere/conf]",
+            "TP213",
+            "file:///elsewhere/conf is not a folder below",
+        ),
+        ("hydra.searchpath=file://more", "TP208", "Hydra demands a list of texts"),
+        ("++hydra.searchpath=[file://more]", "TP210", "is Hydra's own setting"),
+    ],
+)
+def test_a_search_path_that_is_not_used_is_said(two_folders: Path, given: str, code: str, said: str) -> None:
+    (note,) = effective_config(make_launch(given), version="0.6.1", root=two_folders).diagnostics
+    assert note.code == code and said in note.message and note.where.line

@@ -219,7 +219,7 @@ def _finding_of_other(said: Setting) -> Finding:
 def _fate_of_other(key: str) -> tuple[Status, str, str]:
     if key.startswith("~"):
         return Status.APPROXIMATED, "TC087", f"taken away by the launch; the default of {key[1:]} counts"
-    if key.startswith("--config"):
+    if key.startswith("--config") or key == "hydra.searchpath":
         return Status.NO_EFFECT, "TC086", "names the configuration; its keys have findings of their own"
     if key.startswith("--"):
         return Status.NO_EFFECT, "TC086", "a flag of Hydra's command line, not part of the configuration"

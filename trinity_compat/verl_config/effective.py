@@ -22,6 +22,7 @@ from trinity_compat.verl_config.entry import (
     known_main,
     releases_of,
     search_path,
+    searches,
     user_keys,
 )
 from trinity_compat.verl_config.folders import ConfigFolder
@@ -46,7 +47,7 @@ class ReadLaunch:
     checkout: Checkout | None = None  # the tree of code that it starts from, where that counts
 
     def path(self, version: str) -> SearchPath:
-        return search_path(self.launch, version, self.arguments.flags, self.root, self.checkout)
+        return search_path(self.launch, version, self.arguments, self.root, self.checkout)
 
 
 def effective_config(
@@ -187,7 +188,8 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
     path = read.path(choice.value)
     groups, plain = _split_groups(read.arguments.overrides, path)
     choices = _choices(groups)
-    notes = [*read.arguments.diagnostics, *map(_hydra_note, read.arguments.hydra)]
+    hydra = [given for given in read.arguments.hydra if not searches(given)]
+    notes = [*read.arguments.diagnostics, *map(_hydra_note, hydra)]
     tree, files = _composed(path, choices, groups)
     release = f"the fork's configuration ({fork.folder})" if fork else f"verl {choice.value}"
     applied = apply_overrides(tree, plain, release)

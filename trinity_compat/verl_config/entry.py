@@ -13,7 +13,7 @@ from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.launch.sources import package_folder
 from trinity_compat.mains import canonical
 from trinity_compat.releases import VERL_RELEASES
-from trinity_compat.verl_config.arguments import Flags
+from trinity_compat.verl_config.arguments import Arguments, Flags, GivenOverride
 from trinity_compat.verl_config.checkout import TREE as _TREE
 from trinity_compat.verl_config.checkout import Checkout, Main, is_tree
 from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
@@ -47,6 +47,11 @@ _MAINS = {
 
 # Of them those without a rollout, whose keys are others.
 SUPERVISED = ("sft_trainer", "sft_trainer_engine")
+
+
+def searches(given: GivenOverride) -> bool:
+    """Whether it gives Hydra's search path. With a + before it Hydra sets the key and looks nowhere else."""
+    return given.override.key == "hydra.searchpath" and not given.override.op
 
 
 @dataclass
@@ -131,12 +136,13 @@ def _having(name: str) -> tuple[str, ...]:
 
 
 def search_path(
-    launch: Launch, version: str, flags: Flags, root: Path, checkout: Checkout | None = None
+    launch: Launch, version: str, arguments: Arguments, root: Path, checkout: Checkout | None = None
 ) -> SearchPath:
     """The search path that Hydra would build. Files are read only inside ``root``, and of ``checkout``.
 
     Raises UserError when --config-path or --config-dir names a folder that cannot be read.
     """
+    flags = arguments.flags
     tree = (checkout and checkout.tree) or release_tree(version)
     folder, primary = _main_config(launch.taken_for, version)
     main = checkout.main if checkout else None
@@ -157,7 +163,7 @@ def search_path(
             path.places.append(place)
     elif folder != _TREE:
         path.places.append(main.folder if main else _recipe(folder, version))
-    _add_declared(path, root, main)
+    _add_declared(path, arguments, (root, Path(launch.cwd)), main)
     return path
 
 
@@ -278,21 +284,58 @@ def _nearest(version: str) -> tuple[str, ...]:
     return (*reversed(VERL_RELEASES[: at + 1]), *VERL_RELEASES[at + 1 :])
 
 
-def _add_declared(path: SearchPath, root: Path, main: Main | None) -> None:
-    """``hydra.searchpath`` of the primary config; packages lie where the main's own does."""
+def _add_declared(
+    path: SearchPath, arguments: Arguments, roots: tuple[Path, Path], main: Main | None
+) -> None:
+    """``hydra.searchpath`` of the command line, the first one, else of the primary config; the latter is
+    found without it. Packages lie where the main's own does."""
     file = path.find(path.primary) if path.places else None
-    hydra = file.config.get("hydra") if file else None
-    declared = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+    given = next((one for one in arguments.hydra if searches(one)), None)
+    if given is None or (given.override.value is None and not given.word.open):
+        hydra = file.config.get("hydra") if file else None
+        declared = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+        _add_places(path, declared, roots, main)
+    elif file is not None or path.tree.find(path.primary) is not None:
+        path.notes += _add_given(path, given, roots, main)
+
+
+def _add_given(
+    path: SearchPath, given: GivenOverride, roots: tuple[Path, Path], main: Main | None
+) -> list[Diagnostic]:
+    """Adds the folders that the command line gives. What is to be said of them."""
+    declared = given.override.value
+    if given.word.open:
+        unknown = f"depends on {given.word.open[0].expression}, which cannot be known here"
+        return [Diagnostic("TP213", f"{given.spelling} {unknown}: no folder of it is read", given.where)]
+    if not isinstance(declared, list) or not all(isinstance(entry, str) for entry in declared):
+        message = f"{given.spelling}: Hydra demands a list of texts; write hydra.searchpath='[file://FOLDER]'"
+        return [Diagnostic("TP208", message, given.where, "error")]
+    return [
+        Diagnostic(
+            "TP213", f"{given.spelling}: {entry} is not a folder below {roots[0]}: not read", given.where
+        )
+        for entry in _add_places(path, declared, roots, main)
+    ]
+
+
+def _add_places(path: SearchPath, declared: object, roots: tuple[Path, Path], main: Main | None) -> list[str]:
+    """Adds the folders of a ``hydra.searchpath``; gives those that cannot be read."""
+    missing = []
     for entry in declared if isinstance(declared, list) else ():
         package = package_folder(str(entry))
         spelled = package or str(entry).removeprefix("file://")
-        base, limit = (main.base, main.folder.root) if package and main else (root, root)
+        base, limit = (main.base, main.folder.root) if package and main else (roots[0], roots[0])
+        if not package and readable_folder(roots[1] / spelled, limit):
+            base = roots[1]  # the launch's own working directory, where Hydra looks
         if _is_tree(spelled):
             path.declares_tree = True
         elif readable_folder(base / spelled, limit):
             own = bool(package and main)
             shown = shown_below(base / spelled, limit) if own else ""
             path.places.append(ConfigFolder(base / spelled, limit, defaults=own, shown=shown))
+        else:
+            missing.append(str(entry))
+    return missing
 
 
 def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:

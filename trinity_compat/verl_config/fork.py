@@ -11,7 +11,7 @@ from trinity_compat.dotted import leaves
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Launch
 from trinity_compat.releases import VERL_RELEASES
-from trinity_compat.verl_config.arguments import Flags
+from trinity_compat.verl_config.arguments import Arguments, Flags
 from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
 from trinity_compat.verl_config.entry import SearchPath, search_path, user_keys
 from trinity_compat.verl_config.folders import ConfigFolder, comment_at
@@ -91,7 +91,7 @@ def _of_release(
     """The defaults of a release for the main ``module``: of its config of that name, else of ``flavour``;
     with the config groups that are ``chosen``, where it has them."""
     launch = Launch(module, (), Where(module))
-    path = search_path(launch, release, Flags(), Path("/nonexistent"))
+    path = search_path(launch, release, Arguments(Flags(), (), (), ()), Path("/nonexistent"))
     path.primary = primary if path.find(primary) else flavour
     for choices in (Choices(dict(chosen)), Choices()):
         try:
