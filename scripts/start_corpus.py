@@ -12,8 +12,9 @@ launches by a fixed seed. ``--spare TEXT``: refusals with TEXT in their reason a
 a CPU), and are not part of the share that starts.
 
 LIST.txt names scripts of your own: in each line a folder (where bash would start) and a script in it. Of each
-the first launch counts. A main or a key that only the script's own tree of veRL has is refused by stock veRL,
-too. tests/facts/unseen.txt is such a list of public scripts, which scripts/unseen_corpus.py checks out.
+the first launch counts, with what its script exports. A main or a key that only the script's own tree of veRL
+has is refused by stock veRL, too; a default of that tree with which stock veRL ends is counted apart.
+tests/facts/unseen.txt is such a list of public scripts, which scripts/unseen_corpus.py checks out.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ import record_facts
 ROOT = Path(__file__).resolve().parents[1]
 STARTS, NOT_UNDER_VERL, REFUSED = "starts", "does not start under veRL either", "refused by us"
 NOT_READ, WITHOUT_FORK = "no launch is read", "starts with --allow-fork-keys"
+FORKS_DEFAULT = "a default of its fork's does not start under veRL"
 SPARED = "refused by us for what is spared"
+# Nothing is fetched, and vLLM says only what is wrong: whatever a script exports.
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 # What stands for a path or name that the user has to fill in.
 _PLACEHOLDER = re.compile(r"^$|[<>]|YOUR_|^/?path/to|^(ref_)?model_path$|^null$", re.IGNORECASE)
 
@@ -84,6 +88,7 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcom
         launch, root = _launch(given)
     except UserError as error:
         return Outcome(name, NOT_READ, error.message)
+    os.environ |= _exported(launch) | QUIET
     try:
         why = _refused_here(launch, root, device, folder)
     except UserError as error:
@@ -92,8 +97,23 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcom
         own = _own_to_fork(launch, root)
         return Outcome(name, WITHOUT_FORK if own else STARTS, f"without {', '.join(own)}" if own else "")
     if stock := _wanting(given) or _refused_by_verl(launch, root, folder):
-        return Outcome(name, NOT_UNDER_VERL, stock)
+        of_its_fork = _breaks_by_default(launch, root, folder)
+        return Outcome(name, FORKS_DEFAULT if of_its_fork else NOT_UNDER_VERL, stock)
     return Outcome(name, REFUSED, why)
+
+
+def _exported(launch: Any) -> dict[str, str]:
+    """What the launch finds in its environment, as far as its script tells."""
+    return {name: word.text for name, word in launch.env.items() if not word.open}
+
+
+def _breaks_by_default(launch: Any, root: Path | None, folder: Path) -> bool:
+    """Whether stock veRL starts the launch with its own defaults in place of those of the script's fork."""
+    from trinity_compat.verl_config import effective_config
+
+    return effective_config(launch, root=root or folder).fork is not None and not _refused_by_verl(
+        launch, root, folder, fork_config=False
+    )
 
 
 def _launch(given: Sequence[str]) -> tuple[Any, Path | None]:
@@ -111,14 +131,23 @@ def _launch(given: Sequence[str]) -> tuple[Any, Path | None]:
 
 
 def _wanting(given: Sequence[str]) -> str:
-    """What a script asks for with ``${NAME:?}``, without which bash ends it; "" where it asks for nothing."""
+    """What a script asks for with ``${NAME:?}`` before its launch, without which bash ends it; "" where it
+    asks for nothing."""
     from trinity_compat.launch import read_script
 
     if given[0].startswith("python"):
         return ""
     folder, script = map(Path, given)
-    notes = read_script(folder / script, cwd=folder).diagnostics
-    return next((note.message for note in notes if note.code == "TP104"), "")
+    reading = read_script(folder / script, cwd=folder)
+    wanted = (note for note in reading.diagnostics if note.code == "TP104")
+    return next((note.message for note in wanted if not _is_after(reading.launches, note.where)), "")
+
+
+def _is_after(launches: Sequence[Any], where: Any) -> bool:
+    """Whether a line of the script comes after the whole command of its first launch."""
+    places = [place for one in launches[:1] for place in (one.where, *(word.where for word in one.arguments))]
+    lines = [place.line for place in places if place.file == where.file]
+    return bool(lines) and where.line > max(lines)
 
 
 def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> str:
@@ -145,8 +174,9 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     return "; ".join(f"{found.key}: {found.by}: {found.why}" for found in report.refused)
 
 
-def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
-    """Why stock veRL 0.9.1 does not start the launch, "" where it does."""
+def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_config: bool = True) -> str:
+    """Why stock veRL 0.9.1 does not start the launch, "" where it does. Without ``fork_config`` with the
+    defaults of a release, not those of the tree of veRL that the script starts from."""
     from omegaconf import OmegaConf
 
     from trinity_compat import mains
@@ -159,7 +189,7 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path) -> str:
     from trinity_compat.verl_config import as_tree, effective_config, upgrade
 
     try:
-        effective = effective_config(launch, root=root or folder)
+        effective = effective_config(launch, root=root or folder, fork_config=fork_config)
         refuse_errors(effective)
         if launch.main:
             return f"a main that only its fork has: {launch.module}"
@@ -271,7 +301,7 @@ def table(found: Sequence[Outcome]) -> Iterator[str]:
     share = f"{states[STARTS] / could:.0%}" if could else "-"
     starting = f"of these {states[STARTS]} start here ({share})"
     yield f"{len(found)} launches; {could} can start under veRL; {starting}"
-    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, SPARED, REFUSED):
+    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, FORKS_DEFAULT, SPARED, REFUSED):
         reasons = Counter(_short(outcome.why) for outcome in found if outcome.state == state)
         yield f"{state}: {states[state]}"
         for why, count in reasons.most_common():
@@ -301,7 +331,7 @@ def main() -> int:
     cli.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="exit 1 below it")
     cli.add_argument("-v", "--verbose", action="store_true")
     options = cli.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    os.environ |= QUIET
     if options.device == "cuda":
         os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
     if options.vllm:
