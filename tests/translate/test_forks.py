@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from trinity_compat.cli import cli
+from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
 from trinity_compat.verl_config import effective_config, upgrade
@@ -180,3 +181,82 @@ def test_a_key_that_only_the_forks_code_reads_is_a_fork_key(method: Path) -> Non
 def test_run_asks_about_a_key_that_only_the_forks_code_reads(method: Path) -> None:
     code, _, err = run("run", method, "--dry-run")
     assert code == 2 and "data.dynamic_filtering=True: only the fork knows it" in err
+
+
+def with_default(method: Path, key: str, default: object) -> Path:
+    """The script of ``method``, whose copy of veRL has that default."""
+    file = method.parent / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    content = yaml.safe_load(file.read_text())
+    put(content, key, default)
+    file.write_text(yaml.safe_dump(content))
+    method.write_text(method.read_text().split("+data")[0].rstrip(" \\\n") + "\n")
+    return method
+
+
+KINDS = [
+    (f"{ACTOR}.policy_loss", "vanilla", "a text where veRL 0.9.1 has a section"),
+    ("actor_rollout_ref.rollout.n", "many", "a text where veRL 0.9.1 has a number"),
+    ("trainer.save_freq", [10], "a list where veRL 0.9.1 has a number"),
+    (f"{ACTOR}.use_kl_loss", "maybe", "a text where veRL 0.9.1 has true or false"),
+    ("algorithm.adv_estimator.name", "gae", "a section where veRL 0.9.1 has a text"),
+    ("actor_rollout_ref.rollout.engine_kwargs", "vllm", "a text where veRL 0.9.1 has a section"),
+]
+
+
+@pytest.mark.parametrize(("key", "default", "kinds"), KINDS, ids=[key for key, *_ in KINDS])
+def test_a_fork_s_default_of_another_kind_is_asked_about_by_its_name(method, key, default, kinds) -> None:
+    script = with_default(method, key, default)
+    found = {f["key"]: f for f in audited(script)["findings"]}[key]
+    assert (found["status"], found["code"]) == ("fork_key", "TC090")
+    assert (
+        f"the fork's default is {kinds}, defined at verl/trainer/config/ppo_trainer.yaml:" in found["reason"]
+    )
+    code, _, err = run("run", script, "--dry-run", "--device", "cuda")
+    assert code == 2 and f"{key}={json.dumps(default) if default == [10] else default}: the fork's" in err
+    launch = read_script(script, cwd=script.parent).launches[0]
+    told = upgrade(effective_config(launch)).config.settings
+    own = upgrade(effective_config(launch, version="0.4.1")).config.settings
+    assert {k: s.value for k, s in told.items()} == {k: s.value for k, s in own.items()}
+
+
+def test_a_null_where_veRL_has_a_section_says_nothing(method: Path) -> None:
+    script = with_default(method, f"{ACTOR}.policy_loss", None)
+    assert not [f for f in audited(script)["findings"] if f["status"] == "fork_key"]
+    launch = read_script(script, cwd=script.parent).launches[0]
+    assert upgrade(effective_config(launch)).config.get(f"{ACTOR}.policy_loss.loss_mode") == "vanilla"
+
+
+def test_a_value_of_the_launch_stands_in_the_place_of_such_a_default(method: Path) -> None:
+    script = with_default(method, "actor_rollout_ref.rollout.n", "many")
+    script.write_text(script.read_text().rstrip() + " actor_rollout_ref.rollout.n=4\n")
+    found = {f["key"]: f["status"] for f in audited(script)["findings"]}
+    assert found["actor_rollout_ref.rollout.n"] == "mapped"
+
+
+def test_a_rule_of_the_user_s_speaks_for_a_default_with_default(method: Path, tmp_path: Path) -> None:
+    script = with_default(method, f"{ACTOR}.policy_loss", "vanilla")
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(f"{ACTOR}.policy_loss: {{how: drop, why: the same loss}}\n")
+    launch = audited(script, "--rules", rules)
+    assert "fork_key" not in launch["counts"]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "asked"),
+    [
+        ({"algorithm.rollout_is": False, "algorithm.rollout_is_level": "token"}, []),
+        (
+            {"algorithm.rollout_is": True, "algorithm.rollout_is_level": "token"},
+            ["algorithm.rollout_is", "algorithm.rollout_is_level"],
+        ),
+        ({f"{ACTOR}.tis_imp_ratio_cap": -1}, []),
+        ({f"{ACTOR}.tis_imp_ratio_cap": 2.0}, [f"{ACTOR}.tis_imp_ratio_cap"]),
+        ({"distillation": {"enabled": False, "teacher_model": {"inference": {"temperature": 1.6}}}}, []),
+        ({"data.shuffle_train_dataloader": False}, ["data.shuffle_train_dataloader"]),
+    ],
+)
+def test_what_veRL_had_between_two_releases_and_is_off_is_not_asked_about(method, defaults, asked) -> None:
+    for key, default in defaults.items():
+        script = with_default(method, key, default)
+    found = [f["key"] for f in audited(script)["findings"] if f["status"] == "fork_key"]
+    assert sorted(found) == asked

@@ -1,16 +1,27 @@
-"""Keys that only the fork of veRL knows which a script starts from, and how far that fork is from veRL."""
+"""Keys that only the fork of veRL knows which a script starts from, and how far that fork is from veRL.
+
+Keys that veRL's own tree had between two releases, and no release has, are data:
+translators/verl/between_releases.json. Each stands for those ``with`` it, and is one of the values ``off``
+where the feature does nothing. They are all such keys of its history until 2026-08 whose default is off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
+from trinity_compat.data import data_path
+from trinity_compat.dotted import sections_above
+from trinity_compat.releases import VERL
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.rows import Rows
-from trinity_compat.translate.unknown import is_unknown
+from trinity_compat.translate.unknown import USER_RULE, is_unknown
 from trinity_compat.verl_config.merge import MISSING
 from trinity_compat.verl_config.model import EffectiveConfig, Fork
 from trinity_compat.verl_config.pinned import pinned_release
+from trinity_compat.verl_config.upgrade import misfit_of
 
 CODE = "TC090"
 _SHOWN = 4
@@ -18,15 +29,41 @@ _SHOWN = 4
 
 def is_fork_key(key: str, config: EffectiveConfig, rows: Rows) -> bool:
     """Whether only ``config``'s fork knows ``key``, and no rule of the user's speaks for it."""
+    if _is_misfit(key, config):
+        row = rows.find(key)
+        return row is None or row.code != USER_RULE
     return config.fork is not None and config.fork.key(key) is not None and is_unknown(key, (key,), rows)
+
+
+def _is_misfit(key: str, config: EffectiveConfig) -> bool:
+    """Whether the value of ``key`` is a default of the fork's that veRL cannot take."""
+    setting = config.settings.get(key)
+    return bool(config.fork and setting and setting.where is None and key in config.fork.misfits)
 
 
 def by_default(config: EffectiveConfig) -> Iterator[str]:
     """The fork's keys that the launch doesn't set and whose default says something."""
-    for key in config.fork.keys if config.fork else ():
+    for key in (*config.fork.keys, *config.fork.misfits) if config.fork else ():
         setting = config.settings.get(key)
-        if setting is not None and setting.where is None and not says_nothing(setting.value):
+        if setting is None or setting.where is not None or says_nothing(setting.value):
+            continue
+        if not _is_off(key, config):
             yield key
+
+
+def _is_off(key: str, config: EffectiveConfig) -> bool:
+    """Whether ``key`` belongs to what veRL's own tree had between two releases, and that is off."""
+    switches = _between_releases()
+    found = (switches.get(name) for name in (key, *(f"{above}.*" for above in sections_above(key))))
+    switch, off = next(filter(None, found), ("", ()))
+    return bool(switch) and config.get(switch) in off
+
+
+@lru_cache(maxsize=1)
+def _between_releases() -> Mapping[str, tuple[str, Sequence[object]]]:
+    """Key, or ``section.*`` → (the key that switches it on, its values that don't)."""
+    stored = json.loads(data_path("translators/verl/between_releases.json").read_text(encoding="utf-8"))
+    return {key: (switch, row["off"]) for switch, row in stored.items() for key in (switch, *row["with"])}
 
 
 def says_nothing(value: object) -> bool:
@@ -54,9 +91,13 @@ def fate(key: str, config: EffectiveConfig) -> tuple[Status, str]:
 def _reason(key: str, config: EffectiveConfig) -> str:
     """Where the fork defines ``key``, and what it says of it there."""
     assert config.fork is not None
-    place = config.fork.key(key)
+    misfits = _is_misfit(key, config)
+    place = config.fork.misfits[key] if misfits else config.fork.key(key)
     assert place is not None
     told = f" (\u201c{place.comment}\u201d)" if place.comment else ""
+    if misfits:
+        kinds = misfit_of(key, config.get(key), config.flavour)
+        return f"the fork's default is {kinds}, defined at {place.where}{told}; {VERL}'s own counts"
     return (
         f"only the fork knows it, {'defined' if key in config.fork.added else 'found'} at {place.where}{told}"
     )

@@ -18,7 +18,7 @@ from trinity_compat.verl_config.folders import ConfigFolder, comment_at
 from trinity_compat.verl_config.model import EffectiveConfig, Fork, ForkKey, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
-from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.verl_config.upgrade import misfit_of, row_for
 from trinity_compat.verl_config.vendored import Sources
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
@@ -40,12 +40,14 @@ def compared(
     nearest = version or min(reversed(VERL_RELEASES), key=lambda release: _distance(own, of_release(release)))
     told = of_release(nearest)
     added = {key: _defined(key, parts) for key in own if key not in told}
+    changed = {k: (own[k], told[k]) for k in own if k in told and not _same(own[k], told[k])}
     fork = Fork(
         folder=folder_of(path, parts),
         added=added,
         removed=tuple(key for key in told if key not in own),
-        changed={k: (own[k], told[k]) for k in own if k in told and not _same(own[k], told[k])},
+        changed=changed,
         keys={key: place for key, place in added.items() if not _known(key, flavour)},
+        misfits={k: _defined(k, parts) for k in (*added, *changed) if misfit_of(k, own[k], flavour)},
     )
     if not (differs := _differs(fork)):
         return None, VersionChoice(nearest, f"the config files in {fork.folder} are this release's")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trinity_compat.dotted import sections_above
 from trinity_compat.errors import Where
@@ -57,6 +57,8 @@ class Fork:
     ``folder`` is the tree's, as messages name it. ``added`` and ``removed`` are keys against that release,
     ``changed`` maps a key to (the fork's default, the release's) as written. ``keys`` are those among the
     added that no release knows and the pinned one has no place for: only the fork's code reads them.
+    ``misfits`` are its own defaults of another kind than the pinned release's (a text where that has a
+    section), with which that cannot start.
     """
 
     folder: str
@@ -64,6 +66,7 @@ class Fork:
     removed: tuple[str, ...]
     changed: Mapping[str, tuple[object, object]]
     keys: Mapping[str, ForkKey]
+    misfits: Mapping[str, ForkKey] = field(default_factory=dict)
 
     def gives(self, key: str) -> bool:
         """Whether the default of ``key`` is the fork's and not the nearest release's."""

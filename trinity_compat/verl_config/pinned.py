@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from trinity_compat.dotted import copied, nodes, value_at
@@ -50,6 +50,11 @@ class Pinned:
         self.tree: Mapping[str, object] = compose(release_tree(VERL).find, flavour, Choices())
         self.nodes = frozenset(nodes(self.tree))
         self.takes = lru_cache(maxsize=8192)(self._takes)
+
+    @cached_property
+    def resolved(self) -> Mapping[str, Any]:
+        """``tree`` with its references filled in."""
+        return Resolver(self.tree).resolve()
 
     def _takes(self, key: str) -> bool | None:
         """``sections.takes`` on this tree."""

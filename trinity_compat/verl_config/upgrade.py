@@ -22,6 +22,7 @@ from trinity_compat.errors import Where
 from trinity_compat.launch.model import Word
 from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.kinds import misfit
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
 
@@ -131,6 +132,13 @@ def row_for(key: str, flavour: str) -> KeyChange | None:
     return None
 
 
+def misfit_of(key: str, value: object, flavour: str) -> str:
+    """`kinds.misfit` of a default ``value`` where the pinned release has ``key`` now."""
+    row, tree = row_for(key, flavour), pinned_release(flavour or "ppo_trainer").resolved
+    targets, now = (row.targets(key), row.value(value)) if row else ((key,), value)
+    return next(filter(None, (misfit(tree, target, now) for target in targets)), "")
+
+
 def is_well_known(key: str) -> bool:
     """Whether no release has ``key``, and its meaning in the forks that have it is known."""
     return any(row.forks for row in _rows()[0].get(key, ()))
@@ -173,6 +181,9 @@ def _carry(
     key, given = setting.key, setting.where is not None
     row = row_for(key, config.flavour)
     meant = given or (config.fork is not None and config.fork.gives(key))
+    if not given and config.fork and (why := misfit_of(key, setting.value, config.flavour)):
+        dropped.append(Drop(key, f"the fork's default is {why}", False))
+        return
     if key.rpartition(".")[2] == "_target_":
         if given or key not in pinned.nodes:
             dropped.append(Drop(key, "the class behind a section belongs to its release", given))
