@@ -281,6 +281,14 @@ def test_where_turns_are_out_of_the_question_such_sizes_are_refused(words, optio
         planned(*MEGATRON, *words, device="cuda", **options)
 
 
+def test_beside_a_reward_model_the_way_to_turns_is_named():
+    with pytest.raises(UserError) as refused:
+        planned(*MEGATRON, "reward_model.enable=True", "reward_model.model.path=/m", device="cuda")
+    assert "8 GPUs, 2 of them for the reward model and 4 for the explorer" in refused.value.message
+    assert "the reward model has no turn" in refused.value.hint
+    assert "reward.custom_reward_function" in refused.value.hint and "--mode" not in refused.value.hint
+
+
 def test_sizes_that_need_every_gpu_of_several_machines_take_turns_there():
     words = ("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=2", f"{TP}=4")
     made = planned(*MEGATRON, *words, device="cuda")

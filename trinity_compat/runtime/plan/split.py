@@ -281,14 +281,28 @@ def fits_no_share(verl: VerlView) -> str:
 def _impossible(machine: Machine, asked: int | None) -> UserError:
     explorer = asked or max(machine.engine, machine.total // 2)
     able = [count // machine.engine for count in machine.choices()]
-    untried = unproven(machine.total, machine.nodes)
-    whole = machine.total % machine.sequence == 0
-    turns = f"--mode colocate gives all of them to both sides in turns ({untried}); or " if whole else ""
+    rewarding = f"{machine.auxiliary} of them for the reward model and " if machine.auxiliary else ""
+    of_them = "" if rewarding else "of them "
     return UserError(
-        f"{machine.total} GPUs, {explorer} of them for the explorer: {machine.fault(explorer)}",
+        f"{machine.total} GPUs, {rewarding}{explorer} {of_them}for the explorer: {machine.fault(explorer)}",
         hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
         if able
-        else f"{turns}give the run more GPUs, smaller parallel sizes, or another ppo_mini_batch_size",
+        else f"{_all_of_them(machine)}give the run more GPUs, smaller parallel sizes, or another"
+        " ppo_mini_batch_size",
+    )
+
+
+def _all_of_them(machine: Machine) -> str:
+    """How both sides get all GPUs, where these hold the trainer."""
+    if machine.total % machine.sequence:
+        return ""
+    untried = unproven(machine.total, machine.nodes)
+    if not machine.auxiliary:
+        return f"--mode colocate gives all of them to both sides in turns ({untried}); or "
+    return (
+        "the reward model has no turn (docs/rewards.md): serve it elsewhere and ask it from"
+        " reward.custom_reward_function, and both sides take turns on all GPUs"
+        f" ({untried}); or "
     )
 
 
