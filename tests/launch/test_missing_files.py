@@ -69,15 +69,16 @@ def test_a_file_below_an_unset_folder_may_be_there(tmp_path, path):
 @pytest.mark.parametrize("folder", ["/data/out", "$HOME/out", "$(hostname)/out"])
 @pytest.mark.parametrize("test", ["[[ -w {0} ]]", "[[ -d {0} && -w {0} ]]", "[ -w {0} ]"])
 def test_a_folder_that_the_script_makes_can_be_written_to_and_that_is_said(folder, test):
-    text = f"mkdir -p {folder}\nif {test.format(folder)}; then d=made; else d=/tmp; fi\n{MAIN} a.b=$d\n"
+    text = (
+        f"mkdir -p {folder}\nif {test.format(folder)}; then d=made; else d=/tmp; fi\n{MAIN.strip()} a.b=$d\n"
+    )
     reading = read_text(text)
-    assert [word.text for word in reading.launches[0].arguments] == ["a.b=made"]
+    assert [word.text for word in reading.launches[0].arguments] == ["a=1", "a.b=made"]
     (said,) = (note for note in reading.diagnostics if "the script makes that folder" in note.message)
     assert (said.code, said.where.line) == ("TP101", 2)
 
 
 def test_a_folder_below_a_variable_that_is_removed_again_is_not_there():
-    text = (
-        f"mkdir -p $HOME/out\nrm -r $HOME/out\nif [[ -w $HOME/out ]]; then d=1; else d=0; fi\n{MAIN} a.b=$d\n"
-    )
-    assert [word.text for word in read_text(text).launches[0].arguments] == ["a.b=0"]
+    check = "mkdir -p $HOME/out\nrm -r $HOME/out\nif [[ -w $HOME/out ]]; then d=1; else d=0; fi"
+    text = f"{check}\n{MAIN.strip()} a.b=$d\n"
+    assert [word.text for word in read_text(text).launches[0].arguments] == ["a=1", "a.b=0"]
