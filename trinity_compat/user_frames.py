@@ -1,4 +1,4 @@
-"""Where in the user's own code something was raised."""
+"""Where in the user's own code something was raised, or is under way."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from pathlib import Path
 _NOT_THEIRS = ("site-packages", f"{Path(__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}")
 
 
+def is_users(filename: str) -> bool:
+    """Whether code of that file is neither ours nor a library's. ``<string>`` and the like are nobody's."""
+    return not filename.startswith("<") and not any(part in filename for part in _NOT_THEIRS)
+
+
 def place_of(error: BaseException) -> str:
     """`` (file:line)`` of the innermost frame that is neither ours nor a library's; "" where none is."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(part in frame.filename for part in _NOT_THEIRS)]
+    own = [frame for frame in frames if is_users(frame.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

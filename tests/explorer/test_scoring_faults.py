@@ -22,6 +22,7 @@ from trinity_compat.explorer.killable.output import Printed
 from trinity_compat.explorer.scorers import pool as pools
 from trinity_compat.explorer.scorers.pool import make_scorer
 from trinity_compat.explorer.scoring import of_failures
+from trinity_compat.printed import REWARD
 from trinity_compat.settings_fingerprint import SCORING, FilesEdited, check, made
 from trinity_compat.spec import RunSpec, ScoringSpec, SyncSpec
 
@@ -137,21 +138,22 @@ def test_what_is_printed_fills_neither_memory_nor_disk(toy, tmp_path, capfd):
     assert "bytes more, left out" in out
 
 
-def test_what_is_printed_reaches_the_log(toy, tmp_path, capfd):
-    score(toy, [BAD], *faulty(tmp_path, "print('hello'); print('there', file=sys.stderr)"))
-    out = capfd.readouterr().out
-    assert "hello" in out
-    assert "there" in out
+def test_each_printed_line_reaches_the_log_with_the_mark_of_its_process(toy, tmp_path, capfd):
+    fault = "print('hello'); print('two\\nlines', file=sys.stderr); print('pid', os.getpid(), end='')"
+    score(toy, [BAD], *faulty(tmp_path, fault))
+    lines = [line for line in capfd.readouterr().out.splitlines() if "RewardFunction" in line]
+    pid = lines[-1].split()[-1]
+    assert lines == [f"(RewardFunction pid={pid}) {text}" for text in ("hello", "two", "lines", f"pid {pid}")]
 
 
 def test_each_minute_has_its_own_room(monkeypatch):
     written, now = [], [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    printed = Printed(written.append, per_minute=4)
+    printed = Printed(REWARD, written.append, per_minute=4)
     printed.add(b"123456")
     now[0] = 61.0
     printed.add(b"78")
-    assert written == [b"1234", b"\n[reward functions printed 2 bytes more, left out]\n", b"78"]
+    assert written == [b"1234", b"\n(RewardFunction pid=all) [2 bytes more, left out]\n", b"78"]
 
 
 FORKS = {

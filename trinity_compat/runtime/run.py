@@ -34,6 +34,7 @@ from trinity_compat.runtime.processes.children import survivors, sweep
 from trinity_compat.runtime.processes.cluster import Cluster, local_ray
 from trinity_compat.runtime.processes.commands import commands_of, lone_commands
 from trinity_compat.runtime.processes.lone import LoneWatch
+from trinity_compat.runtime.processes.prints import Prints
 from trinity_compat.runtime.processes.supervisor import Outcome, Stop, Supervision, catch_signals, supervise
 from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer import turns
@@ -156,8 +157,18 @@ def _beside(made: RunPlan, source: Source, watch: LoneWatch, told: Sequence[str]
 
 def _supervised_alone(made: RunPlan, watch: LoneWatch, stop: Stop, cluster: Cluster) -> Outcome:
     commands = lone_commands(made, cluster.address)
-    stall_s = made.spec.stall_timeout_s
-    return supervise(commands, Supervision(watch, stop, also_dead=cluster.dead, say=say, stall_s=stall_s))
+    with closing(Prints([command.log for command in commands], say)) as prints:
+        return supervise(
+            commands,
+            Supervision(
+                watch,
+                stop,
+                also_dead=cluster.dead,
+                each_poll=prints.update,
+                say=say,
+                stall_s=made.spec.stall_timeout_s,
+            ),
+        )
 
 
 def _forget_participants(made: RunPlan) -> None:
@@ -249,21 +260,30 @@ def _links(made: RunPlan) -> CheckpointLinks:
 def _supervised(
     made: RunPlan, options: RunOptions, links: CheckpointLinks, stop: Stop, cluster: Cluster
 ) -> Outcome:
-    with Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress:
+    commands = commands_of(made, cluster.address)
+    with (
+        Progress(made.spec, lambda: open_buffer(made.spec.database_url)) as progress,
+        closing(Prints([command.log for command in commands], progress.aside)) as prints,
+    ):
         return supervise(
-            commands_of(made, cluster.address),
+            commands,
             Supervision(
                 progress,
                 stop,
                 also_dead=cluster.dead,
-                each_poll=links.update,
-                say=say,
+                each_poll=lambda: _look(links, prints),
+                say=progress.aside,
                 restarts=options.restarts,
                 again=_from_own_checkpoint(made.job),
                 all_needed=made.spec.sync.method == "nccl",
                 stall_s=made.spec.stall_timeout_s,
             ),
         )
+
+
+def _look(links: CheckpointLinks, prints: Prints) -> None:
+    links.update()
+    prints.update()
 
 
 def _from_own_checkpoint(job: JobDir) -> Callable[[], dict[str, str]]:

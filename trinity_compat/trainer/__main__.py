@@ -10,6 +10,7 @@ from trinity_compat.collector import resting
 from trinity_compat.errors import RunError, UserError
 from trinity_compat.own_python import add_user_folder
 from trinity_compat.parent_watch import end_with_parent
+from trinity_compat.printed import TRAINER, mark_users
 from trinity_compat.spec import RunSpec
 
 _OWN_FILE = "--train"  # a trainer whose configuration is not the explorer's
@@ -46,6 +47,7 @@ def leave(argv: list[str]) -> None:
     that still run would abort it (-6) although everything is given back."""
     try:
         end_with_parent()
+        mark_users(TRAINER)
         code = main(argv)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1

@@ -1,4 +1,5 @@
-"""What reward functions print: on to the explorer's log, as far as a log can bear it."""
+"""Text that users' code prints in killable processes: it goes to the explorer's log, each line marked with
+its process, and no more of it than a log can bear."""
 
 from __future__ import annotations
 
@@ -7,26 +8,34 @@ import os
 import time
 from collections.abc import Callable
 
-PER_MINUTE = 1 << 20  # bytes, of all scoring processes together
+from trinity_compat.printed import mark
+
+PER_MINUTE = 1 << 20  # bytes, of all processes of a pool together
 _CHUNK = 1 << 16
 
 
 class Printed:
-    """Takes everything, so that nobody waits for a full pipe; passes on PER_MINUTE bytes."""
+    """Takes everything, so that nobody waits for a full pipe; passes on PER_MINUTE bytes. ``name``: what the
+    processes run, one of ``trinity_compat.printed``."""
 
-    def __init__(self, write: Callable[[bytes], object], per_minute: int = PER_MINUTE) -> None:
-        self._write, self._limit = write, per_minute
+    def __init__(self, name: str, write: Callable[[bytes], object], per_minute: int = PER_MINUTE) -> None:
+        self._name, self._write, self._limit = name, write, per_minute
         self._since, self._passed, self._dropped = time.monotonic(), 0, 0
+        self._open: dict[int, tuple[bytes, bytes]] = {}  # by fd: its mark, and a line without an end yet
 
-    def attach(self, fd: int) -> None:
-        """Read ``fd`` whenever there is something, until its end."""
+    def attach(self, fd: int, pid: int | None) -> None:
+        """Read ``fd``, which process ``pid`` prints to, whenever there is something, until its end."""
         os.set_blocking(fd, False)
+        self._open[fd] = mark(self._name, pid).encode(), b""
         asyncio.get_running_loop().add_reader(fd, self._take, fd)
 
     def detach(self, fd: int) -> None:
         """Pass on what is there, and read no more."""
         asyncio.get_running_loop().remove_reader(fd)
         self._take(fd)
+        before, rest = self._open.pop(fd, (b"", b""))
+        if rest:
+            self.add(before + rest + b"\n")
 
     def _take(self, fd: int) -> None:
         try:
@@ -35,7 +44,12 @@ class Printed:
             return
         if not data:
             asyncio.get_running_loop().remove_reader(fd)
-        self.add(data)
+        before, begun = self._open[fd]
+        *lines, rest = (begun + data).split(b"\n")
+        if len(rest) > _CHUNK:
+            lines, rest = [*lines, rest], b""
+        self._open[fd] = before, rest
+        self.add(b"".join(before + line + b"\n" for line in lines))
 
     def add(self, data: bytes) -> None:
         """Pass on what this minute has room for."""
@@ -52,5 +66,5 @@ class Printed:
     def told(self) -> None:
         """Say how much was left out."""
         if self._dropped:
-            self._write(f"\n[reward functions printed {self._dropped} bytes more, left out]\n".encode())
+            self._write(f"\n{mark(self._name, None)}[{self._dropped} bytes more, left out]\n".encode())
         self._dropped = 0

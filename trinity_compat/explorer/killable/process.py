@@ -53,7 +53,7 @@ class Process:
         # In a thread: it blocks until the process that it is forked from has imported veRL.
         process, ours, self._output = await asyncio.to_thread(_started, main, setup)
         self._process = process
-        self._printed.attach(self._output)
+        self._printed.attach(self._output, process.pid)
         asyncio.get_running_loop().add_reader(process.sentinel, self.kill)
         stream, self._writer = await asyncio.open_connection(sock=ours)
         first = await wire.read(stream)

@@ -21,6 +21,7 @@ from trinity_compat.explorer.loops import child
 from trinity_compat.explorer.loops.process import LoopDied, LoopProcess
 from trinity_compat.explorer.loops.wire import LoopFailed, Setup
 from trinity_compat.explorer.trajectory import Job, Trajectory
+from trinity_compat.printed import LOOP, WORKFLOW
 from trinity_compat.settings_fingerprint import FilesEdited
 from trinity_compat.workflows.plugins import VARIABLE
 
@@ -66,7 +67,7 @@ class LoopPool:
         )
         self._engine, self._size, self._limit_s = engine, size, limit_s
         self._loaded = loaded
-        self._printed = Printed(lambda data: os.write(1, data))
+        self._printed = Printed(WORKFLOW if workflows else LOOP, lambda data: os.write(1, data))
         self._places: list[_Place] = []
         self._processes: set[LoopProcess] = set()
         self._alone = asyncio.Semaphore(size)

@@ -24,6 +24,7 @@ from trinity_compat.explorer.scorers.wire import Call, Reply
 from trinity_compat.explorer.scorers.worker import Worker, warm
 from trinity_compat.explorer.scoring import Score, describe, given, name_task
 from trinity_compat.explorer.trajectory import Trajectory
+from trinity_compat.printed import REWARD
 from trinity_compat.settings_fingerprint import FilesEdited
 from trinity_compat.spec import OnFailure, ScoringSpec
 
@@ -50,7 +51,7 @@ class ScoringPool:
     def __init__(self, setup: Setup, limits: ScoringSpec, size: int, loaded: Callable[[], None]) -> None:
         self._setup, self._limits, self._size, self._loaded = setup, limits, size, loaded
         self._where = describe(setup.config)
-        self._printed = Printed(lambda data: os.write(1, data))
+        self._printed = Printed(REWARD, lambda data: os.write(1, data))
         self._numbers = itertools.count()
         self._workers: list[Worker] = []
         self._starts: set[asyncio.Task[None]] = set()

@@ -103,6 +103,13 @@ class Progress:
         told = [str(who.detail["reason"]) for who in failed if who.detail.get("reason")]
         return told[-1] if told else None
 
+    def aside(self, text: str) -> None:
+        """Print a line that is no news of the run: above the panel, where there is one."""
+        if self._live:
+            self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+        else:
+            say(text, self._out)
+
     def _show(self, snapshot: Snapshot) -> None:
         fresh = [row for row in snapshot.rows if row.step not in self._rows]
         self._rows.update({row.step: row for row in fresh})

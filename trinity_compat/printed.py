@@ -1,0 +1,67 @@
+"""Text that users' code prints in a run's processes: each line is marked with its process in the log, as Ray
+marks its workers' lines. By the mark ``run`` finds it there, and prints it too."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from types import FrameType
+from typing import TextIO
+
+from trinity_compat.user_frames import is_users
+
+REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER = "RewardFunction", "AgentLoop", "Workflow", "Explorer", "Trainer"
+# Not at a line's beginning only: Ray puts its own mark before what its workers' processes print.
+_MARKED = re.compile(rf"\((?:{'|'.join((REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER))}) pid=(?:\d+|all)\) .*")
+
+
+def mark(name: str, pid: int | None) -> str:
+    """What stands before each line of process ``pid``; None: of all processes of that name."""
+    return f"({name} pid={'all' if pid is None else pid}) "
+
+
+def found(line: str) -> str | None:
+    """The marked text in a line of a log; None where there is none."""
+    match = _MARKED.search(line)
+    return match[0] if match else None
+
+
+def mark_users(name: str) -> None:
+    """From now on what users' code prints in this process is marked; other text goes out as it is."""
+    sys.stdout = _Marking(sys.stdout, name)
+
+
+class _Marking:
+    """A text stream before ``out``. A write is the user's where a function of the user's is under way: also
+    one that lets a library print."""
+
+    def __init__(self, out: TextIO, name: str) -> None:
+        self._out, self._name = out, name
+        self._open = ""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._out, name)
+
+    def write(self, text: str) -> int:
+        """As a stream's."""
+        if not _called_by_user():
+            return self._out.write(text)
+        *lines, self._open = (self._open + text).split("\n")
+        before = mark(self._name, os.getpid())
+        if lines:
+            self._out.write("".join(f"{before}{line}\n" for line in lines))
+            self._out.flush()
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """As a stream's."""
+        for line in lines:
+            self.write(line)
+
+
+def _called_by_user() -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    while frame and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None
