@@ -24,3 +24,13 @@ def test_all_whole_batches_of_all_epochs_are_steps(rows, batch, epochs, said, st
     assert config.trainer.total_training_steps == steps
     assert (config.trainer.total_epochs, len(places) // batch) == loop
     assert loop[0] * loop[1] >= steps
+
+
+@pytest.mark.parametrize(("said", "every"), [("after_each_epoch", 4), (3, 3), (-1, -1)])
+def test_an_sft_launch_may_test_after_each_epoch(said, every):
+    """veRL's SFT trainers take the word; its PPO trainer, which trains them here, compares it with 0."""
+    from trinity_compat.trainer.length import set_length
+
+    config = OmegaConf.create({"trainer": {"total_training_steps": None, "test_freq": said}})
+    set_length(config, steps=8, steps_of_epoch=4)
+    assert config.trainer.test_freq == every

@@ -19,9 +19,15 @@ class Places(Dataset):
         return {}
 
 
+EACH_EPOCH = "after_each_epoch"  # veRL's word in its SFT trainers (trainer/sft_trainer.py, 0.9.1)
+
+
 def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
-    """veRL's loop is given epochs enough; a number of steps that the configuration names stands."""
+    """veRL's loop is given epochs enough; a number of steps that the configuration names stands. A
+    ``test_freq`` of an epoch becomes its steps: veRL's PPO trainer counts steps only."""
     with open_dict(config):
+        if config.trainer.get("test_freq") == EACH_EPOCH:
+            config.trainer.test_freq = steps_of_epoch
         config.trainer.total_training_steps = total = config.trainer.total_training_steps or steps
         config.trainer.total_epochs = -(-total // steps_of_epoch)
 
