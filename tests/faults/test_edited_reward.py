@@ -1,9 +1,14 @@
 """A reward file that is edited: between two starts the waiting answers are made again, under a running job
 nothing of the new file is mixed with the old one's."""
 
+import re
+
 import pytest
 
-REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return {}\n"
+REWARD = """def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    print("scores")
+    return {}
+"""
 USED = "from ledger l join experiences e on e.group_id = l.group_id"
 STYLE = ("--set", "synchronizer.sync_style=fully_async")
 
@@ -26,6 +31,7 @@ def test_no_answer_is_trained_with_the_reward_of_another_file(run, tmp_path):
         lambda: again.sql(f"select count(distinct l.trainer_step) {USED} where reward = -7")[0][0] >= 3
     )
     assert f"reward function {path} was edited: " in again.out
+    assert re.search(r"(?m)^\(RewardFunction pid=\d+\) scores$", again.out)
     log = (again.job / "log" / "trainer.log").read_text()
     assert f"[trinity] reward function {path} was edited: " in log
     rewards = again.sql(f"select distinct l.trainer_step <= {step}, e.reward {USED}")

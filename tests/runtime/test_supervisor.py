@@ -266,6 +266,40 @@ def test_a_run_s_supervision_has_the_run_s_limit(monkeypatch):
     assert given == [45.0, 45.0]
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_run_prints_what_users_code_prints_in_its_sides(side, monkeypatch, capsys, alone):
+    command = side(
+        "explorer", "print('noise of an engine'); print('(RewardFunction pid=7) hello', end='\\n')"
+    )
+    command.log.write_text("(RewardFunction pid=6) of an earlier start\n")
+    monkeypatch.setattr(run_module, "commands_of", lambda made, address: [command])
+    monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [command])
+    made, cluster = MagicMock(), Cluster("here")
+    made.spec.stall_timeout_s = None
+    monkeypatch.setattr(Cluster, "dead", lambda self: None)
+    monkeypatch.setattr(run_module, "Progress", lambda spec, opens: Shows())
+    options = MagicMock(restarts=0)
+    if alone:
+        outcome = run_module._supervised_alone(made, Silent(), Stop(), cluster)
+    else:
+        outcome = run_module._supervised(made, options, MagicMock(), Stop(), cluster)
+    assert outcome.code == 0
+    assert capsys.readouterr().out == "(RewardFunction pid=7) hello\n"
+
+
+class Shows(Silent):
+    """A display without a terminal."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def aside(self, text):
+        print(text)
+
+
 def test_one_that_lives_is_not_killed_for_what_the_other_says(side):
     outcome = hears(
         side("explorer", FOREVER), side("trainer", "print('error: it waited'); raise SystemExit(3)")
