@@ -15,6 +15,8 @@ REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER = "RewardFunction", "AgentLoop", "Work
 # Not at a line's beginning only: Ray puts its own mark before what its workers' processes print.
 _MARKED = re.compile(rf"\((?:{'|'.join((REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER))}) pid=(?:\d+|all)\) .*")
 
+_SPEAKS_ITSELF = re.compile(r"site-packages/(?:verl|vllm|ray)/")
+
 
 def mark(name: str, pid: int | None) -> str:
     """What stands before each line of process ``pid``; None: of all processes of that name."""
@@ -33,8 +35,8 @@ def mark_users(name: str) -> None:
 
 
 class _Marking:
-    """A text stream before ``out``. A write is the user's where a function of the user's is under way: also
-    one that lets a library print."""
+    """A text stream before ``out``. A write is the user's where a function of the user's prints, or lets a
+    library do so; a line that veRL prints within such a function is veRL's."""
 
     def __init__(self, out: TextIO, name: str) -> None:
         self._out, self._name = out, name
@@ -62,6 +64,8 @@ class _Marking:
 
 def _called_by_user() -> bool:
     frame: FrameType | None = sys._getframe(2)
-    while frame and not is_users(frame.f_code.co_filename):
+    while frame and not _SPEAKS_ITSELF.search(file := frame.f_code.co_filename):
+        if is_users(file):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
