@@ -6,14 +6,18 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from trinity_compat.own_python import USER_FOLDER
 from trinity_compat.user_frames import is_users
 
-REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER = "RewardFunction", "AgentLoop", "Workflow", "Explorer", "Trainer"
+REWARD, LOOP, WORKFLOW = "RewardFunction", "AgentLoop", "Workflow"  # processes that users' code may break
+EXPLORER, TRAINER, WORKER = "Explorer", "Trainer", "Worker"  # the sides, and the workers of their Ray
+_NAMES = "|".join((REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER, WORKER))
 # Not at a line's beginning only: Ray puts its own mark before what its workers' processes print.
-_MARKED = re.compile(rf"\((?:{'|'.join((REWARD, LOOP, WORKFLOW, EXPLORER, TRAINER))}) pid=(?:\d+|all)\) .*")
+_MARKED = re.compile(rf"\((?:{_NAMES}) pid=(?:\d+|all)\) .*")
 
 _SPEAKS_ITSELF = re.compile(r"site-packages/(?:verl|vllm|ray)/")
 
@@ -32,6 +36,12 @@ def found(line: str) -> str | None:
 def mark_users(name: str) -> None:
     """From now on what users' code prints in this process is marked; other text goes out as it is."""
     sys.stdout = _Marking(sys.stdout, name)
+
+
+def mark_users_of_worker() -> None:
+    """The same in a Ray worker of a run, where a loss of the user's is computed. Elsewhere nothing."""
+    if USER_FOLDER in os.environ and Path(sys.argv[0]).name == "default_worker.py":
+        mark_users(WORKER)
 
 
 class _Marking:

@@ -1,6 +1,7 @@
 """Text that users' code prints reaches the output of `run`, and nothing else of the logs does."""
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.own_python import USER_FOLDER
 from trinity_compat.runtime.job import progress as displays
 from trinity_compat.runtime.job.progress import Progress
 from trinity_compat.runtime.processes.prints import Prints
@@ -157,3 +159,20 @@ def test_a_side_marks_what_users_code_lets_it_print_and_nothing_else(tmp_path):
         "(Explorer pid=N) {'a': 1}",
         "dataset len: 8",
     ]
+
+
+@pytest.mark.verl
+def test_a_loss_prints_in_a_worker_of_the_run_s_ray(tmp_path):
+    """verl imports our plugin wherever it is imported; Ray starts each worker by this file."""
+    (tmp_path / "mine.py").write_text("print('the loss is loaded')\n")
+    program = f"""import sys
+sys.argv[0] = "/ray/_private/workers/default_worker.py"
+sys.path.insert(0, {str(tmp_path)!r})
+import verl, mine
+"""
+    env = {**os.environ, USER_FOLDER: str(tmp_path)}
+    made = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, env=env
+    )
+    (line,) = [line for line in made.stdout.splitlines() if "the loss is loaded" in line]
+    assert re.fullmatch(r"\(Worker pid=\d+\) the loss is loaded", line)

@@ -17,6 +17,7 @@ from trinity_compat.plugins import (
     verl_transports,
     verl_vllm_version,
 )
+from trinity_compat.printed import mark_users_of_worker
 
 
 def _apply() -> None:
@@ -48,4 +49,5 @@ def assert_platform(device: str) -> None:
 
 
 add_user_folder()
+mark_users_of_worker()
 _apply()
