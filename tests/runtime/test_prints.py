@@ -87,8 +87,8 @@ def test_a_minute_has_room_for_so_many_lines_and_the_rest_is_counted_with_its_lo
     append(log, "(RewardFunction pid=7) later\n")
     prints.update()
     assert said[2:] == [
-        f"(3 more lines of users' code are in {log})",
-        f"(1 more lines of users' code are in {other})",
+        f"lines left out: 3 (users' code printed more than 2 in a minute); all of them are in {log}",
+        f"lines left out: 1 (users' code printed more than 2 in a minute); all of them are in {other}",
         "(RewardFunction pid=7) later",
     ]
     prints.close()

@@ -61,7 +61,8 @@ class Prints:
         """Say how many lines were left out."""
         for log in self._read:
             if log.left_out:
-                self.say(f"({log.left_out} more lines of users' code are in {log.path})")
+                more = f"users' code printed more than {self.per_minute} in a minute"
+                self.say(f"lines left out: {log.left_out} ({more}); all of them are in {log.path}")
             log.left_out = 0
 
     def _hand_on(self, log: _Log, line: str) -> None:
