@@ -151,3 +151,39 @@ def test_a_megatron_model_is_one_rank():
     verl, _ = micro_batches.divided(VerlView.of(compose_pinned(given, "ppo_megatron_trainer")))
     assert value_at(verl.tree, f"{ACTOR}.ppo_micro_batch_size_per_gpu") == 32
     assert value_at(verl.tree, f"{ACTOR}.ppo_micro_batch_size") is None
+
+
+SHARED = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+    data.train_batch_size=16 actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.rollout.n=5 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 actor_rollout_ref.actor.use_kl_loss=True \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40 \\
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8 \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.name=vllm \\
+    trainer.n_gpus_per_node=8 trainer.total_training_steps=4 "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            (),
+            [
+                "rollout.log_prob_micro_batch_size_per_gpu=40: 20",
+                "ref.log_prob_micro_batch_size_per_gpu=8: 5",
+            ],
+        ),
+        ((f"{ACTOR}.use_dynamic_bsz=True",), []),
+        ((f"{ROLLOUT}.n=8", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=32"), []),
+    ],
+)
+def test_sizes_of_log_probabilities_divide_the_answers_of_a_gpu(tmp_path, monkeypatch, words, told):
+    """veRL's own run_grpo_lora_with_merge.sh until 0.7; 0.9.1's workers refuse what doesn't divide."""
+    monkeypatch.setattr(planning, "detect_device", lambda: "cuda")
+    script = tmp_path / "run.sh"
+    script.write_text(SHARED)
+    lines_ = list(lines(str(script), words, RunOptions(sets=("trainer.save_freq=2",))))
+    assert [line for line in lines_ if "of each GPU" in line] == [
+        f"# actor_rollout_ref.{each}, which divides the 20 answers of each GPU" for each in told
+    ]

@@ -7,7 +7,7 @@ What counts is ``use_dynamic_bsz`` of the actor: veRL asks for the reference's s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.containers import Tree
@@ -60,6 +60,37 @@ def divided(verl: VerlView) -> Step:
         each = value_at(verl.tree, size.per_gpu) or max(1, given // ranks(verl, size.role))
         values |= {size.all_gpus: None, size.per_gpu: each}
         lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")
+    return verl.changed(values), lines
+
+
+LOG_PROBS = (
+    (f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", f"{ROLLOUT}.log_prob_use_dynamic_bsz"),
+    (f"{REF}.log_prob_micro_batch_size_per_gpu", f"{REF}.log_prob_use_dynamic_bsz"),
+)
+
+
+def of_log_probs(verl: VerlView) -> Step:
+    """Sizes that divide the answers of each GPU, as the pinned veRL's workers demand it
+    (workers/engine/utils.py); until 0.7 the last micro-batch was smaller. No log-probability depends on it.
+    Answers that the GPUs cannot share evenly are left to who refuses them."""
+    answers, over = (verl.batches.train or 0) * verl.batches.group, ranks(verl, ACTOR)
+    return (verl, []) if answers % over or not answers else cut(verl, answers // over, LOG_PROBS, "answers")
+
+
+def cut(
+    verl: VerlView, share: int, sizes: Sequence[tuple[str, str]], what: str = "rows", unit: int = 1
+) -> Step:
+    """The largest sizes, up to those asked for, that divide the ``share`` of each GPU in whole ``unit``s, and
+    a line for each that was asked for otherwise. ``sizes``: each with the key that makes it one of tokens."""
+    values, lines = {}, []
+    for size, dynamic in sizes:
+        asked = value_at(verl.tree, size)
+        if type(asked) is not int or asked < 1 or value_at(verl.tree, dynamic):
+            continue
+        fits = max(each for each in range(unit, max(asked, unit) + 1, unit) if share % each == 0)
+        if fits != asked:
+            values[size] = fits
+            lines.append(f"{size}={asked}: {fits}, which divides the {share} {what} of each GPU")
     return verl.changed(values), lines
 
 

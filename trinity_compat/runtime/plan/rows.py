@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.containers import Tree
-from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.home import from_home
-from trinity_compat.runtime.plan.micro_batches import ranks
+from trinity_compat.runtime.plan import micro_batches
 from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
+from trinity_compat.runtime.plan.verl_view import ACTOR, Step, VerlView
 from trinity_compat.spec import ExpertSpec, RowsSpec
 from trinity_compat.translate import supervised
 from trinity_compat.translate.experts import experts_of
@@ -66,37 +65,25 @@ SUFFIXES = (".parquet", ".jsonl", ".json")
 def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None) -> Step:
     """Micro-batches that an update of rows divides into, as veRL's workers demand it, with a line for each
     that was asked for otherwise. The loss is normalised over the whole update, so that a smaller one changes
-    nothing but the memory. Raises UserError for an update that its ranks cannot share."""
+    nothing but the memory. A run without rows computes log-probabilities in such. Raises UserError for an
+    update that its ranks cannot share."""
     if rows is None and experts is None:
-        return verl, []
+        return micro_batches.of_log_probs(verl)
     _check_one_update(verl, experts)
     group = verl.batches.group
     number = (verl.batches.train or 0) * group + (experts.each_step if experts else 0)
     unit = group if rows else 1
-    share = number // (over := ranks(verl, ACTOR))
+    share = number // (over := micro_batches.ranks(verl, ACTOR))
     if number % over or share % unit:
         what = f"{number // unit} pairs" if unit > 1 else f"{number} rows"
         raise UserError(
             f"buffer.train_batch_size: {over} GPUs cannot share the {what} of an update evenly",
             hint=f"write a multiple of {over}",
         )
-    values, lines = {}, []
-    for size, dynamic in _CUTS:
-        asked = value_at(verl.tree, size)
-        if type(asked) is not int or asked < 1 or value_at(verl.tree, dynamic):
-            continue
-        fits = max(each for each in range(unit, max(asked, unit) + 1, unit) if share % each == 0)
-        if fits != asked:
-            values[size] = fits
-            lines.append(f"{size}={asked}: {fits}, which divides the {share} rows of each GPU")
-    return verl.changed(values), lines
+    return micro_batches.cut(verl, share, _CUTS, unit=unit)
 
 
-_CUTS = (
-    (f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"),
-    (f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", f"{ROLLOUT}.log_prob_use_dynamic_bsz"),
-    (f"{REF}.log_prob_micro_batch_size_per_gpu", f"{REF}.log_prob_use_dynamic_bsz"),
-)
+_CUTS = ((f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"), *micro_batches.LOG_PROBS)
 
 
 def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:
