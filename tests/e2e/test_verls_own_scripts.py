@@ -50,14 +50,18 @@ SIZES = ("--set", "data.train_batch_size=32", "--set", "trainer.n_gpus_per_node=
 
 CASES = [
     Case("v0.4.1", REWARD, f"{ONE} CUSTOM_REWARD_FN=True ADV_ESTIMATOR=grpo USE_KL=True", says=PASSES),
+    Case("v0.5.0", "run_one_step_off_policy.sh", "NUM_GPUS=4", steps=2),
     Case("v0.6.1", REWARD, f"{ONE} ADV_ESTIMATOR=remax USE_KL=True"),
+    Case("v0.6.1", "run_fully_async_policy.sh", steps=8),
     Case("v0.7.0", REWARD, ONE),
+    Case("v0.7.0", "ppo_trainer/run_model_reward.sh", "NUM_GPUS=1"),
+    Case("v0.7.0", "run_grpo_lora_with_merge.sh", "WANDB_MODE=offline", says=("Check passed: File exists",)),
+    Case("v0.7.0", "sft/run_sft.sh"),
     Case("v0.8.0", REWARD, f"{ONE} ADV_ESTIMATOR=grpo LOSS_MODE=gspo"),
     Case("v0.9.0", REWARD, f"{ONE} ADV_ESTIMATOR=grpo USE_KL=True"),
     Case("v0.9.0", REWARD, f"{ONE} ADV_ESTIMATOR=grpo SAVE_FREQ=1 {LORA}"),
     Case("v0.9.0", "run_one_step_off_policy.sh", "NUM_GPUS=4", steps=2),
     Case("v0.9.0", "run_fully_async_policy.sh", "NUM_GPUS=4", steps=8),
-    Case("v0.7.0", "sft/run_sft.sh"),
     Case("v0.9.0", "sft/run_sft.sh"),
     Case("v0.9.0", "sft/run_sft_engine.sh", steps=2),
 ]
