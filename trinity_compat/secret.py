@@ -38,6 +38,8 @@ _OF_TEXT = _set(
 )
 # veRL's and Trinity's own names that the rules would take for secrets.
 _VERLS_OWN = _set("balance_dp_token enable_thinking_key env_state_hash_key reward_model_key teacher_key")
+# The name of a teacher's data: a key only where it stands below that section.
+_TEACHER_S = re.compile(r"(?:^|\.|\+)teacher_models\.[\w-]+\.key$")
 _NO_KEYS = _set("monkey donkey turkey hockey jockey whiskey")
 # Small, these are words of other names: forward_pass, path.
 _LARGE_ONLY = frozenset(["pass", "pat"])
@@ -155,7 +157,8 @@ def _mapped(
         return [_mapped(path, part, secret, other) for part in value]
     if not isinstance(value, str) or not value:
         return value
-    return secret(path, value) if is_secret(path.rpartition(".")[2]) else other(path, value)
+    names_one = is_secret(path.rpartition(".")[2]) and not _TEACHER_S.search(path)
+    return secret(path, value) if names_one else other(path, value)
 
 
 def masked(words: Sequence[str]) -> Iterator[str]:
@@ -169,6 +172,8 @@ def masked(words: Sequence[str]) -> Iterator[str]:
 def _masked(word: str) -> str:
     word = without_passwords(word)
     whole = _WHOLE.match(word)
+    if whole and _TEACHER_S.search(whole[0][:-1]):
+        return word
     if whole and is_secret(whole[1]):
         return f"{whole[0]}{_HIDDEN}"
     return "".join(_without_values(word))
