@@ -113,7 +113,8 @@ python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=${MODEL:-/m} algor
     [
         ("actor_rollout_ref.actor.optim.lr=$LR trainer.experiment_name=lr$LR", "lr1e-6"),  # a number needs it
         ("trainer.experiment_name=$ALGO", "grpo"),  # Trinity's algorithm was chosen by it
-        ("trainer.experiment_name=lr$LR", "lr${oc.env:LR,1e-6}"),  # nothing but the name has it
+        # nothing but the name has it; OmegaConf reads 1e-6 without quotes as 1e-06
+        ("trainer.experiment_name=lr$LR", "lr${oc.env:LR,'1e-6'}"),
     ],
 )
 def test_a_variable_is_symbolic_everywhere_or_nowhere(words, name):

@@ -21,10 +21,9 @@ from trinity_compat.releases import TRINITY, TRINITY_OLD
 from trinity_compat.translate.model import Caution, Finding, Status, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.supervised import BUFFER
-from trinity_compat.translate.symbols import Symbols, marked_launch
+from trinity_compat.translate.symbols import Symbols, recomposed
 from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
-from trinity_compat.verl_config import recompose
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
 CODE = "TC100"
@@ -68,14 +67,24 @@ def translate_sft(effective: EffectiveConfig, options: Options) -> Translation:
 
 
 def _settings(effective: EffectiveConfig, symbols: Symbols) -> Mapping[str, Setting]:
-    """With marks for what only the environment knows."""
-    marked = marked_launch(effective.launch, symbols)
-    if marked is None:
+    """With marks in texts for what only the environment knows. Any other value is what it is here, and the
+    variables behind it have their text everywhere."""
+    if (marked := recomposed(effective, symbols, None)) is None:
         return effective.settings
-    try:
-        return recompose(effective, marked, None).settings
-    except UserError:
-        return effective.settings
+    real = effective.settings
+    values = {key for key, found in marked.settings.items() if not _is_text_of(found, real[key], symbols)}
+    needed = {name for key in values for name in symbols.variables(marked.settings[key].value)}
+    if not needed <= symbols.frozen:
+        symbols.frozen.update(needed)
+        return _settings(effective, symbols)
+    return {key: real[key] if key in values else found for key, found in marked.settings.items()}
+
+
+def _is_text_of(found: Setting, real: Setting, symbols: Symbols) -> bool:
+    """Whether a value with marks is of the real one's type, and no word that decides something."""
+    if real.key in _DECIDE and symbols.is_known(found.value):
+        return False
+    return type(found.value) is type(real.value) or not symbols.is_known(found.value)
 
 
 def _cautions(effective: EffectiveConfig) -> Iterator[Caution]:
@@ -241,6 +250,7 @@ class _Draft:
         return status, why
 
 
+_DECIDE = ("trainer.resume_mode",)
 _SCHEDULE_KEYS = ("optim.warmup_style", "optim.lr_scheduler", "optim.lr_scheduler_type")
 _WITH_TARGET = (Status.MAPPED, Status.DERIVED, Status.PASSED_THROUGH)
 

@@ -16,13 +16,16 @@ they survive Hydra's grammar.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
 from trinity_compat.secret import is_secret
+from trinity_compat.verl_config import recompose
+from trinity_compat.verl_config.model import EffectiveConfig
 
 _MARK = re.compile(r"TCmark(\d+)x")
 _ALWAYS_SET = {"HOME"}  # by every login; a path without it would lead to the root directory
@@ -33,11 +36,12 @@ _EMPTY_DEFAULT = re.compile(r"(\$\{oc\.env:\w+),''\}")
 class Symbols:
     """The pieces behind the marks, in the order of their numbers.
 
-    ``frozen``: variables whose known text is written everywhere, since some value needs it (a number, r).
+    ``frozen``: variables whose known text is written everywhere, since some value needs it (a number, r, a
+    list, the choice of a configuration's file). In their defaults what nobody knows here (``$HOME``) stays.
     """
 
     pieces: list[tuple[Part, Where]] = field(default_factory=list)
-    frozen: frozenset[str] = frozenset()
+    frozen: set[str] = field(default_factory=set)
 
     def mark(self, part: Part, where: Where) -> str:
         """Return a new mark for ``part``."""
@@ -82,6 +86,28 @@ def named(value: object) -> Any:
     return _mapped(value, lambda text: _EMPTY_DEFAULT.sub(r"\1}", text))
 
 
+def recomposed(effective: EffectiveConfig, symbols: Symbols, root: Path | None) -> EffectiveConfig | None:
+    """The launch composed with marks; None when nothing in it is symbolic, or a mark can't stand.
+
+    Where a word's mark can't stand (``optim=$BACKEND`` chooses a file by it) its variables are frozen.
+    """
+    launch = effective.launch
+    while (marked := marked_launch(launch, symbols)) is not None:
+        try:
+            return recompose(effective, marked, root)
+        except UserError as error:
+            there = {
+                part.source.name
+                for word in launch.arguments
+                for part in word.parts
+                if word.where == error.where and isinstance(part.source, EnvRef)
+            }
+            if there <= symbols.frozen:
+                return None
+            symbols.frozen.update(there)
+    return None
+
+
 def marked_launch(launch: Launch, symbols: Symbols) -> Launch | None:
     """Return the launch with marks; None when nothing in it is symbolic."""
     words = (*launch.arguments, *launch.env.values())
@@ -112,11 +138,29 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
 
 
 def _marked(word: Word, symbols: Symbols) -> Word:
-    parts = tuple(
-        Part(symbols.mark(part, word.where), part.source) if symbols.marks(part) else part
-        for part in word.parts
-    )
-    return Word(parts, word.where)
+    parts = (piece for part in word.parts for piece in _marked_pieces(part, word.where, symbols))
+    return Word(tuple(parts), word.where)
+
+
+def _marked_pieces(part: Part, where: Where, symbols: Symbols) -> Iterator[Part]:
+    """A mark for the part; of a frozen one the text, with marks for what has no text in its default."""
+    source = part.source
+    if symbols.marks(part):
+        yield Part(symbols.mark(part, where), source)
+    elif isinstance(source, EnvRef) and is_unknown(part):
+        for piece in source.parts:
+            yield from _marked_pieces(piece, where, symbols) if is_unknown(piece) else [piece]
+    else:
+        yield part
+
+
+def is_unknown(part: Part) -> bool:
+    """Whether the part has no text here, or is its default and something in that has none."""
+    source = part.source
+    if isinstance(source, EnvRef) and source.parts:
+        is_default = part.text == "".join(piece.text for piece in source.parts)
+        return is_default and any(map(is_unknown, source.parts))
+    return source is not None and not part.text
 
 
 def _resolved(word: Word, env: Mapping[str, str]) -> Word:
@@ -185,6 +229,19 @@ def _spell(part: Part) -> str:
 
 def _quoted(default: str) -> str:
     """A default as OmegaConf's grammar reads it back as the same text."""
-    if re.fullmatch(r"[\w/.@+-]+(?: [\w/.@+-]+)*", default):
+    if re.fullmatch(r"[\w/.@+-]+(?: [\w/.@+-]+)*", default) and _as_omegaconf_reads(default) == default:
         return default
     return "'" + default.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _as_omegaconf_reads(text: str) -> str:
+    """A default without quotes as oc.env returns it: by way of a number or a truth value, so that 1e-6 comes
+    back as 1e-06 and false as False."""
+    if text.lower() in ("true", "false", "null"):
+        return text.lower().title()
+    for read in (int, float):
+        try:
+            return str(read(text))
+        except ValueError:
+            continue
+    return text

@@ -25,9 +25,9 @@ from trinity_compat.translate.options import Options
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections.asynchronous import in_main_ppo_s_words
 from trinity_compat.translate.sft import translate_sft
-from trinity_compat.translate.symbols import Symbols, marked_launch
+from trinity_compat.translate.symbols import Symbols, is_unknown, recomposed
 from trinity_compat.trinity_config import validate
-from trinity_compat.verl_config import recompose, upgrade
+from trinity_compat.verl_config import upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import pinned_tree
 
@@ -45,10 +45,10 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
         config, provenance = dict(made.config), dict(made.provenance)
         _assign(config, provenance, options)
         return replace(made, config=config, provenance=provenance)
-    made, both_ways = _translated(effective, options, root, Symbols(frozen=options.frozen))
+    made, both_ways = _translated(effective, options, root, Symbols(frozen=set(options.frozen)))
     if not both_ways:
         return made
-    return _translated(effective, options, root, Symbols(frozen=options.frozen | both_ways))[0]
+    return _translated(effective, options, root, Symbols(frozen=set(options.frozen | both_ways)))[0]
 
 
 def _translated(
@@ -95,11 +95,13 @@ def _refuse_values_for_sections(view: LaunchView) -> None:
 
 def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
     """The variables with a default that are in a text of the YAML, and behind a value of it that is a text
-    no longer."""
+    no longer; and those of such a value in whose default something is not known here (a list of paths)."""
     symbols = view.symbols
     as_names = symbols.variables(draft.config)
     as_text: set[str] = set()
+    unknown: set[str] = set()
     for key, setting in view.symbolic.items():
+        parts = {name: part for part, _ in symbols.within(setting.value) if (name := _with_default(part))}
         text = symbols.plain(setting.value)
         written = [draft.at(path) for path in draft.paths.get(key, ())]
         # A piece of a text that was taken apart (a folder of a path) holds no mark, and is no value of it.
@@ -108,8 +110,10 @@ def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
             for value in written
             if not symbols.within(value)
         ):
-            as_text |= {name for part, _ in symbols.within(setting.value) if (name := _with_default(part))}
-    return frozenset(as_text & as_names)
+            as_text |= parts.keys()
+        if type(setting.value) is not type(view.config.get(key)):
+            unknown |= {name for name, part in parts.items() if is_unknown(part)}
+    return frozenset(as_text & as_names | unknown)
 
 
 def _with_default(part: Part) -> str | None:
@@ -127,14 +131,8 @@ def symbolic_settings(
     effective: EffectiveConfig, symbols: Symbols, root: Path | None
 ) -> Mapping[str, Setting] | None:
     """The settings, carried forward, with marks; None where nothing is symbolic, or a mark can't stand."""
-    marked = marked_launch(effective.launch, symbols)
-    if marked is None:
-        return None
-    try:
-        composed = recompose(effective, marked, root)
-    except UserError:
-        return None
-    return upgrade(composed).config.settings
+    composed = recomposed(effective, symbols, root)
+    return upgrade(composed).config.settings if composed is not None else None
 
 
 def _assign(config: dict[str, object], provenance: dict[str, str], options: Options) -> None:
