@@ -112,7 +112,9 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files, experts=experts)
     colocate.check(spec)
     spec, endpoint = _serving(spec, asked)
-    told = [*why, *shares, *cut, *moved, *endpoint]
+    before = {**asked.trinity, **environment.filled(config, os.environ)}
+    found = places.earlier_jobs(asked.trinity, before, options, cwd)
+    told = [*found, *why, *shares, *cut, *moved, *endpoint]
     return RunPlan(
         spec=spec,
         job=job,
@@ -179,7 +181,7 @@ def _overlays(options: RunOptions, device: str) -> list[Overlay]:
 def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
     out = copied(config)
     for overlay in overlays:
-        apply(overlay.trinity, out)
+        apply(places.named_by(overlay.verl) | dict(overlay.trinity), out)
     return out
 
 
