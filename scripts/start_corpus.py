@@ -157,6 +157,7 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     from trinity_compat.runtime import checks
     from trinity_compat.runtime.checks.objects import examine
     from trinity_compat.runtime.plan import micro_batches, refusals
+    from trinity_compat.runtime.plan.devices import is_elsewhere
     from trinity_compat.runtime.plan.options import RunOptions
     from trinity_compat.runtime.plan.planning import make_plan
     from trinity_compat.translate import Options as TranslateOptions
@@ -165,8 +166,11 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     assert checks
     _, text = translate_launch(launch, TranslateOptions(), root=root or ROOT / "translators")
     cwd = root or folder  # where the script's own files lie: agent loops, tools
-    made = make_plan(yaml.safe_load(text), RunOptions(job=str(folder / "job")), cwd=cwd, device=device)
-    refusals.check(made.spec.verl, {}, cwd=cwd)
+    made = make_plan(
+        yaml.safe_load(text), RunOptions(job=str(folder / "job"), dry_run=True), cwd=cwd, device=device
+    )
+    elsewhere = is_elsewhere(device, dry_run=True)  # as `run --dry-run --device` plans it
+    refusals.check(made.spec.verl, {}, cwd=cwd, elsewhere=elsewhere)
     micro_batches.check(made.spec.verl, {})
     if _UNSEEN.search(str(made.spec.verl["actor_rollout_ref"]["model"].get("path"))):
         return "prompts with images, and veRL has no processor for the model"

@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
-from test_plan import planned
+from test_plan import SCRIPT, planned
 
 from trinity_compat.errors import UserError
-from trinity_compat.runtime.plan import attention
+from trinity_compat.runtime import dry_run
+from trinity_compat.runtime.checks import start
+from trinity_compat.runtime.checks.report import Report
+from trinity_compat.runtime.plan import attention, devices, refusals
+from trinity_compat.runtime.plan.options import RunOptions
 
 MODEL = "actor_rollout_ref.model.override_config.attn_implementation"
 ULYSSES = "actor_rollout_ref.actor.ulysses_sequence_parallel_size"
@@ -69,6 +73,52 @@ def test_preflight_asks(without_flash, monkeypatch):
     monkeypatch.setattr(extras, "need_for_a_run", lambda: None)
     with pytest.raises(UserError, match="needs flash-attn"):
         preflight.check(made)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The kind of device that this machine shows."""
+    here = {"device": "cpu"}
+    monkeypatch.setattr(devices, "detect_device", lambda: here["device"])
+    return here
+
+
+@pytest.mark.parametrize(
+    ("device", "dry_run", "counts"),
+    [("cpu", True, False), ("cpu", False, True), ("cuda", True, True), ("cuda", False, True)],
+)
+def test_a_dry_run_for_another_machine_s_gpus_assumes_it_there(without_flash, shown, device, dry_run, counts):
+    """Of a run, and of a dry run on a machine with GPUs, this machine's packages count."""
+    shown["device"] = device
+    made = planned(device="cuda", mode="both", dry_run=dry_run)
+    assert implementation(made) == ("sdpa" if counts else None)
+    assert made.spec.verl["actor_rollout_ref"]["model"]["use_remove_padding"] is not counts
+
+
+def assumed(tmp_path, *words):
+    """The line of a dry run that says what it assumes."""
+    lines = dry_run.lines(str(SCRIPT), words, RunOptions(dry_run=True, device="cuda", job=str(tmp_path)))
+    return [line for line in lines if line.startswith("# assumed")]
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
+
+
+def test_what_is_assumed_is_one_line(without_flash, shown, unchecked, tmp_path, monkeypatch):
+    said = "# assumed   {} on the machine with the GPUs; not installed here, where there are none"
+    mark = f" (a run without flash-attn takes profile {attention.PROFILE})"
+    assert assumed(tmp_path / "a") == [said.format("flash-attn") + mark]
+    assert assumed(tmp_path / "b", f"+{MODEL}=eager") == []
+    monkeypatch.setattr(refusals, "held", lambda verl, cwd: {"images": "they hold images"})
+    monkeypatch.setattr(refusals, "find_spec", lambda module: None)
+    both = "torchvision, qwen-vl-utils"
+    assert assumed(tmp_path / "c", f"+{MODEL}=eager") == [said.format(both)]
+    assert assumed(tmp_path / "d") == [said.format(f"flash-attn, {both}") + mark]
+    shown["device"] = "cuda"
+    with pytest.raises(UserError, match="not installed here"):
+        assumed(tmp_path / "e")
 
 
 def test_the_profile_s_words_are_in_the_repository():

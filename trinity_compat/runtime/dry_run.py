@@ -15,7 +15,8 @@ from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.job.jobdir import locked
-from trinity_compat.runtime.plan import micro_batches, refusals, spelled, stages, unread
+from trinity_compat.runtime.plan import attention, micro_batches, refusals, spelled, stages, unread
+from trinity_compat.runtime.plan.devices import is_elsewhere
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source, from_yaml
@@ -39,7 +40,8 @@ def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[
 
 def _one(source: Source, options: RunOptions) -> Iterator[str]:
     made = unread.planned(source, options, cwd=Path.cwd())
-    refusals.check(made.spec.verl, source.record, cwd=made.cwd)
+    elsewhere = is_elsewhere(made.spec.device, dry_run=options.dry_run)
+    refusals.check(made.spec.verl, source.record, cwd=made.cwd, elsewhere=elsewhere)
     # A run asks its Ray; here the command says what the cluster will have.
     if options.gpus is not None and made.spec.device != "cuda":
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
@@ -52,12 +54,28 @@ def _one(source: Source, options: RunOptions) -> Iterator[str]:
     with spelled.told(source, options.sets):
         report = start.check(made, source.record, execute=False)
     yield source.yaml_text.rstrip("\n")
-    plan = (*describe(made), *preflight.remarks(made), *start.lines(report))
+    plan = (
+        *describe(made),
+        *(_assumed(made) if elsewhere else ()),
+        *preflight.remarks(made),
+        *start.lines(report),
+    )
     for line in (*source.notes, *made.notes, *missing, *plan):
         yield f"# {line}"
     if options.job:
         _write(replace(made, notes=(*made.notes, *missing)), source, options, report)
         yield f"# wrote     {made.job.root / 'config'}"
+
+
+def _assumed(made: RunPlan) -> Iterator[str]:
+    """The packages that the plan counts on and this machine lacks."""
+    verl = made.spec.verl
+    flash = ["flash-attn"] if attention.is_missing(verl, made.spec.device) else []
+    if packages := [*flash, *refusals.missing_for_media(verl, made.cwd)]:
+        yield (
+            f"assumed   {', '.join(packages)} on the machine with the GPUs; not installed here, where there"
+            " are none" + (f" (a run without flash-attn takes profile {attention.PROFILE})" if flash else "")
+        )
 
 
 def _placed(text: str, source: Source) -> str:

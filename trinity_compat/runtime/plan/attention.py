@@ -26,9 +26,9 @@ def installed() -> bool:
 
 
 def overlay(told: Tree, device: str) -> list[Overlay]:
-    """The profile that stands in for flash-attn on a GPU without it. ``told``: what the launch says, by
-    veRL's keys. An attention that needs no flash-attn stays as it is, and so does a launch that only
-    flash-attn can run (Ulysses): ``check`` refuses that."""
+    """The profile that stands in for flash-attn on a GPU of this machine without it. ``told``: what the
+    launch says, by veRL's keys. An attention that needs no flash-attn stays as it is, and so does a launch
+    that only flash-attn can run (Ulysses): ``check`` refuses that."""
     asked = {key.lstrip("+"): value for key, value in told.items()}
     wanted = str(asked.get(_IMPLEMENTATION) or _DEFAULT)
     if device != "cuda" or installed() or not wanted.startswith("flash"):
@@ -49,13 +49,21 @@ def _size(value: object) -> int:
         return 1
 
 
+def _wanted(verl: Tree) -> str:
+    return str(value_at(verl, _IMPLEMENTATION) or _DEFAULT)
+
+
+def is_missing(verl: Tree, device: str) -> bool:
+    """Whether the training side asks for flash-attn, which is not installed here."""
+    own = value_at(verl, f"{_ACTOR}.strategy") in _OWN_ATTENTION
+    return device == "cuda" and not installed() and not own and _wanted(verl).startswith("flash")
+
+
 def check(verl: Tree, device: str) -> None:
     """Raises UserError for a training side that would ask for flash-attn where it is missing."""
-    wanted = str(value_at(verl, _IMPLEMENTATION) or _DEFAULT)
-    strategy = value_at(verl, f"{_ACTOR}.strategy")
-    if device != "cuda" or installed() or strategy in _OWN_ATTENTION or not wanted.startswith("flash"):
+    if not is_missing(verl, device):
         return
     raise UserError(
-        f"{_IMPLEMENTATION}={wanted} needs flash-attn, which is not installed here",
+        f"{_IMPLEMENTATION}={_wanted(verl)} needs flash-attn, which is not installed here",
         hint=f"{INSTALL}; or, with {_SEQUENCE}=1, --profile {PROFILE}",
     )

@@ -57,6 +57,12 @@ def usable(device: str) -> str:
     return device
 
 
+def is_elsewhere(device: str, *, dry_run: bool) -> bool:
+    """Whether a plan is for another machine's GPUs: a dry run where there are none. Packages that this one
+    lacks are assumed there. A run takes those that it finds."""
+    return dry_run and device == "cuda" and detect_device() != device
+
+
 def gpus_here(device: str) -> int:
     """GPUs of RAY_ADDRESS's cluster, else those that this machine shows; 1 for a run on a CPU."""
     if device == "cpu":

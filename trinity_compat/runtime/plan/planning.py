@@ -42,7 +42,7 @@ from trinity_compat.runtime.plan import (
     serving,
     workflows,
 )
-from trinity_compat.runtime.plan.devices import detect_device, gpus_here, usable
+from trinity_compat.runtime.plan.devices import detect_device, gpus_here, is_elsewhere, usable
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.overlay import Overlay, apply
 from trinity_compat.runtime.plan.plan import RunPlan
@@ -142,7 +142,9 @@ def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     r, how = inverse.updates_per_step(trinity)
     told = plain(inverse.told_by(full)) | length.steps_of(trinity, options.sets)
     # flash-attn's stand-in comes first: a profile or a --set may name another one.
-    overlays = [*attention.overlay(_laid_over(told, wanted), device), *wanted]
+    elsewhere = is_elsewhere(device, dry_run=options.dry_run)
+    stand_in = [] if elsewhere else attention.overlay(_laid_over(told, wanted), device)
+    overlays = [*stand_in, *wanted]
     return _Asked(options, device, cwd, given, full, read, overlays, _laid_over(told, overlays), r, how)
 
 

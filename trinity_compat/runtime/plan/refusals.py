@@ -30,9 +30,10 @@ _SEEN = ("images", "videos")
 _FOR_SEEING = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  # module → package
 
 
-def check(verl: Tree, record: LaunchRecord, *, cwd: Path) -> None:
+def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = False) -> None:
     """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
-    words and places, as config/launch.json holds them."""
+    words and places, as config/launch.json holds them. ``elsewhere``: the packages of this machine don't
+    count."""
     for asked in refusals(partial(value_at, verl)):
         raise UserError(
             f"{asked.key}={value_at(verl, asked.key)} cannot be run decoupled: {asked.why}",
@@ -46,7 +47,8 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path) -> None:
             )
     _check_training_engine(verl, record)
     _check_engine(verl, record)
-    _check_media(verl, record, cwd)
+    if not elsewhere:
+        _check_media(verl, record, cwd)
 
 
 def _said(record: LaunchRecord, key: str) -> str | None:
@@ -112,8 +114,17 @@ def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
             _check_medium(where, place(record, ("data.train_files",)))
 
 
+def missing_for_media(verl: Tree, cwd: Path) -> list[str]:
+    """The packages that the data's images and videos need and that are not installed here."""
+    return _missing() if any(kind in _SEEN for kind in held(verl, cwd)) else []
+
+
+def _missing() -> list[str]:
+    return [package for module, package in _FOR_SEEING.items() if not find_spec(module)]
+
+
 def _check_medium(what: str, where: Where | None) -> None:
-    if missing := [package for module, package in _FOR_SEEING.items() if not find_spec(module)]:
+    if missing := _missing():
         raise UserError(
             f"data.train_files: {what}; veRL opens them with {' and '.join(missing)}, not installed here",
             where=where,
