@@ -97,7 +97,9 @@ def test_a_resumed_run_keeps_the_last_value_of_a_step(tmp_path, writer_class):
 def test_wandb_offline_run(tmp_path):
     pytest.importorskip("wandb", reason="needs wandb (make install)")
     code = (
-        "import wandb; run = wandb.init(project='p', mode='offline', name='mine')\n"
+        "import wandb\n"
+        "config = {'actor_rollout_ref': {'rollout': {'n': 8}}, 'data': {'train_batch_size': 4}}\n"
+        "run = wandb.init(project='p', mode='offline', name='mine', config=config)\n"
         "for i in range(3000):\n"
         "    run.log({'critic/score/mean': i / 10, 'nested': {'x': i}, 'word': 'none'}, step=i)\n"
         "run.finish()"
@@ -108,6 +110,8 @@ def test_wandb_offline_run(tmp_path):
     assert len(runs) == 1
     assert points(runs[0], "critic/score/mean") == [(i, i / 10) for i in range(3000)]
     assert "word" not in runs[0].series
+    assert runs[0].meta["verl"]["actor_rollout_ref"] == {"rollout": {"n": 8}}
+    assert runs[0].meta["verl"]["data"] == {"train_batch_size": 4}
 
 
 def test_mlflow_file_store(tmp_path):

@@ -4,9 +4,10 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.profile import command
+from trinity_compat.releases import VERL
 from trinity_compat.translate import Options, translate_launch
-from trinity_compat.translate.stock import lost_keys
-from trinity_compat.verl_config import effective_config
+from trinity_compat.translate.stock import lost_in, lost_keys
+from trinity_compat.verl_config import as_tree, effective_config
 
 from .helpers import script
 
@@ -45,6 +46,23 @@ def test_the_overrides_that_stock_needs_are_printed(tmp_path):
     assert lost_keys(effective_config(script(LAUNCH.format(REWARDS)))) == LOST
     done = CliRunner().invoke(command, ["cpu", "--as-overrides", "--for", str(path)], standalone_mode=False)
     assert done.stdout.splitlines()[-4:] == [f"++{key}={value}" for key, value in LOST.items()]
+
+
+def logged(words):
+    """The configuration that a run of stock veRL 0.9.1 logs."""
+    return as_tree(effective_config(script(LAUNCH.format(words)), version=VERL))
+
+
+def test_a_logged_configuration_tells_what_its_run_lost():
+    assert lost_in(logged(REWARDS)) == {
+        "custom_reward_function.path": "r.py",
+        "custom_reward_function.name": "score",
+        "reward_model.reward_manager": "dapo",
+        "reward_model.reward_kwargs.overlong_buffer_cfg.len": 8,
+    }
+    baseline = " ".join(f"++{key}={value}" for key, value in LOST.items())
+    assert lost_in(logged(f"{REWARDS} {baseline}")) == {}
+    assert lost_in(logged("")) == {}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ _CHANCE = "of metrics called different so, at most one in twenty is so by chance
 def headline(comparison: Comparison) -> list[str]:
     """The conclusion in a few sentences: does it train the same, the rewards, the counts, how sure."""
     known = {metric.name: metric for metric in comparison.metrics}
-    lines = _first(comparison)
+    first, *more = _first(comparison)
+    lines = [first, *map(str, comparison.lost_by_stock), *more]
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
     lines += [*partings(comparison), *_takes(comparison), _counts(comparison), *_untested(comparison)]

@@ -159,6 +159,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "b": _side_dict(comparison.b),
         "axis": comparison.options.axis,
         "conclusion": headline(comparison),
+        "lost_by_stock": [lost.as_dict() for lost in comparison.lost_by_stock],
         "groups": [
             {"group": g, "counts": counts, "differs": names} for g, counts, names in group_rows(comparison)
         ],

@@ -12,6 +12,7 @@ from trinity_compat.compare.axes import AXES
 from trinity_compat.compare.curves import Renamed, SideCurves, both_sides, curve_of, updates_of
 from trinity_compat.compare.evidence import Difference, Evidence, gather
 from trinity_compat.compare.judgement import ALPHA, DIFFERS, UNCLEAR, equal, judge
+from trinity_compat.compare.lost import Lost, lost_by_stock
 from trinity_compat.compare.model import Run, Side
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.statistics import area_between
@@ -84,6 +85,11 @@ class Comparison:
     only_a: list[str]
     only_b: list[str]
     notes: list[str]
+
+    @property
+    def lost_by_stock(self) -> list[Lost]:
+        """The reward keys that a stock run of a side did not use."""
+        return lost_by_stock(self.a, self.b)
 
     @property
     def groups(self) -> dict[str, list[MetricVerdict]]:

@@ -12,12 +12,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trinity_compat.containers import Tree
 from trinity_compat.data import data_path
-from trinity_compat.dotted import sections_above
+from trinity_compat.dotted import leaves, sections_above, value_at
 from trinity_compat.mains import PPO
 from trinity_compat.releases import VERL
 from trinity_compat.verl_config import upgrade
 from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.upgrade import row_for
 
 
 @functools.cache
@@ -42,6 +44,28 @@ def remark(config: EffectiveConfig, key: str) -> str | None:
     if config.launch.taken_for != PPO or ("but" in entry and setting.value == entry["but"]):
         return None
     return f"stock veRL {VERL} {entry['says']}"
+
+
+def is_moved(key: str) -> bool:
+    """Whether stock veRL does not read ``key`` any more, as the pinned release has its section under another
+    name."""
+    return bool((_entry(key) or {}).get("moved"))
+
+
+def lost_in(verl: Tree) -> dict[str, object]:
+    """Return the moved keys, with their values, that a stock run lost, whose whole configuration is ``verl``.
+
+    A release that reads them either has no section of the new name, or deletes the old one when it has moved
+    them. A key that the run was given under both names is not lost.
+    """
+    if not isinstance(verl.get("reward"), Mapping):
+        return {}
+    lost: dict[str, object] = {}
+    for key, value in leaves(verl):
+        row = row_for(key, "ppo_trainer") if is_moved(key) and value not in (None, {}, []) else None
+        if row and any(value_at(verl, new) != row.value(value) for new in row.targets(key)):
+            lost[key] = value
+    return lost
 
 
 def lost_keys(config: EffectiveConfig) -> dict[str, object]:

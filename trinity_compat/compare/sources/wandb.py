@@ -1,12 +1,14 @@
 """W&B offline runs (``offline-run-*/run-*.wandb``), read without wandb.
 
 The file is a LevelDB log (32 KiB blocks; record: CRC u32, length u16, type u8) after a 7-byte header;
-each record is a protobuf Record, whose history (field 2) holds items key/nested_key → JSON.
+each record is a protobuf Record, whose history (field 2) holds items key/nested_key → JSON. The run's own
+record (field 17) holds the configuration that wandb.init was given in the same form (ConfigRecord, field 4).
 Source: wandb/proto/wandb_internal.proto and leveldb's doc/log_format.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
@@ -19,19 +21,25 @@ from trinity_compat.compare.model import Run, Series
 _BLOCK, _FILE_HEADER, _RECORD_HEADER = 32768, 7, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _ITEM, _KEY, _NESTED_KEY, _VALUE_JSON = 2, 1, 1, 2, 16
+_RUN, _CONFIG = 17, 4
+_VERLS = "actor_rollout_ref"  # a configuration with this section is veRL's
 
 
 def read(path: Path) -> Run:
-    """The history of one ``.wandb`` file, or of the offline run directory that holds it."""
+    """The history and the configuration of one ``.wandb`` file, or of the offline run directory that holds
+    it."""
     file = path if path.is_file() else next(iter(sorted(path.glob("*.wandb"))))
     series: dict[str, Series] = {}
+    config: dict[str, object] = {}
     notes: list[str] = []
     for index, record in enumerate(_records(file.read_bytes(), notes)):
         try:
             _history(record, index, series)
+            config.update(_configuration(record))
         except (wire.Malformed, UnicodeDecodeError):
             notes.append(f"{file.name}: record {index} is damaged and was left out")
-    return Run(file.stem.removeprefix("run-"), str(path), "wandb", series, notes=notes)
+    meta = {"verl": config} if _VERLS in config else {}
+    return Run(file.stem.removeprefix("run-"), str(path), "wandb", series, meta=meta, notes=notes)
 
 
 def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
@@ -69,8 +77,28 @@ def _history(record: bytes, index: int, series: dict[str, Series]) -> None:
                     series.setdefault(key, Series()).add(int(step), value, wall)
 
 
+def _configuration(record: bytes) -> Iterator[tuple[str, object]]:
+    """(section, its content) of a run's record; what is not JSON is left out."""
+    for number, kind, start, stop in wire.fields(record, 0, len(record)):
+        if number != _RUN or kind != wire.BYTES:
+            continue
+        for inner, inner_kind, a, b in wire.fields(record, start, stop):
+            if inner == _CONFIG and inner_kind == wire.BYTES:
+                for key, text in _pairs(record, a, b):
+                    with contextlib.suppress(ValueError):
+                        yield key, json.loads(text)
+
+
 def _items(record: bytes, at: int, end: int) -> Iterator[tuple[str, float]]:
-    """(name, number) pairs of one history row; values that are no numbers are left out."""
+    """(name, number) pairs of one history row; values that are not numbers are left out."""
+    for name, text in _pairs(record, at, end):
+        value = _number(text)
+        if value is not None:
+            yield name, value
+
+
+def _pairs(record: bytes, at: int, end: int) -> Iterator[tuple[str, str]]:
+    """(name, JSON) pairs of one history row or configuration."""
     for number, kind, start, stop in wire.fields(record, at, end):
         if number != _ITEM or kind != wire.BYTES:
             continue
@@ -83,9 +111,7 @@ def _items(record: bytes, at: int, end: int) -> Iterator[tuple[str, float]]:
                 nested.append(piece)
             elif inner == _VALUE_JSON:
                 text = piece
-        value = _number(text)
-        if value is not None:
-            yield key or ".".join(nested), value
+        yield key or ".".join(nested), text
 
 
 def _number(text: str) -> float | None:

@@ -30,6 +30,7 @@ from trinity_compat.translate.options import Options as TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 from trinity_compat.translate.symbols import resolved_launch
 
+_LOST_BY_STOCK = "TW021"  # of the cautions the one that concerns a comparison of this run
 _SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 
 
@@ -165,6 +166,11 @@ def _notes(translation: Translation) -> tuple[str, ...]:
             f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
             for finding in translation.findings
             if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where
+        ),
+        *(
+            f"note: {caution.where}: {caution.message} ({caution.hint})"
+            for caution in translation.warnings
+            if caution.code == _LOST_BY_STOCK
         ),
     )
 
