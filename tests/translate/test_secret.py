@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from trinity_compat.data import data_path
-from trinity_compat.secret import is_secret, masked, shown
+from trinity_compat.secret import is_secret, masked, referred, shown
 from trinity_compat.translate import Options, translate_launch
 
 from .helpers import script
@@ -140,3 +140,12 @@ def test_a_word_of_any_length_is_gone_through_once():
     """Gone through from each of its letters, this one takes an hour."""
     word = "a" * 300_000
     assert shown(f"{word} api_key={word}") == f"{word} api_key=***"
+
+
+def test_the_name_of_a_teacher_s_data_is_none():
+    word = "distillation.teacher_models.gsm8k.key=openai/gsm8k"
+    assert shown(f"++{word}") == f"++{word}"
+    assert list(masked([word])) == [word]
+    tree = {"verl": {"distillation.teacher_models.gsm8k.key": "openai/gsm8k", "judge.key": "sk-1"}}
+    assert referred(tree)[0] == {"verl": tree["verl"] | {"judge.key": "${oc.env:KEY}"}}
+    assert shown("judge.key=sk-1") == "judge.key=***"

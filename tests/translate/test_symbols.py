@@ -33,6 +33,32 @@ def test_paths_and_names_keep_their_variables():
     assert files == ["${oc.env:HOME}/a/train.parquet", "${oc.env:HOME}/b/train.parquet"]
 
 
+def test_a_list_that_is_a_variable_s_default_keeps_the_variables_in_it():
+    text = SCRIPT.replace("MODEL=", """FILES=${FILES:-"['$HOME/a','${B:-$HOME/b}']"}\nMODEL=""")
+    text = text.replace("\"['$HOME/a/train.parquet','$HOME/b/train.parquet']\"", '"$FILES"')
+    files = yaml_of(text)["buffer"]["explorer_input"]["tasksets"][0]["workflow_args"]["files"]
+    assert files == ["${oc.env:HOME}/a", "${oc.env:B,${oc.env:HOME}/b}"]
+
+
+def test_a_variable_that_chooses_a_file_of_the_configuration_is_frozen_and_no_other_one():
+    text = SCRIPT.replace("$USER", "${STRATEGY:-dp}")
+    config = yaml_of(text.replace("per_gpu=4", "per_gpu=4 model_engine=${STRATEGY:-dp}"))
+    assert config["name"] == "run_dp"
+    assert config["model"]["model_path"] == "${oc.env:MODEL,${oc.env:HOME}/models/x}"
+
+
+@pytest.mark.parametrize(
+    "default", ["false", "True", "null", "1e-6", "0.10", "1_000", "007", "a.b", "12", ""]
+)
+def test_a_default_reads_back_as_it_was_written(default, monkeypatch):
+    monkeypatch.delenv("TAG", raising=False)
+    text = SCRIPT.replace("$USER", f"${{TAG:-{default}}}")
+    config = yaml_of(text.replace("NCCL_DEBUG=WARN", f"NCCL_DEBUG=${{TAG:-{default}}}"))
+    node = {"name": config["name"], "alone": config["explorer"]["env_vars"]["NCCL_DEBUG"]}
+    read = OmegaConf.create(node)
+    assert (read.name, read.alone) == (f"run_{default}", default)
+
+
 def test_a_number_takes_the_default():
     assert yaml_of()["cluster"]["node_num"] == 2
 
