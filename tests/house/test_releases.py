@@ -1,5 +1,6 @@
 """The releases are numbered in trinity_compat/releases.py; what must repeat a number says the same."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -43,6 +44,7 @@ def test_each_release_has_its_data():
         path.name.removesuffix(".recipes.json") for path in (data / "verl/releases").glob("*.recipes.json")
     }
     assert stored == set(VERL_RELEASES)
+    assert json.loads((data / "verl/names.json").read_text())["release"] == VERL
     assert {path.stem for path in (data / "trinity").glob("*.json")} == set(TARGETS)
     assert {path.stem for path in (data / "trainer_config").glob("*.json")} == set(TARGETS)
 

@@ -4,7 +4,7 @@ import pytest
 
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.checks.preflight import check_reward_function
-from trinity_compat.translate.run_refusals import REWARD_MANAGERS
+from trinity_compat.translate.verl_names import REWARD_MANAGERS
 
 MINE = """
 from verl.experimental.reward_loop.reward_manager import register

@@ -13,6 +13,7 @@ import yaml
 from test_verl_hydra import ours, theirs
 from verl_samples import PPO, corpus_launches, make_launch
 
+from trinity_compat.translate import verl_names
 from trinity_compat.translate.sections import algorithm
 from trinity_compat.verl_config import as_tree, effective_config
 
@@ -58,8 +59,10 @@ def test_estimators_and_losses_are_those_that_the_installed_release_registers(in
     source = (installed / "verl" / "trainer" / "ppo" / "core_algos.py").read_text()
     names = re.search(r"class AdvantageEstimator\(.*?\n\n\n", source, re.DOTALL)
     assert names is not None
-    assert set(algorithm.ESTIMATORS) == set(re.findall(r'^    [A-Z_]+ = "(\w+)"', names[0], re.MULTILINE))
-    assert set(algorithm.POLICY_LOSSES) == set(re.findall(r'^@register_policy_loss\("(\w+)"\)', source, re.M))
+    assert set(verl_names.ESTIMATORS) == set(re.findall(r'^    [A-Z_]+ = "(\w+)"', names[0], re.MULTILINE))
+    assert set(verl_names.POLICY_LOSSES) == set(
+        re.findall(r'^@register_policy_loss\("(\w+)"\)', source, re.M)
+    )
     actor = (installed / "verl" / "workers" / "config" / "actor.py").read_text()
     modes = re.search(r"valid_loss_agg_modes = \[(.*?)\]", actor, re.DOTALL)
     assert modes is not None

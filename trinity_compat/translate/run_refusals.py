@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trinity_compat.releases import VERL
+from trinity_compat.translate.verl_names import REWARD_MANAGERS
 from trinity_compat.vllm_arguments import SECTION
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -31,8 +32,6 @@ GONE = {
     f"{_ROLLOUT}.multi_turn.completion_callback": _TURNS,
     f"{_ROLLOUT}.chat_scheduler": _TURNS,
 }
-# The pinned veRL's (experimental/reward_loop/reward_manager), and what explorer/reward_managers.py adds.
-REWARD_MANAGERS = ("naive", "dapo", "gdpo", "rate_limited", "remote", "prime", "batch")
 _OLD_MANAGERS = ("collabllm",)  # of veRL's own recipes, on the interface of 0.6 and older
 _MANAGER = "reward.reward_manager.name"
 
@@ -134,7 +133,7 @@ def _conditional(value: Value) -> Iterator[Refusal]:
     if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
         why = "a group with a greedy answer in it is not filtered by what its answers differ in"
         yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or write another estimator")
-    if _unknown_manager(value):
+    if unknown_manager(value):
         why = f"veRL {VERL}'s reward loop has no reward manager of that name"
         hint = f"it may be {', '.join(REWARD_MANAGERS)}; source=importlib loads one of your own"
         yield Refusal(_MANAGER, why, hint, off=(None,), also=("reward_model.reward_manager",))
@@ -161,7 +160,7 @@ def _ranks(value: Value) -> int | None:
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _unknown_manager(value: Value) -> bool:
+def unknown_manager(value: Value) -> bool:
     """A manager that nothing registers; the custom reward function's file may (preflight reads it)."""
     name = value(_MANAGER)
     if name in (None, *REWARD_MANAGERS) or value("reward.reward_manager.source") not in (None, "register"):

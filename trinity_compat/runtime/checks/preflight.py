@@ -32,8 +32,8 @@ from trinity_compat.runtime.plan import attention
 from trinity_compat.runtime.plan.micro_batches import has_critic
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.served_models import served_models
-from trinity_compat.translate.run_refusals import REWARD_MANAGERS
 from trinity_compat.translate.sections.teacher import AUXILIARY, TEACHER
+from trinity_compat.translate.verl_names import REWARD_MANAGERS
 
 if TYPE_CHECKING:
     import pyarrow

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity_compat.algorithms import FUNCTIONS, Function
 from trinity_compat.algorithms.chosen import verl_keys
 from trinity_compat.algorithms.model import AGGREGATIONS
-from trinity_compat.nearest import did_you_mean
 from trinity_compat.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
+from trinity_compat.translate.named import runs_here
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
-from trinity_compat.translate.run_refusals import why_refused
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.verl_names import ESTIMATORS, POLICY_LOSSES
 
 ACTOR = f"{ARR}.actor"
 ESTIMATOR = "algorithm.adv_estimator"
@@ -96,38 +95,7 @@ def _losses_of_trinity() -> dict[str, Function]:
 
 LOSSES = _losses_of_trinity()
 _OLD_LOSSES = ("vanilla", "gspo")  # trinity-rft 0.4.1
-# What the pinned veRL registers itself (core_algos.py); code of the user's may register more.
-ESTIMATORS = (
-    "gae",
-    "grpo",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "remax",
-    "rloo",
-    "opo",
-    "grpo_passk",
-    "gpg",
-    "rloo_vectorized",
-    "grpo_vectorized",
-    "optimal_token_baseline",
-    "tir_optimal_token_baseline",
-    "gdpo",
-)
 _GDPO_REWARDS = "algorithm.gdpo_reward_keys"  # the rewards that it normalizes each alone, by name
-POLICY_LOSSES = (
-    "vanilla",
-    "dppo_tv",
-    "dppo_kl",
-    "gspo",
-    "sapo",
-    "gpg",
-    "clip_cov",
-    "kl_cov",
-    "geo_mean",
-    "dro",
-    "cispo",
-    "bypass_mode",
-)
 
 
 @derivation
@@ -143,7 +111,7 @@ def advantage(view: LaunchView) -> Said:
         yield LAM.put(view.number(LAM.key, 1.0))
     yield from _unused_discounts(view, function)
     if name not in ADVANTAGES:
-        status, ours = _runs_here(view, ESTIMATOR, name, ESTIMATORS)
+        status, ours = runs_here(view, ESTIMATOR, name, ESTIMATORS)
         if name == "gdpo" and not view.value(_GDPO_REWARDS):
             status, ours = Status.UNSUPPORTED, f"veRL stops at its first step without {_GDPO_REWARDS}"
         reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
@@ -157,30 +125,6 @@ def advantage(view: LaunchView) -> Said:
             "our runtime follows veRL",
             view.where(ESTIMATOR),
         )
-
-
-def _runs_here(view: LaunchView, key: str, name: str, known: tuple[str, ...]) -> tuple[Status, str]:
-    """Whether our runtime runs what Trinity lacks, and the words for it. ``known``: what veRL itself has.
-
-    Raises KeyRefused for a misspelt one of these. A name that only resembles one (``gspo``, ``hgpo``) may be
-    that of a method that the user's code registers.
-    """
-    if (why := why_refused(view.value, key)) is not None:
-        return Status.UNSUPPORTED, f"our runtime refuses it: {why}"
-    if name in known:
-        return Status.UNSUPPORTED_UPSTREAM, f"our runtime runs {name!r}"
-    if typo := next((word for word in known if _same_letters(word, name)), None):
-        raise view.refused(key, f"{view.written(key)}: veRL has no {name!r}", f"write {key}={typo}")
-    near = did_you_mean(name.lower(), known)
-    hint = f"; did you mean {near}?" if near else ""
-    return Status.UNSUPPORTED, f"veRL has none either unless code of yours registers it{hint}"
-
-
-def _same_letters(word: str, other: str) -> bool:
-    """Whether two names are of the same letters: their order, their case, what separates them or one that is
-    doubled may differ."""
-    first, second = (re.sub(r"[\W_]", "", name.lower()) for name in (word, other))
-    return set(first) == set(second) and abs(len(first) - len(second)) <= 1
 
 
 def _unused_discounts(view: LaunchView, function: str) -> Iterator[Verdict]:
@@ -270,7 +214,7 @@ def policy_loss(view: LaunchView) -> Said:
     yield Put(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
     yield AGGREGATION.put(mode_of_sum)
     if mode not in known:
-        status, ours = _runs_here(view, LOSS_MODE, mode, POLICY_LOSSES)
+        status, ours = runs_here(view, LOSS_MODE, mode, POLICY_LOSSES)
         reason = f"Trinity has no policy loss {_named(mode)}; the YAML says ppo for upstream, {ours}"
         yield Verdict(LOSS_MODE, status, reason)
         yield Caution("TW017", reason, view.where(LOSS_MODE))

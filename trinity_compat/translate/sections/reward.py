@@ -7,10 +7,13 @@ import math
 from trinity_compat.dotted import leaves, nested
 from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.named import runs_here
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.run_refusals import unknown_manager
 from trinity_compat.translate.sections.teacher import AUXILIARY, is_taught
 from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.verl_names import REWARD_MANAGERS
 
 MODEL = "reward.reward_model"
 ENABLE = f"{MODEL}.enable"
@@ -91,8 +94,10 @@ def reward(view: LaunchView) -> Said:
     """What is said about the reward's keys; their values travel with the tasksets."""
     name = str(view.value(MANAGER, "naive"))
     if name not in MANAGERS:
-        reason = f"the plugin runs {', '.join(MANAGERS)}; {name!r} runs on our runtime"
-        yield Verdict(MANAGER, Status.UNSUPPORTED_UPSTREAM, reason)
+        status, ours = Status.UNSUPPORTED_UPSTREAM, "code of yours registers it for our runtime"
+        if name in REWARD_MANAGERS or unknown_manager(view.value):
+            status, ours = runs_here(view, MANAGER, name, REWARD_MANAGERS)
+        yield Verdict(MANAGER, status, f"upstream the plugin runs {', '.join(MANAGERS)}; {ours}")
     if not view.value(f"{FUNCTION}.path"):
         yield Verdict(f"{FUNCTION}.name", Status.NO_EFFECT, "no custom reward function is given", "TC060")
     if not view.value("reward.sandbox_fusion.url"):

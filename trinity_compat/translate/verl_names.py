@@ -1,0 +1,31 @@
+"""Names under which the pinned veRL registers estimators, policy losses and reward managers.
+
+``translators/verl/names.json``, written by ``scripts/make_verl_names.py``. Code of the user's may register
+more, so a name that is not here is refused only where it is one of these misspelt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from trinity_compat.data import data_path
+
+_NAMES: dict[str, list[str]] = json.loads(
+    data_path("translators/verl/names.json").read_text(encoding="utf-8")
+)
+ESTIMATORS, POLICY_LOSSES = tuple(_NAMES["estimators"]), tuple(_NAMES["policy_losses"])
+# The reward loop's, and what explorer/reward_managers.py adds.
+REWARD_MANAGERS = (*_NAMES["reward_managers"], "prime", "batch")
+
+
+def misspelt(name: str, known: Iterable[str]) -> str | None:
+    """The known name of which ``name`` has the letters: their order, their case, what separates them or one
+    that is doubled may differ. A name that only resembles one (``gspo``, ``hgpo``) may be a method's own."""
+    return next((word for word in known if _same_letters(word, name)), None)
+
+
+def _same_letters(word: str, other: str) -> bool:
+    first, second = (re.sub(r"[\W_]", "", name.lower()) for name in (word, other))
+    return set(first) == set(second) and abs(len(first) - len(second)) <= 1
