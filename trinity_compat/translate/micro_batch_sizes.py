@@ -1,0 +1,87 @@
+"""Micro-batch sizes that veRL demands.
+
+What counts is ``use_dynamic_bsz`` of the actor: veRL asks for the reference's size without it even where
+``ref.log_prob_use_dynamic_bsz`` is on (verl.utils.config.validate_config, and ``_validate_config`` in
+ray_trainer.py until 0.5). Until 0.7 a size over all GPUs would do, which veRL divided itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from trinity_compat.releases import VERL
+from trinity_compat.translate.run_refusals import Value
+
+_ARR = "actor_rollout_ref"
+ACTOR, ROLLOUT, REF, CRITIC = (
+    f"{_ARR}.actor.ppo_micro_batch_size",
+    f"{_ARR}.rollout.log_prob_micro_batch_size",
+    f"{_ARR}.ref.log_prob_micro_batch_size",
+    "critic.ppo_micro_batch_size",
+)
+DYNAMIC = f"{_ARR}.actor.use_dynamic_bsz"
+_KL = (f"{_ARR}.actor.use_kl_loss", "algorithm.use_kl_in_reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size: ``all_gpus`` is the deprecated spelling, without dynamic batches (``dynamic``) it is needed,
+    ``because`` of a key that asks for the model."""
+
+    all_gpus: str
+    dynamic: tuple[str, ...] = (DYNAMIC,)
+    because: str = ""
+
+    @property
+    def role(self) -> str:
+        """Whose ranks share it: the actor computes the old log-probabilities."""
+        return self.all_gpus.rpartition(".")[0].replace(".rollout", ".actor")
+
+    @property
+    def per_gpu(self) -> str:
+        return f"{self.all_gpus}_per_gpu"
+
+    def is_dynamic(self, value: Value) -> bool:
+        """Whether batches are cut by tokens, so that the size has no say."""
+        return all(value(key) for key in self.dynamic)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A size that the launch does not give. ``key``: of the value that asks for it."""
+
+    key: str
+    message: str
+    hint: str
+
+
+def sizes(value: Value) -> Iterator[Size]:
+    """The sizes that veRL asks a launch with these values for."""
+    yield Size(ACTOR)
+    yield Size(ROLLOUT)
+    if (kl := next((key for key in _KL if value(key)), None)) is not None:
+        yield Size(REF, (DYNAMIC, f"{_ARR}.ref.log_prob_use_dynamic_bsz"), kl)
+    if has_critic(value):
+        yield Size(CRITIC, ("critic.use_dynamic_bsz",), "algorithm.adv_estimator")
+
+
+def has_critic(value: Value) -> bool:
+    """As verl.trainer.ppo.utils.need_critic."""
+    enabled = value("critic.enable")
+    return value("algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
+
+
+def missing(value: Value, written: Callable[[str], str]) -> Iterator[Missing]:
+    """The sizes without which veRL refuses to start. ``written`` gives ``key=value`` as the user wrote it."""
+    for size in sizes(value):
+        given = value(size.all_gpus) is not None or value(size.per_gpu) is not None
+        if not given and not size.is_dynamic(value):
+            off = next(key for key in size.dynamic if not value(key))
+            asks = written(size.because) if size.because else f"{off}=False"
+            like = value(f"{ACTOR}_per_gpu")
+            yield Missing(
+                size.because or off,
+                f"{asks} needs {size.per_gpu}: veRL {VERL} refuses to start without it",
+                f"write {size.per_gpu}={1 if like is None else like}, or {off}=True",
+            )
