@@ -261,7 +261,9 @@ def ranks(err):
 
 
 def test_a_plain_grpo_script_gives_notes_only(run):
-    code, _, err = run("--fail-on", "decide", more="algorithm.adv_estimator=grpo")
+    sizes = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"
+    more = f"algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 {sizes}"
+    code, _, err = run("--fail-on", "decide", more=more)
     assert code == 0 and ranks(err) == {"note"}
 
 

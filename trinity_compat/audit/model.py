@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trinity_compat.errors import Where
 from trinity_compat.launch.model import Diagnostic
-from trinity_compat.translate.model import Caution, Finding, Status, reaches
+from trinity_compat.translate.model import Caution, Finding, Rank, Status, reaches
 from trinity_compat.verl_config.model import Fork, VersionChoice
 
 # From here on a key no longer means upstream what it meant in veRL.
@@ -44,6 +44,11 @@ class LaunchAudit:
             raise AssertionError(f"{self.where}: more than one finding for {', '.join(twice)}")
         if sum(self.counts.values()) != self.keys:
             raise AssertionError(f"{self.where}: counts {dict(self.counts)} do not add up to {self.keys}")
+
+    @property
+    def errors(self) -> tuple[Caution, ...]:
+        """What ends veRL itself, unless the source silences the whole launch."""
+        return tuple(found for found in self.warnings if found.rank is Rank.ERROR and self.heard)
 
     @property
     def keys(self) -> int:
@@ -100,8 +105,10 @@ class Audit:
 
     @property
     def refused(self) -> tuple[LaunchAudit, ...]:
-        """The launches that cannot be translated, but those that their source silences whole."""
-        return tuple(launch for launch in self.launches if launch.refused is not None and launch.heard)
+        """The launches that cannot be translated, or that veRL itself would not start, but those that their
+        source silences whole."""
+        launches = self.launches
+        return tuple(each for each in launches if each.errors or (each.refused is not None and each.heard))
 
     def reaches(self, limit: str) -> bool:
         """Whether a launch is as bad as ``limit`` (see ``translate.model``), silenced findings left out."""

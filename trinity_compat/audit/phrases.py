@@ -37,12 +37,13 @@ def said_once(launches: Sequence[LaunchAudit]) -> list[LaunchAudit]:
 
 
 def errors(audit: Audit) -> list[str]:
-    """What stops a launch, one line each: files that cannot be read, errors of the script, and that it cannot
-    be translated."""
+    """What stops a launch, one line each: files that cannot be read, errors of the script, what ends veRL
+    itself, and that it cannot be translated."""
     lines = [f"{source}: {problem}" for source, problem in audit.problems.items()]
     for launch in said_once(audit.launches):
         notes = [note for note in launch.diagnostics if note.severity == "error"]
         lines += [str(note) for note in notes]
+        lines += [f"{found.where}: {found.code} {found.message}" for found in launch.errors]
         if launch.refused is not None:
             lines.append(f"{launch.where}: cannot be translated: {launch.refused}")
     return lines

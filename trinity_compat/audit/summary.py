@@ -16,7 +16,7 @@ OUTCOMES: Mapping[str, str] = {
     "approximated": "runs on Trinity-RFT; the listed keys mean nearly, not exactly, the same",
     "ours only": "runs on trinity-compat's runtime with its meaning kept; Trinity-RFT itself cannot do it",
     "open": "has keys that neither can honour, or that veRL doesn't know: someone has to decide",
-    "refused": "cannot be written as a configuration until the named cause is removed",
+    "refused": "cannot be translated, or started by veRL itself, until the named cause is removed",
 }
 
 
@@ -53,7 +53,7 @@ class Summary:
 
 def outcome(launch: LaunchAudit) -> str:
     """Return the key of OUTCOMES that a launch falls under."""
-    if launch.refused is not None:
+    if launch.refused is not None or launch.errors:
         return "refused"
     if launch.worst.rank >= Status.UNSUPPORTED.rank:
         return "open"

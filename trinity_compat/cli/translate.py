@@ -40,6 +40,7 @@ from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.secret import masked
 from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
 from trinity_compat.translate.model import FAIL_ON, Rank
+from trinity_compat.translate.pipeline import refuse_unstartable
 from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.trinity_config import TARGETS
 from trinity_compat.verl_config import config_from_yaml
@@ -100,6 +101,8 @@ def command(
     env = dict(name_and_value("--env", text) for text in given["env"])
     options = _options(given, env)
     results = _translate(source, arguments, which, given, options)
+    for translation, _ in results:
+        refuse_unstartable(translation)
     write("---\n".join(text for _, text in results), output, sources=[source] if source else [])
     if not given["quiet"]:
         _tell([translation for translation, _ in results])

@@ -120,6 +120,8 @@ class Launch:
     main: str = ""
     # YAML files that the script itself has written before: what is in them, by absolute path
     wrote: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # absolute paths that the script has made before, or that a program which isn't read may have made
+    made: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def taken_for(self) -> str:

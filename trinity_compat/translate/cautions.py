@@ -9,6 +9,7 @@ from trinity_compat.launch.model import Open
 from trinity_compat.nearest import nearest
 from trinity_compat.releases import VERL
 from trinity_compat.translate import forks, stock
+from trinity_compat.translate.launch_checks import launch_checks
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution, notice
 from trinity_compat.translate.release_caution import release_caution
@@ -23,6 +24,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from release_caution(view)
     yield from forks.caution(view.origin)
     yield from _lost_by_stock(view)
+    yield from launch_checks(view)
 
 
 def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:

@@ -50,10 +50,11 @@ class Finding:
 
 
 class Rank(StrEnum):
-    """How much a caution asks of its reader. An error, the third rank, ends the command."""
+    """How much a caution asks of its reader."""
 
     NOTE = "note"  # routine: nothing is to be done
     DECIDE = "decide"  # the meaning changes, or something does not run, unless the user does something
+    ERROR = "error"  # veRL itself refuses to start: there is nothing to translate
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def reaches(limit: str, findings: Iterable[Finding], cautions: Iterable[Caution]
     """Whether something is as bad as ``limit``: a status, or ``decide``, which is a caution of that rank, or
     a status that leaves something to be decided (unsupported and worse)."""
     if limit == Rank.DECIDE:
-        if any(caution.rank is Rank.DECIDE for caution in cautions):
+        if any(caution.rank is not Rank.NOTE for caution in cautions):
             return True
         limit = Status.UNSUPPORTED
     return any(finding.status.rank >= Status(limit).rank for finding in findings)

@@ -9,7 +9,7 @@ from trinity_compat.launch.model import Launch
 from trinity_compat.secret import referred, shown
 from trinity_compat.translate.assigned import with_assigned_keys
 from trinity_compat.translate.judged import judged, refusal_of_all
-from trinity_compat.translate.model import Translation
+from trinity_compat.translate.model import Rank, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import resolved_launch
 from trinity_compat.translate.taught import taught_launch
@@ -76,6 +76,16 @@ def translate_config(
     written, _ = referred(translation.config)
     text = dump(written, comments, header=header, comments=options.comments)
     return translation, text
+
+
+def refuse_unstartable(translation: Translation) -> None:
+    """Raise UserError for what veRL itself would refuse to start. A run asks its plan instead: a profile or a
+    ``--set`` may change it."""
+    errors = [caution for caution in translation.warnings if caution.rank is Rank.ERROR]
+    if errors:
+        more = "".join(f"\n{found.where}: {found.message}" for found in errors[1:])
+        hints = "; ".join(found.hint for found in errors if found.hint)
+        raise UserError(f"{errors[0].message}{more}", where=errors[0].where, hint=hints)
 
 
 def header_lines(translation: Translation, options: Options) -> list[str]:

@@ -26,7 +26,7 @@ _LEVEL = {
 }
 
 
-_RANK = {Rank.NOTE: "note", Rank.DECIDE: "warning"}
+_RANK = {Rank.NOTE: "note", Rank.DECIDE: "warning", Rank.ERROR: "error"}
 
 
 def render(audit: Audit) -> str:

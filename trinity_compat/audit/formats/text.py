@@ -28,6 +28,7 @@ _COLOUR = {
     Status.FORK_KEY: "red",
     Status.UNKNOWN: "bold red",
 }
+_MARK = {Rank.NOTE: ("-", "dim"), Rank.DECIDE: ("!", "yellow"), Rank.ERROR: ("✗", "red")}
 _WIDTH_OF_A_FILE = 140
 
 
@@ -59,7 +60,7 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
     for warning in launch.warnings:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
-        mark, style = ("!", "yellow") if warning.rank is Rank.DECIDE else ("-", "dim")
+        mark, style = _MARK[warning.rank]
         told = f"{mark} {warning.code} {warning.message}{cure}{place}"
         yield Padding(Text(told, style=style), (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:

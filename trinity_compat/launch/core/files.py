@@ -37,6 +37,7 @@ class Files:
     made_dirs: set[str] = field(default_factory=set)
     made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
     removed: set[str] = field(default_factory=set)
+    handed: set[str] = field(default_factory=set)  # to programs that aren't read, which may write them
     read_bytes: int = 0
 
     def in_reach(self, path: str) -> bool:
@@ -124,6 +125,18 @@ class Files:
         """The files of these kinds that the script wrote, as far as all of their text is known."""
         named = {path: value for path, value in self.written.items() if path.endswith(suffixes)}
         return {path: text_of(value) for path, value in named.items() if not any(map(open_source, value))}
+
+    def given_to_unread(self, folder: str, words: list[str]) -> None:
+        """Words of a program that isn't read, started in ``folder``: each may be a path that it writes."""
+        if len(self.handed) < bounds.FIELDS:
+            values = [word.rpartition("=")[2] for word in words]
+            self.handed |= {
+                absolute(folder, value) for value in values if value and not value.startswith("-")
+            }
+
+    def maybe_made(self) -> set[str]:
+        """The files and folders that are not on the disk now and may be there at this place of the script."""
+        return {*self.written, *self.made_dirs, *self.handed}
 
     def remove(self, path: str) -> None:
         """``rm``: only in memory."""

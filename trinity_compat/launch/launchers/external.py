@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trinity_compat import mains
+from trinity_compat.launch.core.files import absolute
 from trinity_compat.launch.core.state import Shell
 from trinity_compat.launch.core.values import Prefix, Value, doubt_in, literal, text_of, to_word
 from trinity_compat.launch.launchers import own_mains, shells, wrappers
@@ -155,7 +156,9 @@ def _launch(
     where = place_of(fields[0], sh.where)
     cwd = text_of(sh.cwd) or "."
     wrote = sh.files.wrote((".yaml", ".yml"))
-    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main, wrote))
+    doubted = [absolute("/", cwd)] if doubt_in([sh.cwd]) else []
+    made = frozenset([*sh.files.maybe_made(), *doubted])
+    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main, wrote, made))
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0
@@ -165,6 +168,7 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     if texts[0] in wrappers.CHANGES_PATH:
         lose_path(sh)
     expression = " ".join(texts)[:200]
+    sh.files.given_to_unread(text_of(sh.cwd), texts[1:])
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = Open(sh.capturing or expression, sh.where)
     return int(texts[0] in COMPARES)

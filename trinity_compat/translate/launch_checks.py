@@ -1,0 +1,109 @@
+"""Launches that cannot start under veRL, or do not do what they say, as far as their own values tell.
+
+An error is what ends veRL itself: ``translate`` writes no YAML then. A run has its own checks, of its plan: a
+profile or ``--set`` may give a size, and its engines have their own share of the GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from trinity_compat.home import from_home
+from trinity_compat.translate import micro_batch_sizes
+from trinity_compat.translate.launch_view import NODES, PER_NODE, LaunchView
+from trinity_compat.translate.model import Caution, Rank
+from trinity_compat.translate.sections.algorithm import ESTIMATOR
+from trinity_compat.translate.sections.gpus import DP, PP, TP, N, own_gpus
+from trinity_compat.translate.sections.reward import FUNCTION
+
+# Estimators of the pinned veRL that compare the answers of a group (core_algos.py), by what they make of a
+# group of one; a test asks veRL.
+OWN_REWARD = (
+    *("grpo", "grpo_vectorized", "gdpo", "reinforce_plus_plus_baseline", "rloo", "opo", "gpg"),
+    *("optimal_token_baseline", "tir_optimal_token_baseline"),
+)
+NO_ADVANTAGE = ("rloo_vectorized",)
+ENDS = ("grpo_passk",)
+
+
+def launch_checks(view: LaunchView) -> Iterator[Caution]:
+    """Everything of the kind that the launch's values tell."""
+    yield from _engines(view)
+    yield from _groups(view)
+    yield from _sizes(view)
+    yield from _reward_file(view)
+
+
+def _engines(view: LaunchView) -> Iterator[Caution]:
+    """Source: ``_build_rollout`` of workers/fsdp_workers.py (0.2 to 0.7), workers/engine_workers.py since."""
+    gpus, width = math.prod(view.cluster), view.size(TP) * view.size(DP) * view.size(PP)
+    if own_gpus(view) or gpus % width == 0:  # on GPUs of their own the engines leave some unused
+        return
+    sizes = [key for key in (TP, DP, PP) if view.size(key) > 1]
+    told = " × ".join(view.written(key) for key in sizes)
+    default = "" if any(map(view.is_set, sizes)) else f" ({view.origin.default_of(*sizes)})"
+    count = " × ".join(view.written(key) for key in (NODES, PER_NODE))
+    rest = width // view.size(TP)
+    able = [str(size) for size in range(1, view.cluster[1] + 1) if gpus % (size * rest) == 0]
+    yield Caution(
+        "TW022",
+        f"{told}{default}: {gpus} GPUs ({count}) are not whole engines of {width}, and veRL's workers end",
+        next(filter(None, map(view.where, (*sizes, PER_NODE, NODES))), view.launch.where),
+        f"{TP} may be {', '.join(able)}" if able else f"{' × '.join(sizes)} should divide {gpus}",
+        Rank.ERROR,
+    )
+
+
+def _groups(view: LaunchView) -> Iterator[Caution]:
+    name = str(view.value(ESTIMATOR, "gae"))
+    if name not in (*OWN_REWARD, *NO_ADVANTAGE, *ENDS) or view.size(N) > 1:
+        return
+    does = "takes each reward as it is, without a baseline"
+    if name in NO_ADVANTAGE:
+        does = "gives every answer the advantage 0"
+    elif name in ENDS:
+        does = "stops at its first step"
+    yield Caution(
+        "TW023",
+        f"{view.written(ESTIMATOR)} compares the answers of a prompt, and {view.written(N)} makes one: "
+        f"veRL {does}",
+        view.where(N) or view.where(ESTIMATOR) or view.launch.where,
+        f"write {view.spelling(N)}=8, or another estimator",
+        Rank.ERROR if name in ENDS else Rank.DECIDE,
+    )
+
+
+def _sizes(view: LaunchView) -> Iterator[Caution]:
+    """No error: the YAML says a size, with which it starts on Trinity-RFT."""
+    for found in micro_batch_sizes.missing(view.value, view.written):
+        message = f"{found.message}, and so does a run here; the YAML says one for Trinity-RFT"
+        yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
+
+
+def _is_seen(folder: Path) -> bool:
+    """Whether the folder of another machine's path is here: the root is everywhere."""
+    return folder.is_dir() and folder != folder.parent
+
+
+def _reward_file(view: LaunchView) -> Iterator[Caution]:
+    """A file that is not in a folder which is here, where no variable and nothing that the script does has a
+    say."""
+    key = f"{FUNCTION}.path"
+    setting = view.config.settings.get(key)
+    if setting is None or setting.word is None or any(part.source for part in setting.word.parts):
+        return
+    named = str(view.value(key, ""))
+    if not named or "://" in named or named.startswith("pkg:"):
+        return
+    file = Path(os.path.normpath(Path(view.launch.cwd).absolute() / from_home(named)))
+    maybe_made = view.launch.made.intersection(map(str, (file, *file.parents)))
+    if not file.exists() and _is_seen(file.parent) and not maybe_made:
+        yield Caution(
+            "TW025",
+            f"{view.written(key)}: no such file in {file.parent}",
+            view.where(key),
+            "correct the path, or say with --cwd in which folder bash would start",
+        )
