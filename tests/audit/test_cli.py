@@ -393,3 +393,15 @@ def test_a_named_script_that_launches_nothing_fails_the_audit(tmp_path):
     (tmp_path / "run.sh").write_text("echo hi\n")
     code, out = audit(tmp_path / "run.sh")
     assert code == 2 and "without a training launch" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "unsupported", "told"), [("data.image_key=images", 1, ["decide"]), ("", 0, [])]
+)
+def test_a_launch_with_images_is_not_said_to_run_on_trinity_rft(tmp_path, more, unsupported, told):
+    text = f"python3 -m verl.trainer.main_ppo data.train_files=/a data.val_files=/b {more}\n"
+    (tmp_path / "run.sh").write_text(text)
+    _, out = audit(tmp_path / "run.sh", "--format", "json")
+    (found,) = json.loads(out)["launches"]
+    assert found["counts"].get("unsupported_upstream", 0) == unsupported
+    assert [caution["rank"] for caution in found["warnings"] if caution["code"] == "TW026"] == told

@@ -31,6 +31,9 @@ ARGUMENTS = (
 REPEATS = Pair("repeat_times", f"{VAL_KWARGS}.n")
 TEMPERATURE = Pair("rollout_args.temperature", f"{VAL_KWARGS}.temperature")
 TOP_P, TOP_K = (Pair(f"rollout_args.{name}", f"{VAL_KWARGS}.{name}") for name in ("top_p", "top_k"))
+MEDIA = {f"data.{kind}_key": f"{kind}s" for kind in ("image", "video", "audio")}
+_SEES = re.compile(r"(?<![a-z])(vl|vlm|omni|vision)(?![a-z])", re.IGNORECASE)  # in a model's name
+_TEXT_ONLY = "takes text: it ends at a row that holds images, videos or audio; our runtime has them"
 WORKFLOW, REWARD = "verl_workflow", "verl_reward"  # trinity_compat/plugins/upstream
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation", "dev": "dev"}
 
@@ -198,6 +201,7 @@ def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Ver
         if any("hdfs://" in str(view.symbols.plain(file)) for file in files):
             reason = "kept as written; upstream has no HDFS for data, our runtime copies it as veRL does"
             yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC047")
+    yield from _media(view)
     if view.published:
         text = "the guide's columns put veRL's whole chat list into one user message and find no answer"
         hint = "leave --as-published off: our workflow reads veRL's rows as they are"
@@ -208,3 +212,18 @@ def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Ver
         )
         hint = 'upstream: trinity run --plugin-dir "$(trinity-compat plugin-dir)"'
     yield notice("TW010", text, view.where(TRAIN), hint)
+
+
+def _media(view: LaunchView) -> Iterator[Verdict | Caution]:
+    """Rows with images: said of a launch that names their column, and of a model whose name says that it sees
+    (the rows themselves are not read here)."""
+    given = [key for key in MEDIA if view.is_set(key) and view.value(key)]
+    for key in given:
+        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, f"upstream {WORKFLOW} {_TEXT_ONLY}")
+    model = f"{ARR}.model.path"
+    if given:
+        named = " and ".join(MEDIA[key] for key in given)
+        yield Caution("TW026", f"rows with {named}: upstream {WORKFLOW} {_TEXT_ONLY}", view.where(given[0]))
+    elif _SEES.search(posixpath.basename(str(view.value(model, "")))):
+        text = f"{view.written(model)} may be for rows with images: upstream {WORKFLOW} {_TEXT_ONLY}"
+        yield notice("TW026", text, view.where(model))
