@@ -34,3 +34,18 @@ def test_what_it_reads_there_is_not():
 def test_six_are_named_and_the_others_counted():
     assert "policy_loss.loss_mode;" in said(*IGNORED[:6])
     assert "policy_loss.loss_mode and 1 more;" in said(*IGNORED)
+
+
+@pytest.mark.parametrize(
+    ("path", "of_its_own"),
+    [
+        ("algorithm.policy_loss_fn_args.clip_range", True),
+        ("algorithm.optimizer.clip_grad", True),  # as actor.grad_clip
+        ("algorithm.optimizer.optimizer_type", False),
+        ("explorer.rollout_model.seed", False),
+    ],
+)
+def test_a_default_is_the_script_s_release_s_only_where_that_has_the_key(path, of_its_own):
+    translation, _ = translated(verl_version="0.4.1")
+    release = "0.4.1" if of_its_own else "0.9.1"
+    assert f"(default of verl {release})" in translation.provenance[path]

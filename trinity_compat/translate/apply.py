@@ -216,7 +216,7 @@ def _places(view: LaunchView, keys: list[str]) -> str:
         if where is not None:
             lines.setdefault(where.file, []).append(str(where.line) if where.line else "")
     if not lines:
-        return view.origin.default_of(*keys)
+        return view.default_of(*keys)
     spots = []
     for file, numbers in lines.items():
         listed = ",".join(dict.fromkeys(number for number in numbers if number))

@@ -87,4 +87,4 @@ def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, objec
     for key in values:
         draft.paths.setdefault(key, []).append(f"{path}.{key}")
         where = view.where(key)
-        draft.provenance[f"{path}.{key}"] = str(where) if where else view.origin.default_of(key)
+        draft.provenance[f"{path}.{key}"] = str(where) if where else view.default_of(key)

@@ -44,7 +44,7 @@ def _engines(view: LaunchView) -> Iterator[Caution]:
         return
     sizes = [key for key in (TP, DP, PP) if view.size(key) > 1]
     told = " × ".join(view.written(key) for key in sizes)
-    default = "" if any(map(view.is_set, sizes)) else f" ({view.origin.default_of(*sizes)})"
+    default = "" if any(map(view.is_set, sizes)) else f" ({view.default_of(*sizes)})"
     count = " × ".join(view.written(key) for key in (NODES, PER_NODE))
     rest = width // view.size(TP)
     able = [str(size) for size in range(1, view.cluster[1] + 1) if gpus % (size * rest) == 0]

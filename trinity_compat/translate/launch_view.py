@@ -11,7 +11,7 @@ from typing import Any
 
 from trinity_compat.errors import UserError, Where
 from trinity_compat.launch.model import EnvRef, Launch, Open
-from trinity_compat.releases import TRINITY_OLD, VERL_RELEASES
+from trinity_compat.releases import TRINITY_OLD, VERL, VERL_RELEASES
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.steps import BATCH, MINI, Updates, mini_batches, uneven
@@ -94,10 +94,10 @@ class LaunchView:
     symbols: Symbols
     options: Options
     origin: EffectiveConfig
-    pinned: Mapping[str, Setting] = field(default_factory=dict)
     ahead: Ahead | None = None  # None: as main_ppo, or as --sync-offset says
     reworded: Mapping[str, str] = field(default_factory=dict)  # key → what its value was made of
     verdicts: tuple[Verdict, ...] = ()  # of keys that the launch's main reads otherwise than main_ppo
+    told_by_release: frozenset[str] = frozenset()  # keys that the launch or its own release gives a value to
 
     @property
     def launch(self) -> Launch:
@@ -248,6 +248,12 @@ class LaunchView:
         plain = {None: "null", True: "true", False: "false"}
         shown = plain[value] if value is None or isinstance(value, bool) else repr(value)
         return f"{self.spelling(key)}={shown}"
+
+    def default_of(self, *keys: str) -> str:
+        """Whose default ``keys`` have, which the launch does not give: its own release's, where that has one
+        of them, else the pinned one's."""
+        own = self.told_by_release.union(self.reworded)
+        return self.origin.default_of(*keys) if own.intersection(keys) else f"default of verl {VERL}"
 
     def told(self, key: str, value: object) -> str:
         """``key=value`` for a note: of a value that was made of other keys these."""

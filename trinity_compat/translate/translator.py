@@ -63,6 +63,7 @@ def _translated(
         symbols=symbols,
         options=options,
         origin=effective,
+        told_by_release=upgraded.told,
     )
     _refuse_values_for_sections(view)
     view, moves = in_main_ppo_s_words(view)

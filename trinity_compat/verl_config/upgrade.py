@@ -51,11 +51,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """``config`` under the pinned release's keys, and what became of the keys that it hasn't."""
+    """``config`` under the pinned release's keys, and what became of the keys that it hasn't. ``told``: the
+    keys whose value the launch or its own release says; all others have the pinned release's default."""
 
     config: EffectiveConfig
     moves: tuple[Move, ...]
     dropped: tuple[Drop, ...]
+    told: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
         placed.append(_Placed(implied.new[0], implied.value, implied.setting, False))
         moves.append(Move("", implied.new, implied.why, False))
     settings = _settle(tree, placed)
-    return Upgraded(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped))
+    told = frozenset(item.key for item in placed)
+    return Upgraded(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped), told)
 
 
 @lru_cache(maxsize=8192)
