@@ -74,6 +74,7 @@ _NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when 
 @click.option("--launch", "which", default="1", metavar="N|all", help="Which launch of the script, from 1.")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit 1 at this status or a worse one.")
 @click.option("--resolve", is_flag=True, help="Fill in environment variables from --env and the environment.")
+@click.option("--minimal", is_flag=True, help="Leave out the lines that only repeat a default.")
 @click.option("--no-comments", is_flag=True, help="YAML without the reason of each line.")
 @set_option
 @quiet_option
@@ -125,6 +126,7 @@ def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
         rules=given["rules"],
         mains=taught_mains(given["mains"], given["rules"]),
         comments=not given["no_comments"],
+        minimal=given["minimal"],
         command=shlex.join(["trinity-compat", *masked(_shown(sys.argv[1:]))]),
     )
 

@@ -78,7 +78,8 @@ class Translation:
     """A Trinity configuration (plain containers), the reason for each path, and the findings.
 
     ``provenance`` maps a dotted path of ``config`` to its comment:
-    ``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``.
+    ``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``. ``given`` are the paths
+    about which the launch itself, or ``--set``, says something.
     """
 
     config: Mapping[str, object]
@@ -86,6 +87,7 @@ class Translation:
     findings: tuple[Finding, ...]
     warnings: tuple[Caution, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)  # r, gpu split, verl version, …
+    given: frozenset[str] = frozenset()
 
     def reaches(self, limit: str) -> bool:
         """Whether ``--fail-on limit`` is to fail: see ``reaches``."""

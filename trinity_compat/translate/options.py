@@ -33,6 +33,7 @@ class Options:
     rules: str | None = None  # a file of rules, or a family of forks whose rules are shipped
     mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
     comments: bool = True
+    minimal: bool = False  # leave out the lines that trinity-rft and a run fill in with the same value
     command: str = ""  # what the header says wrote the file
 
     @property

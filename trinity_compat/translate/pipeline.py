@@ -9,6 +9,7 @@ from trinity_compat.launch.model import Launch
 from trinity_compat.secret import referred, shown
 from trinity_compat.translate.assigned import with_assigned_keys
 from trinity_compat.translate.judged import judged, refusal_of_all
+from trinity_compat.translate.minimal import minimal
 from trinity_compat.translate.model import Rank, Translation
 from trinity_compat.translate.options import Options
 from trinity_compat.translate.symbols import resolved_launch
@@ -70,7 +71,7 @@ def translate_config(
     found = judged(effective, options, root=root)
     if found.refused:
         raise refusal_of_all(found.refused)
-    translation = found.translation
+    translation = minimal(found.translation) if options.minimal else found.translation
     header = header_lines(translation, options)
     comments = {path: shown(note) for path, note in translation.provenance.items()}
     written, _ = referred(translation.config)

@@ -76,7 +76,15 @@ def _translated(
     config = symbols.written(draft.config)
     provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
     _assign(config, provenance, options)
-    made = Translation(config, provenance, findings, tuple(draft.cautions), _facts(view, draft))
+    given = {path for key, paths in draft.paths.items() if view.is_set(key) for path in paths}
+    made = Translation(
+        config,
+        provenance,
+        findings,
+        tuple(draft.cautions),
+        _facts(view, draft),
+        frozenset(given.union(options.assignments)),
+    )
     return made, _written_both_ways(view, draft)
 
 

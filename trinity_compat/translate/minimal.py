@@ -1,0 +1,123 @@
+"""A YAML without the lines that say nothing: ``translate --minimal``.
+
+A line goes where the launch does not say it, trinity-rft puts the same value there by itself, and the way
+back finds the same in the pinned veRL's defaults. So neither side's run is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from trinity_compat.dotted import copied, leaves, value_at
+from trinity_compat.errors import UserError
+from trinity_compat.translate.inverse import (
+    COMPAT,
+    flavour_of,
+    max_staleness_of,
+    sync_of,
+    to_verl,
+    total_steps_of,
+)
+from trinity_compat.translate.model import Translation
+from trinity_compat.translate.pinned import pinned_defaults, same
+from trinity_compat.translate.sections.data import EVAL_TASKSETS, TASKSETS
+from trinity_compat.trinity_config.complete import completed
+from trinity_compat.trinity_config.defaults import algorithm_defaults
+
+_NONE = object()
+
+
+def minimal(made: Translation) -> Translation:
+    """``made`` with as few lines as mean the same. A configuration that cannot be completed, because a number
+    in it is a variable, stays whole."""
+    try:
+        whole = _Meaning(made.config, str(made.facts["target"]))
+    except UserError:
+        return made
+    config = dict(made.config)
+    for path in _candidates(made):
+        shorter = _without(config, path)
+        if whole.is_kept_by(shorter):
+            config = shorter
+    kept = {path: note for path, note in made.provenance.items() if value_at(config, path) is not None}
+    return replace(made, config=config, provenance=kept | _carried(made.provenance))
+
+
+def _candidates(made: Translation) -> Iterator[str]:
+    for path in made.provenance:
+        if path not in made.given and f".{COMPAT}." not in path and value_at(made.config, path) is not None:
+            yield path
+    # A taskset is written for its files, and says much that no key does.
+    for listed in (TASKSETS, EVAL_TASKSETS):
+        for position, taskset in enumerate(value_at(made.config, listed) or ()):
+            yield from (f"{listed}.{position}.{name}" for name, _ in leaves(taskset) if COMPAT not in name)
+
+
+def _carried(provenance: Mapping[str, str]) -> dict[str, str]:
+    """The notes of what only our runtime reads, whose names hold dots."""
+    return {path: note for path, note in provenance.items() if f".{COMPAT}." in path}
+
+
+class _Meaning:
+    """What trinity-rft ``target`` and a run here make of a configuration. Raises UserError."""
+
+    def __init__(self, config: Mapping[str, object], target: str) -> None:
+        self._target = target
+        self._upstream = _in_full(config, target)
+        self._told = to_verl(config)
+        self._apart = _read_apart(config)
+
+    def is_kept_by(self, config: Mapping[str, object]) -> bool:
+        try:
+            upstream, told, apart = (
+                _in_full(config, self._target),
+                to_verl(config),
+                _read_apart(config),
+            )
+        except UserError:
+            return False
+        return upstream == self._upstream and apart == self._apart and self._is_told(told, flavour_of(config))
+
+    def _is_told(self, told: Mapping[str, object], flavour: str) -> bool:
+        """Whether ``told`` says the same, or leaves to veRL what has that value there."""
+        if any(value != self._told.get(key, _NONE) for key, value in told.items()):
+            return False
+        defaults = pinned_defaults(flavour)
+        return all(
+            same(defaults.get(key, _NONE), value) for key, value in self._told.items() if key not in told
+        )
+
+
+def _in_full(config: Mapping[str, object], target: str) -> dict[str, object]:
+    """What trinity-rft makes of a configuration, its algorithm's own defaults included."""
+    full = completed(config, target).config
+    section, defaults = dict(value_at(full, "algorithm")), algorithm_defaults(target)
+    for name, value in defaults.algorithms.get(section["algorithm_type"], {}).items():
+        if section.get(name) is None and name != "use_critic":
+            section[name] = value
+    for name, functions in defaults.functions.items():
+        if section.get(f"{name}_args") is None and section.get(name) in functions:
+            section[f"{name}_args"] = functions[section[name]]
+    return {**full, "algorithm": section}
+
+
+def _read_apart(config: Mapping[str, object]) -> tuple[object, ...]:
+    """What a run reads off the file beside veRL's keys."""
+    return flavour_of(config), sync_of(config), max_staleness_of(config), total_steps_of(config)
+
+
+def _without(config: Mapping[str, object], path: str) -> dict[str, Any]:
+    """A copy without the value at ``path``, and without the sections that it leaves empty."""
+    out = copied(config)
+    *above, name = path.split(".")
+    sections: list[Any] = [out]
+    for part in above:
+        section = sections[-1]
+        sections.append(section[int(part)] if isinstance(section, list) else section[part])
+    del sections[-1][name]
+    for section, part in reversed(list(zip(sections, above, strict=False))):
+        if isinstance(section, dict) and not section[part]:
+            del section[part]
+    return out
