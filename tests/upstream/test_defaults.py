@@ -107,7 +107,9 @@ def test_a_stage_inherits_what_it_inherits_there(upstream, target):
 
 
 def made_by(interpreter, given):
-    rows = "".join(json.dumps({"name": name, "yaml": dump(file)}) + "\n" for name, file in given.items())
+    """What the package makes of each configuration, or YAML text; its error where it refuses one."""
+    texts = {name: file if isinstance(file, str) else dump(file) for name, file in given.items()}
+    rows = "".join(json.dumps({"name": name, "yaml": text}) + "\n" for name, text in texts.items())
     done = subprocess.run(
         [interpreter, Path(__file__).parent / "complete.py"],
         input=rows,
