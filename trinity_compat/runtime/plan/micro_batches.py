@@ -14,14 +14,11 @@ from trinity_compat.dotted import value_at
 from trinity_compat.errors import UserError
 from trinity_compat.runtime.plan.refusals import place
 from trinity_compat.runtime.plan.source import LaunchRecord
-from trinity_compat.runtime.plan.verl_view import Step, VerlView
+from trinity_compat.runtime.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate import micro_batch_sizes
 from trinity_compat.translate.micro_batch_sizes import missing, sizes
 from trinity_compat.translate.sections.gpus import sharing
 from trinity_compat.verl_config import PINNED
-
-_ARR = "actor_rollout_ref"
-ACTOR, ROLLOUT, REF = f"{_ARR}.actor", f"{_ARR}.rollout", f"{_ARR}.ref"
 
 
 def divided(verl: VerlView) -> Step:
