@@ -206,3 +206,17 @@ def test_verl_and_ray_are_tried_in_a_python_of_their_own(monkeypatch, wrong, sta
 def test_without_wandb_doctor_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     assert (doctor._wandb().state, doctor._wandb().mend) == ("note", "pip install wandb")
+
+
+@pytest.mark.parametrize(
+    ("taken", "names"), [((), ["ports"]), ((6379,), ["port 6379"]), ((8265,), ["port 8265"])]
+)
+def test_a_port_of_ray_s_that_is_taken_is_noted_and_stops_nothing(monkeypatch, taken, names):
+    for name in ("MASTER_PORT", "VLLM_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.preflight, "is_free", lambda port: port not in taken)
+    monkeypatch.setattr(doctor.preflight, "holder", lambda port: " by somebody")
+    found = list(doctor._ports())
+    assert [check.name for check in found] == names
+    assert [check.state for check in found] == ["note" if taken else "ok"]
+    assert not taken or " is taken by somebody; a run starts a Ray of its own" in found[0].found
