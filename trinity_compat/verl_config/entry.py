@@ -302,7 +302,7 @@ def _add_declared(
 def _add_given(
     path: SearchPath, given: GivenOverride, roots: tuple[Path, Path], main: Main | None
 ) -> list[Diagnostic]:
-    """Adds the folders that the command line gives. What is to be said of them."""
+    """Adds the folders that the command line gives; returns what is to be said of them."""
     declared = given.override.value
     if given.word.open:
         unknown = f"depends on {given.word.open[0].expression}, which cannot be known here"
@@ -319,7 +319,7 @@ def _add_given(
 
 
 def _add_places(path: SearchPath, declared: object, roots: tuple[Path, Path], main: Main | None) -> list[str]:
-    """Adds the folders of a ``hydra.searchpath``; gives those that cannot be read."""
+    """Adds the folders of a ``hydra.searchpath``; returns those that cannot be read."""
     missing = []
     for entry in declared if isinstance(declared, list) else ():
         package = package_folder(str(entry))
