@@ -32,6 +32,7 @@ SAID = [
     ('readonly R=1\n((R[0] = 2))', 0, [('TP107', 'warning', 2, 'R is readonly; bash refuses to change it')]),
     ('export MY-KEY=secret', 0, [('TP107', 'warning', 1, 'export MY-KEY: not a name; bash refuses it with status 1 and sets nothing')]),
     ('export GPUS = 4', 0, [('TP107', 'warning', 1, "export '=': not a name; bash refuses it with status 1 and sets nothing")]),
+    ('MAIN\nexport X=1\ndeclare A-B=2', 1, [('TP001', 'error', 3, 'bash stops here: invalid var name')]),
     ('readonly ""', 0, [('TP107', 'warning', 1, "readonly '': not a name; bash refuses it with status 1 and sets nothing")]),
     ('export $X$(cmd)', 0, []),
     ('eval "$(cmd)"', 0, [('TP101', 'warning', 1, 'eval of something that cannot be known here; it is skipped')]),

@@ -89,7 +89,7 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     """The statements of a script, and the syntax error that ends them, if there is one."""
     if len(source) > bounds.SCRIPT:
         raise BudgetExceeded(f"a script of more than {bounds.SCRIPT >> 20} MiB")
-    text, problem = source.replace(b"\0", b" "), None
+    text, problem, error = source.replace(b"\0", b" "), None, None
     # each round takes away one thing that shfmt reads otherwise than bash, and parses again
     for _ in range(8):
         output, error = _run_shfmt(text, budget)
@@ -109,7 +109,7 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
         for place in places:
             patched[place] = 0x20
         text = bytes(patched)
-    return [], problem
+    return [], problem or error
 
 
 def _lines_before(text: bytes, line: int) -> bytes:
@@ -139,6 +139,7 @@ def _as_bash_takes_it(text: bytes, error: SyntaxProblem) -> bytes | None:
 
 
 EXPORT = re.compile(rb"(?<![\w./-])export(?=[ \t])")
+ENDED = re.compile(rb"(?<!\\)\n|[;&|]")  # of a command
 PLAIN_EXPORT = b"\x03xport"
 
 
@@ -146,8 +147,11 @@ def _with_plain_export(text: bytes, error: SyntaxProblem) -> bytes | None:
     """The text with the ``export`` before the place of the error as any command: of ``export A-B=1 C=2`` bash
     refuses one word, shfmt the whole script. `_load` gives the name back."""
     start = sum(map(len, text.splitlines(keepends=True)[: error.line - 1]))
-    found = list(EXPORT.finditer(text, 0, start + error.column - 1))
-    if not found or b"\x03" in text[: found[-1].start()].replace(PLAIN_EXPORT, b""):
+    place = start + error.column - 1
+    found = list(EXPORT.finditer(text, 0, place))
+    if not found or ENDED.search(text, found[-1].end(), place):
+        return None
+    if b"\x03" in text.replace(PLAIN_EXPORT, b""):
         return None
     return text[: found[-1].start()] + PLAIN_EXPORT + text[found[-1].end() :]
 
