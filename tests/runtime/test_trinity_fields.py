@@ -294,7 +294,6 @@ READ = {
     "trainer.total_steps": (7, {}),
     "trainer.save_hf_checkpoint": ("never", {}),
     "trainer.grad_clip": (0.3, IN_0_4_1),
-    "trainer.use_dynamic_bsz": (False, {}),
     "trainer.use_remove_padding": (False, {}),
     "trainer.balance_batch": (False, {}),
     "trainer.critic_warmup": (7, PPO),
@@ -321,7 +320,6 @@ READ = {
     "explorer.max_retry_times": (5, {}),
     "explorer.rollout_model.tool_call_parser": ("qwen3_coder", {}),
     "explorer.rollout_model.data_parallel_size": (2, {}),
-    "explorer.rollout_model.pipeline_parallel_size": (2, {}),
     "explorer.rollout_model.enable_expert_parallel": (True, {}),
     "explorer.rollout_model.max_prompt_tokens": (9, {}),
     "explorer.rollout_model.min_response_tokens": (3, {}),
@@ -390,6 +388,8 @@ READ[f"{EXPERTS}.path"] = ("/d/other.jsonl", MIXED)
 SEEN_ELSEWHERE = {
     "buffer.trainer_input.auxiliary_buffers.*.storage_type": "another kind than a file is refused, below",
     "explorer.bench_on_latest_checkpoint": "a bench's plan: tests/runtime/test_bench_plan.py",
+    "explorer.rollout_model.pipeline_parallel_size": "more than 1 is refused: test_every_leaf.py",
+    "trainer.use_dynamic_bsz": "false needs micro-batches, and is refused without: test_every_leaf.py",
     "*.rollout_args.max_tokens": "another value than the model's is refused, below",
 }
 

@@ -1,4 +1,4 @@
-"""What a YAML says and a run does not read is named; what translate wrote never is."""
+"""A key of a YAML that a run does not read is named, or refused; what translate wrote never is."""
 
 from pathlib import Path
 
@@ -7,11 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from trinity_compat.dotted import put
 from trinity_compat.errors import UserError
 from trinity_compat.runtime import dry_run
 from trinity_compat.runtime.checks import start
 from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import unread
+from trinity_compat.runtime.plan import spelled, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.planning import make_plan
 from trinity_compat.runtime.plan.source import Source
@@ -57,15 +58,16 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 def notes(config, *sets, text="", name="x.yaml"):
-    """The lines about unread keys of a run of ``config``."""
+    """The lines about unread keys of a run of ``config``. Raises UserError."""
     text = text or yaml.safe_dump(config)
     Path(name).write_text(text)
     source = Source(config, text, {"yaml": name})
-    try:
-        made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cuda")
-    except UserError:  # a split of GPUs that only upstream takes
-        made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cpu")
-    said = unread.named(made, source, sets).notes[len(made.notes) :]
+    with spelled.told(source, sets):
+        try:
+            made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cuda")
+        except UserError:  # a split of GPUs that only upstream takes
+            made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cpu")
+        said = unread.named(made, source, sets).notes[len(made.notes) :]
     return [line.strip() for line in said[1:]]
 
 
@@ -109,22 +111,83 @@ def test_what_a_hand_written_yaml_says_in_vain_is_named_with_its_line():
     assert all(len(why) > 20 for *_, why in told)
 
 
-def test_an_edit_of_a_translated_yaml_that_changes_nothing_is_named():
-    _, config = translated("algorithm.adv_estimator=grpo")
-    config["algorithm"]["advantage_fn"] = "opmd"  # read
-    config["algorithm"]["repeat_times"] = 4  # read
+def test_an_edit_of_a_translated_yaml_that_has_no_effect_anywhere_is_named():
+    _, config = translated()
     config["explorer"]["runner_per_model"] = 3
-    told = notes(config)
-    assert [line.split("=")[0].split(": ")[-1] for line in told] == [
-        "buffer.train_batch_size", "explorer.runner_per_model",
-    ]  # fmt: skip
+    (told,) = notes(config)
+    assert "explorer.runner_per_model=3: how upstream spreads" in told
+
+
+def test_an_edit_that_a_run_does_not_read_is_refused_with_what_runs():
+    _, config = translated("algorithm.adv_estimator=grpo")
+    config["algorithm"]["advantage_fn"] = "opmd"
+    config["algorithm"]["repeat_times"] = 4
+    with pytest.raises(UserError) as error:
+        notes(config)
+    assert str(error.value).splitlines() == [
+        "x.yaml:83: buffer.train_batch_size=256: a run of a launch does not read it; by the other keys it is"
+        " 1024",
+        "  hint: write that, or leave it out",
+    ]
+    del config["buffer"]["train_batch_size"]
+    assert notes(config) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "hint"),
+    [
+        ("explorer.max_retry_times", 5, "leave it out"),
+        ("model.rope_theta", 5e5, "leave it out"),
+        ("model.enable_prompt_truncation", True, "write that, or leave it out"),  # upstream's default
+    ],
+)
+def test_what_only_a_file_by_hand_may_say_is_refused_in_a_launch_s(path, value, hint):
+    _, config = translated()
+    put(config, path, value)
+    with pytest.raises(UserError, match=rf"x\.yaml:\d+: {path}=.*does not read it") as error:
+        notes(config)
+    assert error.value.hint == hint
+    with pytest.raises(UserError, match=f"^{path}="):
+        notes(translated()[1], f"{path}={value}")
+
+
+def test_the_name_of_another_algorithm_is_refused_beside_what_follows_from_this_one():
+    _, config = translated("algorithm.adv_estimator=grpo")
+    config["algorithm"]["algorithm_type"] = "rloo"
+    with pytest.raises(UserError, match=r"algorithm_type=rloo: .*; by the other keys it is grpo"):
+        notes(config)
+    config["algorithm"]["advantage_fn"] = "rloo"
+    assert notes(config) == []
+
+
+def test_another_order_than_verl_s_is_refused():
+    _, config = translated()
+    config["buffer"]["explorer_input"]["tasksets"][0]["data_selector"]["selector_type"] = "random"
+    with pytest.raises(UserError, match=r"x\.yaml:\d+: .*selector_type=random: .* in the order of the file"):
+        notes(config)
+
+
+def test_a_pair_that_was_edited_into_something_else_is_refused():
+    _, config = translated()
+    pairs = config["trainer"]["trainer_config"]["trinity_compat"]["stands_for"]
+    pairs[next(iter(pairs))] = 3
+    with pytest.raises(UserError, match=r"stands_for\..*=3: write two values"):
+        notes(config)
+
+
+def test_an_adapter_without_a_size_has_trinity_rft_s():
+    _, config = translated()
+    config["model"]["lora_configs"] = [{"name": "a"}]
+    model = make_plan(config, RunOptions(), cwd=Path("/w"), device="cuda").spec.verl["actor_rollout_ref"][
+        "model"
+    ]
+    assert (model["lora_rank"], model["lora_alpha"]) == (32, 32)
 
 
 def test_a_set_that_changes_nothing_is_named():
     _, config = translated()
-    assert notes(config, "explorer.runner_per_model=3", "algorithm.repeat_times=4") == [
-        "--set explorer.runner_per_model=3"
-    ]
+    told = notes(config, "explorer.runner_per_model=3", "algorithm.repeat_times=4")
+    assert [line.split(": ")[0] for line in told] == ["--set explorer.runner_per_model=3"]
 
 
 def test_a_dry_run_shows_the_note(tmp_path, monkeypatch):

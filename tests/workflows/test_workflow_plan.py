@@ -116,7 +116,8 @@ def test_a_launch_s_own_workflow_changes_nothing(workflow):
                 "tasksets__0__default_reward_fn_type": "math_reward",
                 "default_reward_fn_type": None,
             },
-            f"{INPUT}.eval_tasksets.0 names verl_workflow, another taskset one of Trinity's",
+            f"{INPUT}.eval_tasksets.0 names verl_workflow, and"
+            f" {INPUT}.tasksets.0.default_workflow_type=simple_workflow is Trinity's",
             "write a default_workflow_type for each of them, verl_workflow for all or for none",
         ),
         (

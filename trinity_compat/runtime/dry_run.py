@@ -15,7 +15,7 @@ from trinity_compat.runtime import config_files
 from trinity_compat.runtime.checks import preflight, start
 from trinity_compat.runtime.checks.report import Report
 from trinity_compat.runtime.job.jobdir import locked
-from trinity_compat.runtime.plan import attention, micro_batches, refusals, spelled, stages, unread
+from trinity_compat.runtime.plan import attention, refusals, spelled, stages, unread
 from trinity_compat.runtime.plan.devices import is_elsewhere
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
@@ -40,23 +40,19 @@ def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[
 
 def _one(source: Source, options: RunOptions) -> Iterator[str]:
     made = unread.planned(source, options, cwd=Path.cwd())
-    elsewhere = is_elsewhere(made.spec.device, dry_run=options.dry_run)
-    refusals.check(made.spec.verl, source.record, cwd=made.cwd, elsewhere=elsewhere)
     # A run asks its Ray; here the command says what the cluster will have.
     if options.gpus is not None and made.spec.device != "cuda":
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
         alone = made.spec.mode in ("explore", "serve")
         check_gpus(made.spec, "explorer" if alone else "trainer", float(options.gpus))
-    if made.spec.mode not in ("bench", "serve"):
-        micro_batches.check(made.spec.verl, source.record)
     missing = tuple(f"note: {_placed(text, source)}" for text in preflight.missing(made))
     with spelled.told(source, options.sets):
         report = start.check(made, source.record, execute=False)
     yield source.yaml_text.rstrip("\n")
     plan = (
         *describe(made),
-        *(_assumed(made) if elsewhere else ()),
+        *(_assumed(made) if is_elsewhere(made.spec.device, dry_run=options.dry_run) else ()),
         *preflight.remarks(made),
         *start.lines(report),
     )

@@ -25,7 +25,7 @@ from trinity_compat.runtime.job.checkpoint_links import CheckpointLinks
 from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.job.progress import Progress, say
-from trinity_compat.runtime.plan import micro_batches, refusals, spelled, unread
+from trinity_compat.runtime.plan import spelled, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan, describe
 from trinity_compat.runtime.plan.source import Source
@@ -46,12 +46,10 @@ _SURVIVE_S = 20.0  # what SIGTERM ends has so long, where its supervisor was kil
 def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     """Plan and run; every message goes to stdout as it happens. Raises UserError and RunError."""
     made = unread.planned(source, options, cwd=Path.cwd())
-    refusals.check(made.spec.verl, source.record, cwd=made.cwd)
     if made.spec.mode == "bench":
         return _bench(bench.planned(made, source.config, options.checkpoints), source)
     if made.spec.mode == "serve":
         return _serve(made, source)
-    micro_batches.check(made.spec.verl, source.record)
     for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
         say(line)
     for line in space.remarks(made.spec, made.job.root, cwd=made.cwd):

@@ -20,7 +20,7 @@ from trinity_compat.runtime.job.jobdir import JobDir
 from trinity_compat.runtime.job.launch_end import LaunchEnd
 from trinity_compat.runtime.job.progress import say
 from trinity_compat.runtime.job.stages import StageState
-from trinity_compat.runtime.plan import micro_batches, refusals, spelled, unread
+from trinity_compat.runtime.plan import spelled, unread
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.source import Source, from_yaml
@@ -49,8 +49,6 @@ def check(found: Sequence[Part], cwd: Path) -> None:
     databases: dict[str, str] = {}
     for part in found:
         made = unread.planned(part.source, part.options, cwd=cwd)
-        refusals.check(made.spec.verl, part.source.record, cwd=made.cwd)
-        micro_batches.check(made.spec.verl, part.source.record)
         _check_saves(part, made)
         if missing := next(preflight.missing(made), None):
             said, where = spelled.in_file(missing.removeprefix("error: "), part.source)

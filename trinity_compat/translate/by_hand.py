@@ -12,7 +12,7 @@ from trinity_compat.dotted import leaves, value_at
 from trinity_compat.errors import UserError
 from trinity_compat.translate.launch_view import ARR
 from trinity_compat.translate.registry import Told
-from trinity_compat.translate.sections.data import REWARD, SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
+from trinity_compat.translate.sections.data import SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
 from trinity_compat.translate.selectors import selector_of
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
@@ -122,20 +122,14 @@ def check(reading: TrinityReader) -> None:
             # Those of other workflows are looked at where these are placed: runtime/plan/workflows.py.
             own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
             if own:
-                _check_names(place, section)
-            if own:
+                _check_arguments(place, section)
                 _check_rewarded_alike(kind, place, section, TrinityReader(tasksets[0]))
             _check_length(place, section, reading)
     if len(reading.get("model.lora_configs") or []) > 1:
         raise UserError("model.lora_configs: a run has one at most", hint="leave one of them")
 
 
-def _check_names(place: str, section: TrinityReader) -> None:
-    if (reward := section.get("default_reward_fn_type", REWARD)) != REWARD:
-        raise UserError(
-            f"{place}.default_reward_fn_type={reward}: {WORKFLOW} is scored by {REWARD}",
-            hint=f"write {REWARD}, or a workflow of Trinity's (docs/workflows.md)",
-        )
+def _check_arguments(place: str, section: TrinityReader) -> None:
     for name in section.get("workflow_args") or {}:
         if name not in _WORKFLOW_ARGUMENTS:
             raise UserError(

@@ -8,7 +8,7 @@ nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trinity_compat.dotted import leaves
@@ -19,6 +19,7 @@ from trinity_compat.translate import supervised
 from trinity_compat.translate.by_hand import told_by_hand, with_trainer_config
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
+from trinity_compat.translate.selectors import check_of_launch
 from trinity_compat.translate.steps import verl_steps
 from trinity_compat.translate.trainer_config import trainer_defaults
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -47,11 +48,22 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
         told.update(way_back(reading))
     told |= _passed(config)
     told |= supervised.verl_keys(reading)
-    for key, (yaml_says, launch_says) in compat.get("stands_for", {}).items():
+    for key, (yaml_says, launch_says) in _stand_ins(compat):
         # Where the YAML says something else by now it was edited, and the edit wins.
         if told.get(key) == yaml_says:
             told[key] = launch_says
     return told | carried
+
+
+def _stand_ins(compat: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """veRL key → (what the YAML says, what the launch says). Raises UserError for what is no such pair."""
+    for key, pair in (compat.get("stands_for") or {}).items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise UserError(
+                f"{_TC}.{COMPAT}.stands_for.{key}={pair}: write two values, the YAML's and the launch's",
+                hint="leave it as translate wrote it",
+            )
+        yield key, pair
 
 
 def stand_in_of(config: Mapping[str, object], key: str, path: str) -> Any:
@@ -81,6 +93,7 @@ def told_by(full: Completed) -> dict[str, Any]:
     write the file."""
     told = to_verl(full.config)
     if from_launch(full.config):
+        check_of_launch(TrinityReader(full.config))
         return told
     defaults = trainer_defaults(full.target, flavour_of(full.config))
     return {**defaults, **told, **dict(told_by_hand(full.config))}

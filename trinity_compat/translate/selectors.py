@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from trinity_compat.errors import UserError
 from trinity_compat.nearest import nearest, question
+from trinity_compat.translate.sections.data import SELECTORS, TASKSETS
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 SEQUENTIAL, SHUFFLE, RANDOM = "sequential", "shuffle", "random"
@@ -66,6 +67,16 @@ def selector_of(section: TrinityReader, place: str) -> dict[str, object]:
     if kind.arguments:
         found["kwargs"] = _arguments(section.get(f"{path}.kwargs") or {}, kind, name, where)
     return found
+
+
+def check_of_launch(reading: TrinityReader) -> None:
+    """Raises UserError where a file that translate wrote asks for another order than veRL's sampler has."""
+    for path in (f"{TASKSETS}.0.{selector}.selector_type" for selector in SELECTORS):
+        if (name := reading.get(path)) not in (None, SEQUENTIAL, SHUFFLE):
+            raise UserError(
+                f"{path}={name}: a launch's rows are shuffled, or taken in the order of the file",
+                hint=f"write {SHUFFLE} or {SEQUENTIAL}",
+            )
 
 
 def _keys(given: object, kind: _Kind, name: str, where: str) -> list[str]:

@@ -13,7 +13,7 @@ from trinity_compat.translate.sections.gpus import halvings
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
 # What a run does without, named by the translation (rows "unsupported"): it says how veRL generates, and
 # no answer depends on it.
-_OFF = {
+OFF = {
     f"{ROLLOUT}.disaggregation.enabled": False,
     f"{ROLLOUT}.checkpoint_manager_class": None,
     "skip.rollout.enable": False,
@@ -88,7 +88,7 @@ def narrowed(verl: VerlView, width: int) -> VerlView:
 
 def left_out(verl: VerlView) -> dict[str, object]:
     """The keys that a run does without and this launch says, with the values that turn them off."""
-    return {key: off for key, off in _OFF.items() if value_at(verl.tree, key)}
+    return {key: off for key, off in OFF.items() if value_at(verl.tree, key)}
 
 
 def _own_arguments(verl: VerlView, section: str, name: str) -> list[str]:

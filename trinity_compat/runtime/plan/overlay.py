@@ -12,6 +12,7 @@ from trinity_compat.errors import UserError
 from trinity_compat.nearest import did_you_mean, nearest, question
 from trinity_compat.releases import VERL
 from trinity_compat.runtime.plan import profiles
+from trinity_compat.runtime.plan.engine import OFF
 from trinity_compat.secret import shown
 from trinity_compat.translate import inverse
 from trinity_compat.trinity_config import TARGETS, schema
@@ -32,6 +33,12 @@ OWN = (
     "staleness_threshold",
     "stall_timeout",
     "steps_as_rows",
+)
+
+
+# Keys of veRL's that say nothing to a run.
+_DECIDED = {"trainer.device": "a run is where --device says"} | dict.fromkeys(
+    OFF, "a run here does without it"
 )
 
 
@@ -62,6 +69,8 @@ class Overlay:
         trinity: dict[str, object] = {}
         for text in sets:
             key, value = _read(text)
+            if why := _DECIDED.get(key.lstrip("+")):
+                raise UserError(f"--set {key}={value}: {why}", hint="leave it out")
             if own := own_setting(key):
                 trinity[own] = value
             else:

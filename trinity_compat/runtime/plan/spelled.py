@@ -20,8 +20,10 @@ from trinity_compat.translate.rows import load_rows
 from trinity_compat.trinity_config.read import lines_of
 from trinity_compat.trinity_config.stages import Stage
 from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.vllm_arguments import SECTION
 
 _PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
+_ENGINE_ARGUMENTS = "explorer.rollout_model.extra_engine_args"
 _SINGLE = "buffer.explorer_input.taskset"
 
 
@@ -102,6 +104,8 @@ def _in_trinity(key: str, target: str) -> Iterator[str]:
     for path in row.paths(target) if row else ():
         yield f"{path}.{key.rpartition('.')[2]}"
         yield path
+    if key.startswith(f"{SECTION}."):
+        yield key.replace(SECTION, _ENGINE_ARGUMENTS)
 
 
 def _line_of(message: str, source: Source) -> int:

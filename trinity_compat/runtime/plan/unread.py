@@ -1,22 +1,27 @@
 """What a YAML says and a run of ours does not read: named before it starts, not ignored in silence.
 
 A key is named where the user gave it: it differs from upstream's default and from what translate would write
-for this very run. ``translators/unread.json`` lists those that have no effect on what a run does.
+for this very run. ``translators/unread.json`` lists those that have no effect on what a run does. In a
+launch's configuration a key that asks for something and is not read is an error: what it says is not what
+runs.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import yaml
+
 from trinity_compat.containers import Tree
 from trinity_compat.data import data_path
 from trinity_compat.errors import UserError, Where
-from trinity_compat.runtime.plan import spelled
+from trinity_compat.runtime.plan import micro_batches, refusals, spelled
+from trinity_compat.runtime.plan.devices import is_elsewhere
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.plan import RunPlan
 from trinity_compat.runtime.plan.planning import make_plan
@@ -30,14 +35,20 @@ from trinity_compat.verl_config.interpolate import resolved_alone
 
 _TRAINER = "trainer.trainer_config."
 _AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
+_ALGORITHM = "algorithm.algorithm_type"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
 def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     """The plan of a source, with what it does not read. Raises UserError, of a YAML at the line of the field
-    that it is about."""
+    that it is about, for what veRL or this run refuses too."""
     with spelled.told(source, options.sets):
-        return named(make_plan(source.config, options, cwd=cwd), source, options.sets)
+        made = named(make_plan(source.config, options, cwd=cwd), source, options.sets)
+        elsewhere = is_elsewhere(made.spec.device, dry_run=options.dry_run)
+        refusals.check(made.spec.verl, source.record, cwd=made.cwd, elsewhere=elsewhere)
+        if made.spec.mode not in ("bench", "serve"):
+            micro_batches.check(made.spec.verl, source.record)
+        return made
 
 
 def _refuse(given: Tree) -> None:
@@ -60,39 +71,74 @@ def _is_of_idle_buffer(path: str, given: Tree) -> bool:
 
 
 def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
-    """The plan with a note for each key of the YAML, or of ``--set``, that changes nothing in it."""
-    given = {path: value for path, value in made.unread.items() if not _is_known(path, value)}
-    if not given:
-        return made
-    if "yaml" in source.record and not from_launch(source.config):
-        return _without_effect(made, given, source, sets)
-    written = _written(source)
-    lines = spelled.lines_in(source)
-    set_here = {text.partition("=")[0]: text for text in sets}
-    notes = [
-        f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}{_instead(written.get(path))}"
-        for path, value in given.items()
-        # What translate itself writes for upstream is no choice of the user's.
-        if resolved_alone(value) != resolved_alone(written.get(path))
-    ]
-    head = ["note: a run here does not read these keys of the configuration; they change nothing:"]
-    return replace(made, notes=(*made.notes, *head, *notes)) if notes else made
+    """The plan with a note for each key of the YAML, or of ``--set``, that has no effect on any run. Raises
+    UserError for one that asks for what this run does not do."""
+    by_hand = "yaml" in source.record and not from_launch(source.config)
+    written = {} if by_hand else _written(source)
+    unread = {**made.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
+    given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
+    if by_hand or written is None:
+        _refuse(given)
+    else:
+        _refuse_unread(given, source, sets, written)
+    return _with_notes(made, given, source, sets)
 
 
-def _is_known(path: str, value: object) -> bool:
-    """Whether the value is upstream's default, or the key is on the list."""
+def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree:
+    """Keys that are looked at and have no effect all the same. In a launch's configuration that is the
+    algorithm's name: all that follows from it stands beside it, and counts."""
+    said = {**values_of(source.config), **_fields_set(sets)}
+    return {p: v for p, v in said.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
+
+
+def _is_idle(path: str, value: object, written: Tree) -> bool:
+    """Whether the value asks for nothing: it is what translate writes for the run, upstream's default where
+    translate writes none, or of a key on the list."""
     # An empty value asks for nothing, whoever reads it.
     if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
         return True
+    # Values that translate itself writes for upstream are no choice of the user's.
+    if path in written:
+        return resolved_alone(value) == resolved_alone(written[path])
     field = schema(TARGETS[0]).find(path)
     return field is not None and field.default == value
 
 
-def _without_effect(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
-    """Of a YAML by hand: what nothing reads is refused, or has no effect for a reason that is said."""
-    _refuse(given)
-    lines = spelled.lines_in(source)
-    set_here = {text.partition("=")[0]: text for text in sets}
+def _refuse_unread(given: Tree, source: Source, sets: Sequence[str], written: Tree) -> None:
+    """Raises UserError for the keys of a launch's configuration that a run does not read though they ask for
+    something."""
+    asked = [path for path in given if not _has_no_effect(path)]
+    if not asked:
+        return
+    lines, set_here = spelled.lines_in(source), _fields_set(sets)
+    first, *others = (
+        f"{path}={_shown(given[path])}: a run of a launch does not read it{_instead(written.get(path))}"
+        for path in asked
+    )
+    places = [_place(path, source, lines, set_here) for path in asked[1:]]
+    more = "".join(f"\n{place}{text}" for place, text in zip(places, others, strict=True))
+    in_file = asked[0] in lines and asked[0] not in set_here
+    raise UserError(
+        f"{first}{more}",
+        where=Where(str(source.record["yaml"]), lines[asked[0]]) if in_file else None,
+        hint="write that, or leave it out" if asked[0] in written else "leave it out",
+    )
+
+
+def _has_no_effect(path: str) -> bool:
+    fate = fate_of(path)
+    return fate is not None and fate.kind == "no effect"
+
+
+def _fields_set(sets: Sequence[str]) -> dict[str, object]:
+    """Field → its value."""
+    return {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
+
+
+def _with_notes(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
+    if not given:
+        return made
+    lines, set_here = spelled.lines_in(source), _fields_set(sets)
     notes = [
         f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"
         for path, value in given.items()
@@ -116,17 +162,17 @@ def known() -> Mapping[str, str]:
     return reasons
 
 
-def _written(source: Source) -> Tree:
-    """What translate writes for the run. Nothing where it refuses: then every key stands for itself."""
+def _written(source: Source) -> Tree | None:
+    """What translate writes for the run; None where it refuses."""
     if "yaml" not in source.record:
         return values_of(source.config)
     try:
         return values_of(as_translated(source.config, source.target))
     except UserError:
-        return {}
+        return None
 
 
-def _place(path: str, source: Source, lines: Mapping[str, int], sets: Mapping[str, str]) -> str:
+def _place(path: str, source: Source, lines: Mapping[str, int], sets: Collection[str]) -> str:
     if path in sets:
         return "--set "
     return f"{Where(str(source.record['yaml']), lines[path])}: " if path in lines else ""
@@ -138,4 +184,4 @@ def _shown(value: object) -> str:
 
 
 def _instead(value: object) -> str:
-    return "" if value in _UNSAID else f" (for this run translate writes {_shown(value)})"
+    return "" if value in _UNSAID else f"; by the other keys it is {_shown(value)}"

@@ -22,6 +22,7 @@ from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.scoring import seconds
 from trinity_compat.runtime.plan.verl_view import ACTOR, ROLLOUT, Step, VerlView
 from trinity_compat.translate import inverse
+from trinity_compat.translate.sections.data import REWARD
 from trinity_compat.trinity_config.watch import plain
 from trinity_compat.workflows import upstream
 from trinity_compat.workflows.plugins import VARIABLE, check_dotted, folders, registered_in
@@ -62,12 +63,15 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Pat
     are."""
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
     if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
+        if value_at(trinity, "mode") != "serve":  # it asks nobody
+            _check_scored_by_verl(each for found in kinds.values() for each in found)
         files, validated = (value_at(verl.tree, f"data.{kind}_files") for kind in ("train", "val"))
         read_by_us = value_at(verl.tree, _OWN_DATASET) == _OF_TASKSETS
         return (verl.changed(_no_evaluation(files)) if read_by_us and validated == [] else verl), []
     own = value_at(verl.tree, _OWN_DATASET)
     if own and own != _OF_TASKSETS:
         raise UserError(f"{_OWN_DATASET}={own}: a YAML with workflows brings its own dataset")
+    _check_all_named([each for found in kinds.values() for each in found])
     registered = registered_in(plugins)
     made = {
         reference(kind, number): _taskset(each, trinity, registered, cwd)
@@ -77,6 +81,26 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Pat
     _check_baseline(verl, made.values())
     changed = verl.changed(_changes(verl, made))
     return changed, [*(_line(each) for each in made.values()), *_lengths(changed)]
+
+
+def _check_scored_by_verl(tasksets: Iterable[_Named]) -> None:
+    for each in tasksets:
+        if each.reward not in (None, REWARD):
+            raise UserError(
+                f"{each.place}.{_REWARD}={each.reward}: {VERL} is scored by {REWARD}",
+                hint=f"write {REWARD}, or a workflow of Trinity's (docs/workflows.md)",
+            )
+
+
+def _check_all_named(tasksets: Sequence[_Named]) -> None:
+    theirs = next(each for each in tasksets if each.workflow not in (None, VERL))
+    for each in tasksets:
+        if each.workflow in (None, VERL):
+            raise UserError(
+                f"{each.place} names {each.workflow or 'no workflow'}, and"
+                f" {theirs.place}.{_WORKFLOW}={theirs.workflow} is Trinity's",
+                hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
+            )
 
 
 def longest_response(verl: Tree) -> int:
@@ -336,20 +360,16 @@ def _parting(trinity: Tree, *, by_step: bool) -> Parting:
 
 def _checked(named: _Named, registered: Set[str], cwd: Path) -> str:
     """The workflow's name. Raises UserError for one that nothing here has, or whose packages are missing."""
-    if named.workflow in (None, VERL):
-        raise UserError(
-            f"{named.place} names {named.workflow or 'no workflow'}, another taskset one of Trinity's",
-            hint=f"write a {_WORKFLOW} for each of them, {VERL} for all or for none",
-        )
+    workflow = str(named.workflow)  # `_check_all_named` has seen it
     _check_known(named, registered, cwd)
-    if named.reward and "math_boxed" in named.workflow and named.reward not in TAKES_ABOUT:
+    if named.reward and "math_boxed" in workflow and named.reward not in TAKES_ABOUT:
         # Upstream's other rewards fail on these arguments.
         raise UserError(
-            f"{named.place}: {named.workflow} tells its reward with_think and format_score_coef, which"
+            f"{named.place}: {workflow} tells its reward with_think and format_score_coef, which"
             f" {named.reward} does not take",
             hint=f"write {_REWARD}: {TAKES_ABOUT[0]}, or leave it out",
         )
-    return named.workflow
+    return workflow
 
 
 def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:

@@ -63,6 +63,7 @@ def asynchronous(view: LaunchView) -> Said:
         for mode in (SEPARATE, COLOCATE):
             for key in (f"{V1}.{mode}.{name}" for name in ("parameter_sync_step", "num_warmup_batches")):
                 yield Verdict(key, Status.NO_EFFECT, f"{MODE} is not {mode}")
+        yield from _other_mode(view)
     if view.ahead is not None and view.ahead.interval > 1 and not view.flag(BYPASS.key):
         reason = (
             "the trainer recomputes old log-probabilities with the weights at the start of each step, this "
@@ -70,6 +71,18 @@ def asynchronous(view: LaunchView) -> Said:
         )
         yield Verdict(BYPASS.key, Status.APPROXIMATED, reason)
         yield Verdict(PROXIMAL, Status.APPROXIMATED, reason)
+
+
+def _other_mode(view: LaunchView) -> Said:
+    """A mode of v1's trainer that is none of veRL's own (verl/trainer/ppo/v1/trainer_base.py)."""
+    mode = view.value(MODE)
+    if mode in (None, "sync"):
+        return
+    if not view.origin.get(USE_V1):
+        yield Verdict(MODE, Status.NO_EFFECT, f"{USE_V1} is off")
+    else:
+        reason = f"veRL has no mode '{mode}' unless code of yours registers it: trained as sync"
+        yield Verdict(MODE, Status.UNSUPPORTED, reason)
 
 
 def _drawn(view: LaunchView) -> LaunchView:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trinity_compat.releases import TRINITY
 from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.gpus import ULYSSES
 from trinity_compat.translate.spellings import Pair, Spellings
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.trinity_config.schema import schema
 
 ACTOR = f"{ARR}.actor"
 OPTIM = f"{ACTOR}.optim"
@@ -257,7 +259,10 @@ def lora(view: LaunchView) -> Said:
 
 @way_back
 def adapter(reading: TrinityReader) -> Told:
-    """LoRA's one adapter."""
+    """LoRA's one adapter: where the file has one without a size, trinity-rft's counts."""
+    if reading.get(f"{LORA}.0") is not None:
+        for field in ("lora_rank", "lora_alpha"):
+            yield f"{MODEL}.{field}", schema(TRINITY).default(f"{LORA}.0.{field}")
     yield from reading.told(
         *(Pair(f"{LORA}.0.{field}", f"{MODEL}.{name}") for field, name in LORA_NAMES.items())
     )
