@@ -6,9 +6,12 @@ configuration that the trainer has then.
 """
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # it looks for the model's tokenizer, and waits long for a hub
 
 from trinity.common.config import load_config
 
