@@ -31,6 +31,7 @@ def test_a_tensor_parallel_size_that_does_not_divide_the_gpus_is_an_error_with_t
 def test_the_default_size_counts_on_one_gpu():
     (found,) = said("TW022", "trainer.n_gpus_per_node=1")
     assert "tensor_model_parallel_size=2 (default of verl 0.9.1)" in found.message and found.where.line == 9
+    assert found.rank is Rank.DECIDE
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def _engines(view: LaunchView) -> Iterator[Caution]:
         return
     sizes = [key for key in (TP, DP, PP) if view.size(key) > 1]
     told = " × ".join(view.written(key) for key in sizes)
-    default = "" if any(map(view.is_set, sizes)) else f" ({view.default_of(*sizes)})"
+    given = any(map(view.is_set, sizes))
+    default = "" if given else f" ({view.default_of(*sizes)})"
     count = " × ".join(view.written(key) for key in (NODES, PER_NODE))
     rest = width // view.size(TP)
     able = [str(size) for size in range(1, view.cluster[1] + 1) if gpus % (size * rest) == 0]
@@ -53,7 +54,8 @@ def _engines(view: LaunchView) -> Iterator[Caution]:
         f"{told}{default}: {gpus} GPUs ({count}) are not whole engines of {width}, and veRL's workers end",
         next(filter(None, map(view.where, (*sizes, PER_NODE, NODES))), view.launch.where),
         f"{TP} may be {', '.join(able)}" if able else f"{' × '.join(sizes)} should divide {gpus}",
-        Rank.ERROR,
+        # In place of a default the YAML says a size that fits.
+        Rank.ERROR if given else Rank.DECIDE,
     )
 
 
