@@ -143,12 +143,15 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path, words, unwanted):
     assert told.stdout.splitlines()[-1] == "False"
 
 
-def test_a_variable_of_the_calling_shell_that_was_not_used_is_named(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPS", "7")
+@pytest.mark.parametrize(("value", "named"), [("7", ["TP123"]), ("3", [])])
+def test_a_variable_of_the_calling_shell_that_would_change_the_launch_is_named(
+    value, named, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("STEPS", value)
     path = tmp_path / "run.sh"
     path.write_text("python3 -m verl.trainer.main_ppo a.b=${STEPS:-3}\n")
     _, out, _ = run(capsys, str(path), "--format", "json")
-    assert [found["code"] for found in json.loads(out)["diagnostics"]] == ["TP123"]
+    assert [found["code"] for found in json.loads(out)["diagnostics"]] == named
 
 
 def test_a_script_that_launches_nothing_ends_with_2(capsys, tmp_path):

@@ -45,13 +45,17 @@ def unused_variables(
 ) -> Iterator[Diagnostic]:
     """Yield a warning for each variable of ``environ``, the calling shell's environment, that the script
     takes from its surroundings and that is not ``known``: given by the user, or still named in the result.
+    One that equals the script's own default changes nothing.
 
     ``also``: another way to give it than ``--env``.
     """
     words = (word for launch in reading.launches for word in launch.arguments)
-    places = {reference.name: word.where for word in words for reference in word.env_refs}
+    references = [(reference, word.where) for word in words for reference in word.env_refs]
+    places = {reference.name: where for reference, where in references}
     for name, where in {**places, **reading.surroundings}.items():
         if name not in environ or name in known or is_always_set(name) or name in _SEARCH_PATHS:
+            continue
+        if {reference.default for reference, _ in references if reference.name == name} == {environ[name]}:
             continue
         text = shown(f"{name}={environ[name]}")
         way = f"{also}--env {shlex.quote(text)}"
