@@ -150,6 +150,7 @@ def test_a_metric_that_no_float_holds_is_left_out_and_named_once(buffer, caplog,
     # Libraries that other tests have imported may have switched loggers off.
     monkeypatch.setattr(codec, "_log", logging.getLogger(f"{__name__}.metrics"))
     monkeypatch.setattr(logging.root.manager, "disable", 0)
+    caplog.set_level(logging.WARNING)
     metrics = {
         "a": 1,
         "far": 10**400,

@@ -80,7 +80,7 @@ def in_a_fork(folder: Path, *words: str, **defaults: object) -> Launch:
 
 
 @pytest.mark.verl
-@pytest.mark.filterwarnings("ignore:Disabled critic")
+@pytest.mark.filterwarnings("ignore:Disabled critic", "ignore:Warning. Class .verl")
 def test_a_fork_s_default_that_breaks_veRL_is_counted_apart(start_corpus, tmp_path):
     by_default, by_launch = tmp_path / "default", tmp_path / "launch"
     launch = in_a_fork(by_default, adv_estimator="mine")

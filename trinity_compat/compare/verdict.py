@@ -12,7 +12,6 @@ from trinity_compat.compare.axes import AXES
 from trinity_compat.compare.curves import Renamed, SideCurves, both_sides, curve_of, updates_of
 from trinity_compat.compare.evidence import Difference, Evidence, gather
 from trinity_compat.compare.judgement import ALPHA, DIFFERS, UNCLEAR, equal, judge
-from trinity_compat.compare.lost import Lost, lost_by_stock
 from trinity_compat.compare.model import Run, Side
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.statistics import area_between
@@ -21,6 +20,7 @@ from trinity_compat.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from trinity_compat.compare.inference.parting import Band
+    from trinity_compat.compare.lost import Lost
 
 __all__ = ["CompareOptions", "Comparison", "MetricVerdict", "compare"]
 
@@ -89,6 +89,8 @@ class Comparison:
     @property
     def lost_by_stock(self) -> list[Lost]:
         """The reward keys that a stock run of a side did not use."""
+        from trinity_compat.compare.lost import lost_by_stock  # with translate, which `--help` can do without
+
         return lost_by_stock(self.a, self.b)
 
     @property

@@ -78,11 +78,13 @@ def orders_nothing(config: Mapping[str, object]) -> bool:
 
 def note_of(config: Mapping[str, object], replay: ReplaySpec | None) -> str:
     """What the user should know of it, in a line; "" where the run has none."""
-    if replay is None:
-        alike = (
-            "replay buffer: the groups between two syncs have one version and are trained once each, so they"
+    if replay is None and orders_nothing(config):
+        return (
+            f"{_SECTION}.enable: the groups between two syncs have one version and are trained once each, so"
+            " they come in the order of their tasks"
         )
-        return f"{alike} come in the order of their tasks" if orders_nothing(config) else ""
+    if replay is None:
+        return ""
     order = "replay buffer: groups of the highest priority first, the version of their weights"
     drawn = f" and normal noise of standard deviation {replay.sigma:g}" if replay.sigma else ""
     if replay.max_uses == 1:

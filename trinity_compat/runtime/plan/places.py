@@ -20,6 +20,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 _DATABASE = "buffer.trainer_input.experience_buffer.path"
 
 
+_FIELDS = ("checkpoint_root_dir", "project", "group", "name")  # of Trinity's, which name a job's folder
 # veRL's keys that name a job's folder, and Trinity's fields for them.
 _NAMES = {
     "trainer.default_local_dir": "checkpoint_root_dir",
@@ -46,15 +47,15 @@ def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
     return earlier if earlier and _is_job(earlier) and not _is_job(place) else place
 
 
-def earlier_jobs(config: Tree, before: Tree, options: RunOptions, cwd: Path) -> list[str]:
-    """Lines about a job where an earlier version put it. ``before``: the configuration without ``--set``,
-    whose names in veRL's spelling did not count for a YAML."""
+def earlier_jobs(config: Tree, file: Tree, options: RunOptions, cwd: Path) -> list[str]:
+    """Lines about a job where an earlier version put it. ``file``: the configuration without ``--set``, whose
+    names in veRL's spelling did not count for a YAML."""
     place, earlier = _places(config, options, cwd)
     if earlier and _is_job(earlier):
         if not _is_job(place):
             return [f"note: the job is the one that an earlier version put into {earlier}"]
         return [f"note: an earlier version's job lies in {earlier}: `--job {earlier}` goes on with it"]
-    unnamed, _ = _places(before, options, cwd)
+    unnamed, _ = _places({**{field: config.get(field) for field in _FIELDS}, **file}, options, cwd)
     if unnamed == place or _is_job(place) or not _is_job(unnamed):
         return []
     return [f"note: --set names another job than {unnamed}: `--job {unnamed}` goes on with that one"]
@@ -83,7 +84,7 @@ def _is_of_launch(config: Tree) -> bool:
 
 def _root_and_names(config: Tree) -> tuple[Path, Path]:
     """checkpoint_root_dir and project/group/name. Raises UserError for a command in one of them."""
-    for path in ("checkpoint_root_dir", "project", "group", "name"):
+    for path in _FIELDS:
         if "$(" in (text := str(config.get(path) or "")) or "`" in text:
             raise UserError(
                 f"{path}: {text} holds a command, whose output only the script knows",

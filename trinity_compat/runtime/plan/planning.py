@@ -112,8 +112,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     spec = replace(_spec(asked, verl, job, mode, sync), rows=of_files, experts=experts)
     colocate.check(spec)
     spec, endpoint = _serving(spec, asked)
-    before = {**asked.trinity, **environment.filled(config, os.environ)}
-    found = places.earlier_jobs(asked.trinity, before, options, cwd)
+    found = places.earlier_jobs(asked.trinity, environment.filled(config, os.environ), options, cwd)
     told = [*found, *why, *shares, *cut, *moved, *endpoint]
     return RunPlan(
         spec=spec,
