@@ -82,7 +82,7 @@ def test_it_makes_the_steps_of_its_run_and_ends_with_its_trainer(tmp_path, toy, 
 
 def test_a_second_of_several_explorers_has_a_name_of_its_own(tmp_path, toy, engines):
     spec, buffer = job(tmp_path / "job", toy, steps=1, explorers=2)
-    buffer.set_state("finished", True)
+    finishing(buffer, buffer.participants)
     assert main.main([spec.job_dir, "--index", "1"]) == main.DONE
     assert [one.name for one in buffer.participants()] == ["explorer_1"]
 
