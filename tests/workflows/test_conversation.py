@@ -159,3 +159,8 @@ def test_a_stream_has_the_message_why_it_ended_and_the_usage(model):
 def test_what_is_not_served_says_so(model, body, message):
     with pytest.raises(Unanswerable, match=message):
         asyncio.run(completion(model, body))
+
+
+def test_a_call_s_own_arguments_of_the_template_count_before_the_run_s(model):
+    (choice,) = asked(model, ASKED, chat_template_kwargs={"enable_thinking": False})["choices"]
+    assert choice["message"]["content"] == "12"

@@ -213,7 +213,7 @@ class Model:
         template = self.around.chat_template
         return str(
             self.around.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, chat_template=template, **how, **more
+                list(messages), tokenize=False, chat_template=template, **{**how, **more}
             )
         )
 
