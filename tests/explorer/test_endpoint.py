@@ -120,6 +120,15 @@ def test_the_openai_sdk_is_answered_as_the_run_samples_unless_it_says_otherwise(
     assert model == serving.spec.verl["actor_rollout_ref"]["model"]["path"]
 
 
+@pytest.mark.verl
+def test_thoughts_are_parted_by_the_engine_s_parser(serving):
+    rollout = serving.spec.verl["actor_rollout_ref"]["rollout"]
+    rollout["engine_kwargs"] = {"vllm": {"reasoning_parser": "qwen3"}}
+    said = serving.run(lambda address: client(address).chat.completions.create(model="any", messages=ASKED))
+    message = said.choices[0].message
+    assert (message.reasoning_content, message.content) == (ANSWERS[0], None)
+
+
 def test_the_newest_weights_are_served_as_they_come(serving):
     checkpoint(serving, 2)
     engines = serving.engines

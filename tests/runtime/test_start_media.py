@@ -69,15 +69,22 @@ def test_the_start_check_asks_it_of_a_model_whose_files_are_here(tmp_path, monke
     from trinity_compat.runtime.checks import objects
 
     asked = []
-    monkeypatch.setattr(objects.media, "stages", lambda *_: asked.append(1) or [])
+    monkeypatch.setattr(objects.media, "stages", lambda *_: asked.append("media") or [])
+    monkeypatch.setattr(objects.explorer_side, "thoughts", lambda _, model: asked.append(model) or [])
     monkeypatch.setattr(objects.explorer_side, "stages", lambda *_: [])
     monkeypatch.setattr(objects, "arguments_for", lambda *_, **__: None)
     monkeypatch.setattr(objects, "is_served", lambda _: False)
-    monkeypatch.setattr("verl.utils.config.omega_conf_to_dataclass", lambda _: None)
-    for stand_ins, count in (({"actor_rollout_ref.model.path": "Qwen"}, 0), ({}, 1)):
-        spec = SimpleNamespace(mode="both", device="cpu", verl={})
+    monkeypatch.setattr("verl.utils.config.omega_conf_to_dataclass", lambda _: "model")
+    stand_in = {"actor_rollout_ref.model.path": "Qwen"}
+    for stand_ins, mode, stages in (
+        (stand_in, "serve", [None]),
+        ({}, "both", ["media", None]),
+        ({}, "serve", ["media", "model"]),
+    ):
+        asked.clear()
+        spec = SimpleNamespace(mode=mode, device="cpu", verl={})
         made = objects._Examination(spec, tmp_path, tmp_path, False, True)
         made.report.stand_ins = stand_ins
         config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(model=None))
         made._explorer(config, spec)
-        assert len(asked) == count
+        assert asked == stages

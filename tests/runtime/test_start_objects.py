@@ -115,6 +115,11 @@ CASES = {
         None,
         None,
     ),
+    "a reasoning parser that vLLM lacks": (
+        [f"+{ARR}.rollout.engine_kwargs.vllm.reasoning_parser=qwen4"],
+        f"{ARR}.rollout.engine_kwargs.vllm.reasoning_parser",
+        "vLLM has no reasoning parser 'qwen4'; did you mean 'qwen3'?",
+    ),
     "an argument that vLLM has no more": (
         [f"+{ARR}.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache=True"],
         None,

@@ -15,6 +15,7 @@ from trinity_compat.explorer.jobs import make_job
 from trinity_compat.releases import TARGETS, TRINITY
 from trinity_compat.runtime.plan.options import RunOptions
 from trinity_compat.runtime.plan.source import from_yaml
+from trinity_compat.runtime.plan.spelled import in_file
 from trinity_compat.runtime.plan.unread import planned
 from trinity_compat.translate.trinity_fields import fate_of, fields, fields_page, table
 from trinity_compat.trinity_config.schema import schema
@@ -319,6 +320,7 @@ READ = {
     },
     "explorer.max_retry_times": (5, {}),
     "explorer.rollout_model.tool_call_parser": ("qwen3_coder", {}),
+    "explorer.rollout_model.reasoning_parser": ("qwen3", {}),
     "explorer.rollout_model.data_parallel_size": (2, {}),
     "explorer.rollout_model.enable_expert_parallel": (True, {}),
     "explorer.rollout_model.max_prompt_tokens": (9, {}),
@@ -422,6 +424,38 @@ def test_a_field_that_is_read_changes_what_the_processes_are_given(path, tmp_pat
     made = plan_of(tmp_path, changed(path, value, needs))
     assert downstream(made) != before
     assert path not in made.unread
+
+
+THOUGHTS = "explorer.rollout_model.reasoning_parser"
+
+
+@pytest.mark.parametrize(
+    ("workflow", "mode", "asks"),
+    [
+        (None, "both", False),
+        ("math_workflow", "both", False),
+        ("agent_workflow", "both", True),
+        (None, "serve", True),
+    ],
+)
+def test_a_reasoning_parser_is_said_to_be_idle_where_nothing_asks_for_chat_completions(
+    workflow, mode, asks, tmp_path
+):
+    config = merged(changed(THOUGHTS, "qwen3", {}), {"mode": mode})
+    config["buffer"]["explorer_input"] |= {"default_workflow_type": workflow} if workflow else {}
+    plugins = str(Path(__file__).parents[1] / "workflows" / "plugins")
+    made = plan_of(tmp_path, config, plugin_dirs=(plugins,))
+    idle = [note for note in made.notes if f"{THOUGHTS}=qwen3: nothing of this run takes it" in note]
+    assert bool(idle) != asks
+
+
+def test_a_refused_reasoning_parser_is_said_at_its_line_in_the_yaml(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(changed(THOUGHTS, "qwen4", {})))
+    key = "actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser"
+    said, where = in_file(f"{key}=qwen4: no", from_yaml(file, None))
+    (line,) = (n for n, text in enumerate(file.read_text().splitlines(), 1) if "qwen4" in text)
+    assert (said, where.line) == (f"{THOUGHTS}=qwen4: no", line)
 
 
 def test_every_field_that_the_table_calls_read_is_seen_to_be():

@@ -99,13 +99,14 @@ def test_what_a_change_of_weights_ends_is_asked_again():
     assert len({request.request_id for request in engine.requests}) == 3
 
 
-def ran(monkeypatch, workflow, parting="joined", limit_s=60.0, **job):
+def ran(monkeypatch, workflow, parting="joined", limit_s=60.0, engine_kwargs=None, **job):
     """Trajectories of a job, and what the engine was asked for them."""
     monkeypatch.setenv("TRINITY_PLUGIN_DIRS", str(Path(__file__).parent / "plugins"))
     by_step = "graded" in workflow
     made = Taskset("t", "t", "", workflow, plugin=True, by_step=by_step, parting=parting, limit_s=limit_s)
     taskset = asdict(made)
     rollout = {"prompt_length": 64, "response_length": 64, "multi_turn": {"format": "hermes"}}
+    rollout["engine_kwargs"] = engine_kwargs
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"rollout": rollout, "model": {"path": "toy"}},
@@ -128,6 +129,16 @@ def test_a_job_becomes_trajectories_with_their_rewards(monkeypatch):
     assert [part.response_ids for part in parts] == [ANSWER, ANSWER]
     assert [request.sampling["seed"] for request in requests] == [11, 12]
     assert {request.sampling["max_tokens"] for request in requests} == {64}
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize(("parser", "said"), [(None, True), ("qwen3", False)])
+def test_a_workflow_s_openai_client_parts_thoughts_by_the_engine_s_parser(monkeypatch, parser, said):
+    kwargs = {"vllm": {"reasoning_parser": parser}}
+    _, requests = ran(monkeypatch, "agent_workflow", parting="each", engine_kwargs=kwargs)
+    prompts = [make_tokenizer().decode(request.prompt_ids) for request in requests]
+    again = [prompt for prompt in prompts if "again" in prompt]  # with the content of the answer before it
+    assert again and all(("12" in prompt) == said for prompt in again)
 
 
 def test_the_store_is_told_of_each_step_where_the_algorithm_reads_it(monkeypatch):

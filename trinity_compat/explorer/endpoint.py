@@ -33,6 +33,7 @@ from trinity_compat.synchronizer.files import WeightsDamaged
 from trinity_compat.workflows.model import Model, Surroundings, Written
 from trinity_compat.workflows.openai_app import make_app, served
 from trinity_compat.workflows.runs import Limits
+from trinity_compat.workflows.thoughts import Thoughts
 
 ROLE = "serve"
 _LOCAL_NAMES = ("127.0.0.1", "localhost")
@@ -123,6 +124,7 @@ class Endpoint:
             chat_template=config.actor_rollout_ref.model.get("custom_chat_template"),
             enable_thinking=(data.get("apply_chat_template_kwargs") or {}).get("enable_thinking"),
             tool_format=rollout.multi_turn.get("format"),
+            thoughts=Thoughts.of(config, tokenizer),
         )
         sampling = make_job(self.spec.verl, "train", 0, {}, seeded=False).sampling
         return lambda: Model(around, sampling, self._now.step, enable_history=False)

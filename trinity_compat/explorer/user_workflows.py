@@ -24,6 +24,7 @@ from trinity_compat.workflows.plugins import VARIABLE
 from trinity_compat.workflows.running import Workflows
 from trinity_compat.workflows.runs import TRUNCATED_ROWS, Limits, Row, by_step
 from trinity_compat.workflows.tasksets import SECTION, Taskset, referred
+from trinity_compat.workflows.thoughts import Thoughts
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class UserWorkflows:
             limits,
             folders,
             Agents(waiting_for_engine),
+            Thoughts.of(config, model.tokenizer),
         )
         if auxiliary:
             self._workflows.auxiliary += clients_of(OmegaConf.to_container(config, resolve=True), auxiliary)

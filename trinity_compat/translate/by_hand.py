@@ -50,6 +50,8 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
     yield from _critic(reading)
     if parser := reading.get(_PARSER):
         yield f"{ARR}.rollout.multi_turn.format", _tool_format(str(parser))
+    if thoughts := reading.get(f"{_ENGINE}.reasoning_parser"):
+        yield f"{ARR}.rollout.engine_kwargs.vllm.reasoning_parser", thoughts
     if reading.get(f"{_ENGINE}.enable_expert_parallel"):
         yield f"{ARR}.rollout.engine_kwargs.vllm.enable_expert_parallel", True
         sizes = [int(reading.get(f"{_ENGINE}.{size}_parallel_size") or 1) for size in ("tensor", "data")]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Message = Mapping[str, Any]
+THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's name of them, and its older name
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,12 @@ def _essence(message: Message) -> object:
     calls = [
         (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()
     ]
-    return message["role"], _text(message.get("content")), calls
+    return message["role"], _text(message.get("content")), thoughts_of(message), calls
+
+
+def thoughts_of(message: Message) -> str | None:
+    """Those that stand beside its content."""
+    return next((str(message[name]) for name in THOUGHTS if message.get(name)), None)
 
 
 def _text(content: object) -> object:
@@ -61,12 +67,15 @@ def _text(content: object) -> object:
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """As chat templates read them: contents as texts, a call's arguments as a mapping where they are one."""
+    """As chat templates read them: contents as texts, thoughts under both names, a call's arguments as a
+    mapping where they are one."""
     return [_for_template(message) for message in messages]
 
 
 def _for_template(message: Message) -> dict[str, Any]:
     out = {**message, "content": _text(message.get("content"))}
+    if thoughts := thoughts_of(message):
+        out |= dict.fromkeys(THOUGHTS, thoughts)
     if calls := message.get("tool_calls"):
         out["tool_calls"] = [{**call, "function": _function(call["function"])} for call in calls]
     return out

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
-from trinity_compat.workflows.conversation import Conversations, for_template
+from trinity_compat.workflows.conversation import Conversations, for_template, thoughts_of
+from trinity_compat.workflows.thoughts import Thoughts
 
 T = TypeVar("T")
 _SEEDS_OF_A_CALL = 2**20  # vLLM gives the i-th answer of a call seed + i
@@ -53,6 +54,7 @@ class Surroundings:
     chat_template: str | None = None
     enable_thinking: bool | None = None
     tool_format: str | None = None
+    thoughts: Thoughts | None = None
 
 
 @dataclass(slots=True)
@@ -234,7 +236,8 @@ class Model:
             )
         )
         end = before.rfind(tokenizer.eos_token)
-        if end < 0 or not whole.startswith(before):
+        own = (thoughts_of(messages[count - 1]) or "").strip()
+        if end < 0 or own not in before or not whole.startswith(before):
             return self.tokens_of(whole)
         # An answer that was cut lacks the end that the template gives it.
         end += len(tokenizer.eos_token) if ids[-1] == tokenizer.eos_token_id else 0

@@ -10,9 +10,10 @@ import importlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trinity_compat.workflows.conversation import THOUGHTS
 from trinity_compat.workflows.tool_choice import ToolChoice, Unanswerable, bound, call
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ async def completion(model: Model, body: Mapping[str, Any]) -> dict[str, Any]:
     parts = await model.write(prompt, sampling)
     if model.enable_history:
         model.history.extend(model.experience_of(prompt, part) for part in parts)
-    choices = [await _choice(model, number, part, choice) for number, part in enumerate(parts)]
+    thinking = model.around.enable_thinking
+    template = {**({} if thinking is None else {"enable_thinking": thinking}), **more}
+    choices = [await _choice(model, number, part, choice, template) for number, part in enumerate(parts)]
     for part, made in zip(parts, choices, strict=True):
         model.said([*messages, made["message"]], [*prompt, *part.token_ids])
     written = sum(len(part.token_ids) for part in parts)
@@ -71,13 +74,24 @@ def chunks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {**about, "choices": [], "usage": said["usage"]}
 
 
-async def _choice(model: Model, number: int, part: Written, choice: ToolChoice) -> dict[str, Any]:
-    text = model.around.tokenizer.decode(part.token_ids, skip_special_tokens=True)
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if calls := choice.calls(text):
-        message = {"role": "assistant", "content": None, "tool_calls": calls}
-    elif choice.tools and not choice.required and model.around.tool_format:
-        message = await _with_calls(model, part, message)
+async def _choice(
+    model: Model, number: int, part: Written, choice: ToolChoice, template: Mapping[str, Any]
+) -> dict[str, Any]:
+    tokenizer, ids = model.around.tokenizer, part.token_ids
+    finds_calls = bool(choice.tools and choice.schema() is None and model.around.tool_format)
+    message: dict[str, Any] = {"role": "assistant"}
+    text: str | None
+    if model.around.thoughts is None:
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+    else:
+        thoughts, text = model.around.thoughts.part(part, template, marks=finds_calls)
+        message |= dict.fromkeys(THOUGHTS, thoughts)
+        ids = tokenizer(text or "", add_special_tokens=False).input_ids  # calls are in the content alone
+    message["content"] = text
+    if text and (calls := choice.calls(text)):
+        message |= {"content": None, "tool_calls": calls}
+    elif finds_calls:
+        message |= await _with_calls(model, ids)
     reason = "tool_calls" if message.get("tool_calls") else part.reason
     pairs = zip(part.token_ids, part.logprobs, strict=True)
     return {
@@ -94,16 +108,15 @@ def _logprob(model: Model, token: int, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
 
 
-async def _with_calls(model: Model, part: Written, message: dict[str, Any]) -> dict[str, Any]:
-    """The message with its tool calls, found by veRL's parser of the launch's ``multi_turn.format``."""
+async def _with_calls(model: Model, ids: Sequence[int]) -> dict[str, Any]:
+    """What a message has for its tool calls, found by veRL's parser of the launch's ``multi_turn.format``;
+    empty without any."""
     from verl.experimental.agent_loop.tool_parser import ToolParser
 
     parser = ToolParser.get_tool_parser(model.around.tool_format, model.around.tokenizer)
-    text, calls = await parser.extract_tool_calls(part.token_ids)
-    if not calls:
-        return message
+    text, calls = await parser.extract_tool_calls(ids)
     made = [call(each.name, each.arguments) for each in calls]
-    return {"role": "assistant", "content": text or None, "tool_calls": made}
+    return {"content": text or None, "tool_calls": made} if made else {}
 
 
 def client_of(model: Model, kind: str) -> Any:

