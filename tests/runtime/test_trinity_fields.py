@@ -718,6 +718,23 @@ def test_the_trainer_s_own_section_is_taken_as_upstream_takes_it(tmp_path):
     assert len(told) == 2 and all("does not take it from there either" in note for note in told)
 
 
+def test_the_trainer_s_own_section_counts_over_the_fields_that_do_not_freeze_it(tmp_path):
+    """Source: FROZEN_KEYS in trainer/verl/config.py of trinity-rft 0.6.0."""
+    actor = {
+        "optim": {"lr": 7e-7, "weight_decay": 0.3},
+        "fsdp_config": {"param_offload": True, "optimizer_offload": True},
+    }
+    section = {"actor_rollout_ref": {"actor": actor, "ref": {"fsdp_config": {"param_offload": True}}}}
+    config = merged(BASE, {"trainer": {"trainer_config": section}})
+    made = plan_of(tmp_path, config, target=TRINITY)
+    models = made.spec.verl["actor_rollout_ref"]
+    for name, values in actor.items():
+        assert values.items() <= models["actor"][name].items()
+    assert models["ref"]["fsdp_config"]["param_offload"] is True
+    assert models["ref"]["fsdp_config"]["optimizer_offload"] is False  # trainer.optimizer_offload's
+    assert not [note for note in made.notes if "trainer_config" in note]
+
+
 def test_a_file_that_names_a_secret_s_variable_is_read_by_its_lines(tmp_path):
     config = merged(BASE, {"explorer": {"runner_per_model": 3, "env_vars": {"JUDGE_API_KEY": "abc"}}})
     (line,) = [note for note in plan_of(tmp_path, config).notes if "runner_per_model" in note]

@@ -86,8 +86,9 @@ def _tool_format(parser: str) -> str:
 
 def with_trainer_config(full: Completed) -> Completed:
     """``trainer.trainer_config`` as trinity-rft's trainer takes it: models at its top belong below
-    ``actor_rollout_ref``; keys that the configuration's own fields say, and keys that nothing there reads
-    (``actor.kl_loss_coef``, ``rollout.top_p``), are left out. The plan names those that it has not read.
+    ``actor_rollout_ref``; keys that it freezes because the configuration's own fields say them, and keys that
+    nothing there reads (``actor.kl_loss_coef``, ``rollout.top_p``), are left out. The plan names those that
+    it has not read.
 
     Source: ``_normalize_trainer_config`` and FROZEN_KEYS in trainer/verl/config.py of trinity-rft 0.6.0, and
     the dataclasses of that file.

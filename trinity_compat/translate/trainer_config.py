@@ -15,7 +15,8 @@ from trinity_compat.verl_config.pinned import compose_pinned
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """``defaults`` holds every key that upstream's veRL dataclasses define, with its value there.
+    """``defaults`` holds every key that upstream's veRL dataclasses define, with its value there; null where
+    a field of the file's own says it (``algorithm.optimizer.lr``) unless the key is written.
 
     A name that ends in ``.*`` stands for a dictionary that takes any key. ``ignored`` are keys that
     upstream accepts and overwrites from its own configuration.
