@@ -45,7 +45,7 @@ PLANNED = "planned"
 REASONS = {
     "for what fails there too": r"it ends there with|path is missing",
     "for packages that are missing": r"would have to be installed here",
-    "for another release or a plugin": r"has no such field|no (workflow|reward|operator) of that name runs",
+    "for another release or a plugin": r"has no such|no (workflow|reward|operator) of that name",
     "until it is decided": r"steps_as_rows|on_policy_distill",
 }
 OURS = "by a limit of ours"
@@ -155,6 +155,7 @@ NAMED: Mapping[str, str] = {
     "veRL: *.optim.total_training_steps": "set at the start here, from the run's own steps",
     "veRL: actor.clip_ratio*": _RATIO,
     "veRL: actor.kl_loss_*": _RATIO,
+    "veRL: actor.loss_agg_mode": "here the policy loss's, by its arguments; there KL's and entropy's",
     "veRL: actor.policy_loss.loss_mode": _RATIO,
     "veRL: *.strategy": "set from actor.strategy, critic.strategy (__post_init__), which are alike",
     "veRL: *fsdp*.ulysses_sequence_parallel_size": "set from the section above it, which is alike",

@@ -64,6 +64,7 @@ def test_files_are_read_at_their_commits(corpus, tmp_path):
         ({}, "planned"),
         (AWAY, "refused for packages that are missing"),
         ({"unheard": 1}, "refused for another release or a plugin"),
+        ({"algorithm": {"algorithm_type": "m2po"}}, "refused for another release or a plugin"),
         ({"buffer": {"explorer_input": {"taskset": {"path": None}}}}, "refused for what fails there too"),
         ({"model": {"tinker": {"enable": True}}}, "refused by a limit of ours"),
     ],
