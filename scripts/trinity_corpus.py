@@ -155,7 +155,7 @@ NAMED: Mapping[str, str] = {
     "veRL: *.optim.total_training_steps": "set at the start here, from the run's own steps",
     "veRL: actor.clip_ratio*": _RATIO,
     "veRL: actor.kl_loss_*": _RATIO,
-    "veRL: actor.loss_agg_mode": "here the policy loss's, by its arguments; there KL's and entropy's",
+    "veRL: actor.loss_agg_mode": "here the policy loss's; there KL's and entropy's, which have no weight",
     "veRL: actor.policy_loss.loss_mode": _RATIO,
     "veRL: *.strategy": "set from actor.strategy, critic.strategy (__post_init__), which are alike",
     "veRL: *fsdp*.ulysses_sequence_parallel_size": "set from the section above it, which is alike",

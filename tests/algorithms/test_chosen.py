@@ -55,7 +55,26 @@ def test_no_arguments_at_all_are_other_defaults_than_some_left_out(given, prime)
 )
 def test_which_aggregation_counts(common, arguments, mode):
     section = {"algorithm_type": "gspo", "loss_agg_mode": common, "policy_loss_fn_args": arguments}
+    section |= {"kl_loss_fn": "none", "entropy_loss_fn": "none"}
     assert verl_keys(section)[f"{ACTOR}.loss_agg_mode"] == mode
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"kl_loss_fn": "k2", "kl_loss_fn_args": {"kl_coef": 0.1}}, "kl_loss_fn"),
+        ({"entropy_loss_fn": "default", "entropy_loss_fn_args": {"entropy_coef": 0.01}}, "entropy_loss_fn"),
+    ],
+)
+def test_terms_that_trinity_aggregates_otherwise_than_the_policy_loss_are_refused(more, kind):
+    off = {"kl_loss_fn": "none", "entropy_loss_fn": "none", "policy_loss_fn_args": {"clip_range": 0.2}}
+    section = {"algorithm_type": "grpo", "loss_agg_mode": "seq-mean-token-sum", **off}
+    assert verl_keys(section)[f"{ACTOR}.loss_agg_mode"] == "token-mean"  # no other term is there
+    with pytest.raises(UserError, match=rf"seq-mean-token-sum and holds for algorithm.{kind}; .* token-mean"):
+        verl_keys({**section, **more})
+    named = {"clip_range": 0.2, "loss_agg_mode": "seq-mean-token-sum"}
+    mode = verl_keys({**section, **more, "policy_loss_fn_args": named})[f"{ACTOR}.loss_agg_mode"]
+    assert mode == "seq-mean-token-sum"
 
 
 def test_what_verl_has_is_verls_and_what_it_lacks_is_ours():

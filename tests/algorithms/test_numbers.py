@@ -49,6 +49,8 @@ def configured(kind, name, arguments):
         }  # its default_args alone, as upstream's function has them
     of = name if name in ("mix", "mix_chord", "on_policy_distill", "jsd") else "grpo"
     given = {"algorithm_type": of, kind: name, **({f"{kind}_args": arguments} if arguments else {})}
+    if kind == "policy_loss_fn":  # its aggregation alone: KL's may be another
+        given["kl_loss_fn"] = "none"
     return configuration(json.dumps({**given, **common}))
 
 

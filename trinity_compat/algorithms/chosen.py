@@ -77,7 +77,9 @@ def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str
     if needs_teacher(functions):
         told |= _scored_by_the_reference(functions)
     if "policy_loss_fn" in functions:
-        told[f"{_ACTOR}.loss_agg_mode"] = _aggregation(section, functions["policy_loss_fn"])
+        mode = _aggregation(section, functions["policy_loss_fn"])
+        _check_one_aggregation(section, functions, mode)
+        told[f"{_ACTOR}.loss_agg_mode"] = mode
     return told
 
 
@@ -248,6 +250,24 @@ def _aggregation(section: Mapping[str, Any], loss: Chosen) -> object:
     if _AGGREGATION in given:
         return common or given[_AGGREGATION]
     return loss.arguments[_AGGREGATION]
+
+
+def _check_one_aggregation(
+    section: Mapping[str, Any], functions: Mapping[Kind, Chosen], mode: object
+) -> None:
+    """Raise UserError where Trinity aggregates KL and entropy by its common mode and the policy loss by
+    ``mode``: veRL has one mode for all three."""
+    common, given = section.get(_AGGREGATION) or "token-mean", functions["policy_loss_fn"].given
+    if mode == common or given is None or _AGGREGATION in given:
+        return
+    for kind, name in (("kl_loss_fn", "kl_coef"), ("entropy_loss_fn", "entropy_coef")):
+        term = functions.get(kind)
+        if term and term.function.name != "none" and term.arguments.get(name):
+            raise UserError(
+                f"algorithm.{_AGGREGATION} is {common} and holds for algorithm.{kind}; the policy loss has"
+                f" {mode}, as algorithm.policy_loss_fn_args names none: a run here has one mode for both",
+                hint=f"write {_AGGREGATION}: {common} into policy_loss_fn_args, or {kind}: none",
+            )
 
 
 def _unknown(path: str, name: str, all_of_them: list[str], known: list[str]) -> UserError:
