@@ -260,7 +260,8 @@ def _check_one_aggregation(
     common, given = section.get(_AGGREGATION) or "token-mean", functions["policy_loss_fn"].given
     if mode == common or given is None or _AGGREGATION in given:
         return
-    for kind, name in (("kl_loss_fn", "kl_coef"), ("entropy_loss_fn", "entropy_coef")):
+    coefficients: dict[Kind, str] = {"kl_loss_fn": "kl_coef", "entropy_loss_fn": "entropy_coef"}
+    for kind, name in coefficients.items():
         term = functions.get(kind)
         if term and term.function.name != "none" and term.arguments.get(name):
             raise UserError(
