@@ -421,7 +421,7 @@ class Yaml:
 
 
 # What an edit makes of other lines is said with what to write in them.
-STALE = re.compile(r"([\w.]+)=.*: a run of a launch does not read it; by the other keys it is (.*)")
+STALE = re.compile(r"([\w.]+)=.*: without effect here; the other keys make it (.*)")
 
 
 def beside(path, *, by_hand):

@@ -125,8 +125,7 @@ def test_an_edit_that_a_run_does_not_read_is_refused_with_what_runs():
     with pytest.raises(UserError) as error:
         notes(config)
     assert str(error.value).splitlines() == [
-        "x.yaml:83: buffer.train_batch_size=256: a run of a launch does not read it; by the other keys it is"
-        " 1024",
+        "x.yaml:83: buffer.train_batch_size=256: without effect here; the other keys make it 1024",
         "  hint: write that, or leave it out",
     ]
     del config["buffer"]["train_batch_size"]
@@ -144,7 +143,7 @@ def test_an_edit_that_a_run_does_not_read_is_refused_with_what_runs():
 def test_what_only_a_file_by_hand_may_say_is_refused_in_a_launch_s(path, value, hint):
     _, config = translated()
     put(config, path, value)
-    with pytest.raises(UserError, match=rf"x\.yaml:\d+: {path}=.*does not read it") as error:
+    with pytest.raises(UserError, match=rf"x\.yaml:\d+: {path}=.*without effect here") as error:
         notes(config)
     assert error.value.hint == hint
     with pytest.raises(UserError, match=f"^{path}="):
@@ -154,7 +153,7 @@ def test_what_only_a_file_by_hand_may_say_is_refused_in_a_launch_s(path, value, 
 def test_the_name_of_another_algorithm_is_refused_beside_what_follows_from_this_one():
     _, config = translated("algorithm.adv_estimator=grpo")
     config["algorithm"]["algorithm_type"] = "rloo"
-    with pytest.raises(UserError, match=r"algorithm_type=rloo: .*; by the other keys it is grpo"):
+    with pytest.raises(UserError, match=r"algorithm_type=rloo: .*; the other keys make it grpo"):
         notes(config)
     config["algorithm"]["advantage_fn"] = "rloo"
     assert notes(config) == []

@@ -121,8 +121,7 @@ def _refuse_unread(given: Tree, source: Source, sets: Sequence[str], written: Tr
         return
     lines, set_here = spelled.lines_in(source), _fields_set(sets)
     first, *others = (
-        f"{path}={_shown(given[path])}: a run of a launch does not read it{_instead(written.get(path))}"
-        for path in asked
+        f"{path}={_shown(given[path])}: without effect here{_instead(written.get(path))}" for path in asked
     )
     places = [_place(path, source, lines, set_here) for path in asked[1:]]
     more = "".join(f"\n{place}{text}" for place, text in zip(places, others, strict=True))
@@ -193,4 +192,4 @@ def _shown(value: object) -> str:
 
 
 def _instead(value: object) -> str:
-    return "" if value in _UNSAID else f"; by the other keys it is {_shown(value)}"
+    return "" if value in _UNSAID else f"; the other keys make it {_shown(value)}"
