@@ -1,6 +1,7 @@
 """What all tests share: `make test` draws the same examples always; HYPOTHESIS_PROFILE=explore new ones."""
 
 import gc
+import logging
 import os
 import signal
 
@@ -29,6 +30,18 @@ LONGEST = ("workflows", "runtime", "faults", "trainer", "parity", "explorer", "u
 
 
 CPU_BEFORE = pytest.StashKey[float]()
+
+
+@pytest.fixture(autouse=True)
+def loggers():
+    """The root logger's level, and our loggers: what vLLM or verl sets at their import holds for one test."""
+    level = logging.root.level
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("trinity_compat") and isinstance(logger, logging.Logger):
+            logger.disabled = False
+    yield
+    logging.root.setLevel(level)
+    logging.disable(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items):
