@@ -103,12 +103,12 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcom
 
 
 def _exported(launch: Any) -> dict[str, str]:
-    """What the launch finds in its environment, as far as its script tells."""
+    """The variables that the launch's script exports with a known value."""
     return {name: word.text for name, word in launch.env.items() if not word.open}
 
 
 def _breaks_by_default(launch: Any, root: Path | None, folder: Path) -> bool:
-    """Whether stock veRL starts the launch with its own defaults in place of those of the script's fork."""
+    """Return whether stock veRL starts the launch with its own defaults in place of the fork's."""
     from trinity_compat.verl_config import effective_config
 
     return effective_config(launch, root=root or folder).fork is not None and not _refused_by_verl(
@@ -144,7 +144,7 @@ def _wanting(given: Sequence[str]) -> str:
 
 
 def _is_after(launches: Sequence[Any], where: Any) -> bool:
-    """Whether a line of the script comes after the whole command of its first launch."""
+    """Return whether a line of the script comes after the whole command of its first launch."""
     places = [place for one in launches[:1] for place in (one.where, *(word.where for word in one.arguments))]
     lines = [place.line for place in places if place.file == where.file]
     return bool(lines) and where.line > max(lines)

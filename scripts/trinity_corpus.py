@@ -53,7 +53,7 @@ OURS = "by a limit of ours"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one file. ``differing``: path → (ours, theirs)."""
+    """Outcome of one file. ``differing``: path → (ours, theirs)."""
 
     name: str
     state: str

@@ -23,7 +23,7 @@ _SPEAKS_ITSELF = re.compile(r"site-packages/(?:verl|vllm|ray)/")
 
 
 def mark(name: str, pid: int | None) -> str:
-    """What stands before each line of process ``pid``; None: of all processes of that name."""
+    """The prefix of each line that process ``pid`` prints; None: of all processes of that name."""
     return f"({name} pid={'all' if pid is None else pid}) "
 
 

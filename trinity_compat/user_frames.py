@@ -1,4 +1,4 @@
-"""Where in the user's own code something was raised, or is under way."""
+"""The user's own lines in a stack: of an error, or of a call under way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOT_THEIRS = ("site-packages", f"{Path(__file__).parent}{os.sep}", f"{Path(os._
 
 
 def is_users(filename: str) -> bool:
-    """Whether code of that file is neither ours nor a library's. ``<string>`` and the like are nobody's."""
+    """Return whether a file is neither ours nor a library's. ``<string>`` and the like are not the user's."""
     return not filename.startswith("<") and not any(part in filename for part in _NOT_THEIRS)
 
 

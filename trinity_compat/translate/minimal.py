@@ -1,4 +1,4 @@
-"""A YAML without the lines that say nothing: ``translate --minimal``.
+"""A YAML without lines that repeat a default: ``translate --minimal``.
 
 A line goes where the launch does not say it, trinity-rft puts the same value there by itself, and the way
 back finds the same in the pinned veRL's defaults. So neither side's run is another one.
@@ -61,7 +61,7 @@ def _carried(provenance: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Meaning:
-    """What trinity-rft ``target`` and a run here make of a configuration. Raises UserError."""
+    """A configuration as trinity-rft ``target`` and a run here complete it. Raises UserError."""
 
     def __init__(self, config: Mapping[str, object], target: str) -> None:
         self._target = target
@@ -81,7 +81,7 @@ class _Meaning:
         return upstream == self._upstream and apart == self._apart and self._is_told(told, flavour_of(config))
 
     def _is_told(self, told: Mapping[str, object], flavour: str) -> bool:
-        """Whether ``told`` says the same, or leaves to veRL what has that value there."""
+        """Return whether ``told`` says the same, or leaves out only keys whose value is veRL's default."""
         if any(value != self._told.get(key, _NONE) for key, value in told.items()):
             return False
         defaults = pinned_defaults(flavour)
@@ -91,7 +91,7 @@ class _Meaning:
 
 
 def _in_full(config: Mapping[str, object], target: str) -> dict[str, object]:
-    """What trinity-rft makes of a configuration, its algorithm's own defaults included."""
+    """The configuration as trinity-rft completes it, its algorithm's own defaults included."""
     full = completed(config, target).config
     section, defaults = dict(value_at(full, "algorithm")), algorithm_defaults(target)
     for name, value in defaults.algorithms.get(section["algorithm_type"], {}).items():
@@ -104,7 +104,7 @@ def _in_full(config: Mapping[str, object], target: str) -> dict[str, object]:
 
 
 def _read_apart(config: Mapping[str, object]) -> tuple[object, ...]:
-    """What a run reads off the file beside veRL's keys."""
+    """The values that a run reads from the file beside veRL's keys."""
     return flavour_of(config), sync_of(config), max_staleness_of(config), total_steps_of(config)
 
 

@@ -50,7 +50,7 @@ class Finding:
 
 
 class Rank(StrEnum):
-    """How much a caution asks of its reader."""
+    """Rank of a caution: error, decide or note."""
 
     NOTE = "note"  # routine: nothing is to be done
     DECIDE = "decide"  # the meaning changes, or something does not run, unless the user does something

@@ -77,7 +77,7 @@ def orders_nothing(config: Mapping[str, object]) -> bool:
 
 
 def note_of(config: Mapping[str, object], replay: ReplaySpec | None) -> str:
-    """What the user should know of it, in a line; "" where the run has none."""
+    """A line about the run's replay for the user; "" where there is none to say."""
     if replay is None and orders_nothing(config):
         return (
             f"{_SECTION}.enable: the groups between two syncs have one version and are trained once each, so"

@@ -1,4 +1,4 @@
-"""Whether a value is of the kind that a configuration has at a key: a section, a text, a number, …"""
+"""Kinds of configuration values (a section, a text, a number, …), compared between two trees."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def have_classes(section: Tree) -> bool:
 
 
 def has_chats(verl: Tree, mode: str) -> bool:
-    """Whether something of a run may ask for chat completions."""
+    """Return whether a workflow or an endpoint of the run may ask for chat completions."""
     return mode == "serve" or have_classes(section_at(verl, SECTION))
 
 

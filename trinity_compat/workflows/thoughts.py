@@ -1,4 +1,4 @@
-"""An answer's thoughts apart from its content, by vLLM's own reasoning parsers, as its server parts them.
+"""Reasoning split from an answer's content by vLLM's own reasoning parsers, as vLLM's server does.
 
 Source: vLLM 0.24.0 and 0.28.0, ``DelegatingParser`` in parser/abstract_parser.py.
 """

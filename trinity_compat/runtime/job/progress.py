@@ -104,7 +104,7 @@ class Progress:
         return told[-1] if told else None
 
     def aside(self, text: str) -> None:
-        """Print a line that is no news of the run: above the panel, where there is one."""
+        """Print a line that is not about the run's progress: above the panel, where there is one."""
         if self._live:
             self._live.console.print(Text.from_ansi(text), soft_wrap=True)
         else:

@@ -54,7 +54,7 @@ def _wanted(verl: Tree) -> str:
 
 
 def is_missing(verl: Tree, device: str) -> bool:
-    """Whether the training side asks for flash-attn, which is not installed here."""
+    """Return whether the training side asks for flash-attn and it is not installed here."""
     own = value_at(verl, f"{_ACTOR}.strategy") in _OWN_ATTENTION
     return device == "cuda" and not installed() and not own and _wanted(verl).startswith("flash")
 

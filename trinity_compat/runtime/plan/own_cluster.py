@@ -20,7 +20,7 @@ _EXPLORE = "explore"
 
 
 def is_asked(config: Tree, options: RunOptions) -> bool:
-    """Whether the file itself, and no ``--mode``, says that it is one side's."""
+    """Return whether the file itself, and not ``--mode``, makes it one side's."""
     return options.mode is None and config.get("mode") in ("train", _EXPLORE)
 
 
@@ -55,7 +55,7 @@ def _explorer_s(verl: VerlView, config: Tree, explorers: int, reward: Placed) ->
     each = engines_of_each(engines, explorers, f"{ENGINES}={engines}")
     told = f"{total} GPUs, all the explorer's (mode: explore): {wanted} for generation"
     told += f" ({engines} engine(s) of {width})" + (f" + {reward.told}" if reward.told else "")
-    # The trainer is on another cluster: how many GPUs it has there is no matter here.
+    # The trainer is on another cluster: its GPUs there do not count here.
     trainer = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 1}
     return verl.changed({**trainer, **engine_places(each, width)}), [told]
 

@@ -171,7 +171,7 @@ def known() -> Mapping[str, str]:
 
 
 def _written(source: Source) -> Tree | None:
-    """What translate writes for the run; None where it refuses."""
+    """The fields that translate writes for the run; None where it refuses."""
     if "yaml" not in source.record:
         return values_of(source.config)
     try:
